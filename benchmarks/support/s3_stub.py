@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 from urllib.parse import unquote
 
-from sqsdelay.stores.s3.slots import parse
+from sqsdelay.stores.s3.layout import parse
 
 _COUNTS = "/-counts"
 

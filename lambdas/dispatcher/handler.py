@@ -72,6 +72,9 @@ def function() -> Function:
     endpoint = Endpoint.parse(os.environ[function_names.ENDPOINT_VARIABLE])
     store = open_store(os.environ[function_names.STORE_VARIABLE], endpoint=endpoint.name)
     until = Until()
+    if hasattr(store, "seconds_left"):
+        # S3's: a turn of the wheel that Lambda cuts off is given up by the next.
+        store.seconds_left = until.seconds_left
     ledger = ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
     queues = SqsQueues(_client())

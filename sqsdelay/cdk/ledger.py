@@ -16,7 +16,13 @@ from constructs import Construct
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.monitoring import PERIOD, Alarms, Rule
-from sqsdelay.cdk.queues_and_buckets import acknowledge, as_nag_writes, private_bucket
+from sqsdelay.cdk.queues_and_buckets import (
+    USE_KEY,
+    acknowledge,
+    as_nag_writes,
+    grant_key,
+    private_bucket,
+)
 from sqsdelay.errors import ConfigurationError
 
 IN_S3: Final = "s3"
@@ -30,10 +36,6 @@ BufferingHints API reference."""
 
 LATE_SECONDS: Final = 4 * BUFFERED_SECONDS
 """Something is wrong when a record has waited for so long. Firehose tries for 24 hours."""
-
-_USE_KEY: Final = ("kms:Decrypt", "kms:GenerateDataKey")
-"""Of the key of stream and bucket. Source: Firehose developer guide, "Grant Firehose access to an Amazon S3
-destination"; so are a stream's actions on a bucket."""
 
 
 class S3Ledger(Construct):
@@ -70,7 +72,7 @@ class S3Ledger(Construct):
         role = self._role()
         keys = [key for key in (encryption_key, self.bucket.encryption_key) if key is not None]
         for key in {key.key_arn: key for key in keys}.values():
-            key.grant(role, *_USE_KEY)
+            grant_key(role, key, ["s3", "firehose"], USE_KEY)
         self.stream = firehose.CfnDeliveryStream(
             self,
             "Stream",
@@ -127,6 +129,7 @@ class S3Ledger(Construct):
             self.bucket.arn_for_objects(f"{folder}/{self._endpoint}/*")
             for folder in (FOLDER, f"{FOLDER}-errors")
         ]
+        # Source: Firehose developer guide, "Grant Firehose access to an Amazon S3 destination".
         deliver = iam.PolicyStatement(
             sid="Deliver",
             actions=["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],

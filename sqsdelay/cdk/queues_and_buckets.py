@@ -3,11 +3,11 @@ rules we do not follow, each with its reason."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import aws_cdk
-from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import Aws, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
@@ -38,9 +38,10 @@ _ONLY_WAITING: Final = (
     "delivered the function sends to the error queue."
 )
 
-USE_QUEUE: Final = ("kms:Decrypt", "kms:GenerateDataKey")
+USE_KEY: Final = ("kms:Decrypt", "kms:GenerateDataKey")
 """What sending to a queue under a key takes, for SQS reuses data keys; receiving takes the first.
-Source: SQS developer guide, key management, "Configure KMS permissions for producers"."""
+Source: SQS developer guide, key management, "Configure KMS permissions for producers"; the same for a
+bucket: Firehose developer guide, "Grant Firehose access to an Amazon S3 destination"."""
 
 NO_ACCESS_LOG: Final = (
     "An access log would need a bucket of its own, kept for ever as well; whoever has to account for "
@@ -78,6 +79,20 @@ def _written(value: Any) -> str:
     return f"<{value['Ref']}>"
 
 
+def grant_key(
+    grantee: iam.IGrantable, key: kms.IKey | None, services: Sequence[str], actions: Sequence[str]
+) -> None:
+    """Let ``grantee`` use a key by way of these services alone; a key of AWS's own needs no grant."""
+    if key is not None:
+        via = [f"{service}.{Aws.REGION}.amazonaws.com" for service in services]
+        iam.Grant.add_to_principal(
+            grantee=grantee,
+            actions=list(actions),
+            resource_arns=[key.key_arn],
+            conditions={"StringEquals": {"kms:ViaService": via}},
+        )
+
+
 def grant_queues(grantee: iam.IGrantable, queues: Iterable[sqs.IQueue | None]) -> None:
     """Let ``grantee`` send to and receive from those of the queues that are under keys."""
     keys = {
@@ -86,7 +101,7 @@ def grant_queues(grantee: iam.IGrantable, queues: Iterable[sqs.IQueue | None]) -
         if queue is not None and queue.encryption_master_key is not None
     }
     for key in keys.values():
-        key.grant(grantee, *USE_QUEUE)
+        grant_key(grantee, key, ["sqs"], USE_KEY)
 
 
 def beside(endpoint: str, suffix: str) -> str:
@@ -311,9 +326,8 @@ class BodyBucket(s3.Bucket):
         )
 
     def _grant(self, grantee: iam.IGrantable, *, on_bucket: str, on_bodies: list[str]) -> iam.Grant:
-        if self.encryption_key is not None:
-            # A large body goes up in parts, which S3 decrypts to put them together.
-            self.encryption_key.grant(grantee, "kms:Decrypt", "kms:GenerateDataKey")
+        # A large body goes up in parts, which S3 decrypts to put them together.
+        grant_key(grantee, self.encryption_key, ["s3"], USE_KEY)
         bucket = iam.Grant.add_to_principal(
             grantee=grantee, actions=[on_bucket], resource_arns=[self.bucket_arn], scope=self
         )

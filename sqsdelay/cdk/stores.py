@@ -21,8 +21,10 @@ from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
 from sqsdelay.cdk.monitoring import Alarms, parking_rule, store_rules
 from sqsdelay.cdk.queues_and_buckets import (
+    USE_KEY,
     acknowledge,
     as_nag_writes,
+    grant_key,
     grant_queues,
     parking_queue,
     private_bucket,
@@ -184,8 +186,7 @@ class MessageStore(Place):
 
     def grant_key(self, grantee: iam.IGrantable) -> None:
         """Let ``grantee`` use the table's key, where that is the customer's."""
-        if self.table.encryption_key is not None:
-            self.table.encryption_key.grant(grantee, *USE_TABLE)
+        grant_key(grantee, self.table.encryption_key, ["dynamodb"], USE_TABLE)
 
     def grant_store(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` store, list, find, cancel and reschedule messages."""
@@ -237,7 +238,8 @@ class S3MessageStore(Place):
             concurrency=CONCURRENCY + 1,
         )
         self.acknowledge_wildcards(dispatcher.role)
-        grant_queues(dispatcher.role, (wiring.delay_queue, self.parking_queue))
+        grant_queues(dispatcher.role, (wiring.delay_queue,))
+        self.grant_key(dispatcher.role)
         self.function = dispatcher.function
         self.schedule = dispatcher.schedule
         self.parking_schedule = dispatcher.every(
@@ -272,7 +274,7 @@ class S3MessageStore(Place):
 
     def grant_key(self, grantee: iam.IGrantable) -> None:
         """Let ``grantee`` use the key of bucket and parking queue, where that is the customer's."""
-        grant_queues(grantee, (self.parking_queue,))
+        grant_key(grantee, self.bucket.encryption_key, ["s3", "sqs"], USE_KEY)
 
     def acknowledge_wildcards(self, role: iam.Role) -> None:
         """Keep the rule against wildcards quiet: an action on a bucket's objects has no other resource."""

@@ -53,24 +53,27 @@ def options(
     """Unrestricted delays for Amazon SQS."""
 
 
-app.add_typer(endpoint.app, name="endpoint")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(rabbitmq.app, name="rabbitmq")
-app.command()(verbose(demo))
-app.command()(verbose(local))
-app.command()(with_aws(send))
-app.command()(with_aws(consume))
-app.command()(with_aws(receive))
-app.add_typer(store.app, name="store")
-app.command()(with_aws(dispatch))
-app.command()(with_aws(timeout_manager))
-app.command()(with_aws(pending))
-app.command()(with_aws(cancel))
-app.command()(with_aws(reschedule))
-app.command()(cost)
-app.command()(with_aws(status))
-app.add_typer(errors.app, name="errors")
-app.command("console")(with_aws(serve_console))
+SEND, LOOK, RUN, OPERATE, PLAN = "Send and receive", "Look", "Run", "Operate", "Plan and account"
+"""The groups of the help, in the order of use."""
+
+app.command(rich_help_panel=SEND)(verbose(demo))
+app.command(rich_help_panel=SEND)(verbose(local))
+app.command(rich_help_panel=SEND)(with_aws(send))
+app.command(rich_help_panel=SEND)(with_aws(receive))
+app.command(rich_help_panel=SEND)(with_aws(cancel))
+app.command(rich_help_panel=SEND)(with_aws(reschedule))
+app.command(rich_help_panel=LOOK)(with_aws(status))
+app.command(rich_help_panel=LOOK)(with_aws(pending))
+app.command("console", rich_help_panel=LOOK)(with_aws(serve_console))
+app.command(rich_help_panel=RUN)(with_aws(consume))
+app.command(rich_help_panel=RUN)(with_aws(dispatch))
+app.command(rich_help_panel=RUN)(with_aws(timeout_manager))
+app.add_typer(endpoint.app, name="endpoint", rich_help_panel=OPERATE)
+app.add_typer(errors.app, name="errors", rich_help_panel=OPERATE)
+app.add_typer(store.app, name="store", rich_help_panel=OPERATE)
+app.add_typer(rabbitmq.app, name="rabbitmq", rich_help_panel=OPERATE)
+app.command(rich_help_panel=PLAN)(cost)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=PLAN)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from rich.console import Console, ConsoleDimensions
@@ -42,19 +43,27 @@ out = SafeConsole()
 err = SafeConsole(stderr=True)
 
 
-def cell(text: str) -> Text:
-    """Somebody's text for a table: no markup, and one line, or it would pass for another row."""
-    return Text(one_line(text))
-
-
 BODY_START: Final = 60
 """Characters of a body on a terminal; a pipe or file gets all of it."""
 
 
-def folding(*headers: str | Column, **settings: Any) -> Table:
-    """A table whose cells take more lines on a narrow terminal, and never lose their ends."""
-    columns = [Column(each, overflow="fold") if isinstance(each, str) else each for each in headers]
-    return Table(*columns, **settings)
+def print_rows(headers: Sequence[str], rows: Iterable[Sequence[str]], **settings: Any) -> None:
+    """Print a table whose cells take more lines on a narrow terminal, and never lose their ends.
+
+    To a pipe go the rows alone: a line each, their cells apart by tabs. Cells are no markup, and one
+    line each: they are whoever's who may send, and would pass for another row.
+
+    Args:
+        settings: of the terminal's table.
+    """
+    if not out.is_terminal:
+        for row in rows:
+            out.file.write("\t".join(map(one_line, row)) + "\n")
+        return
+    table = Table(*(Column(each, overflow="fold") for each in headers), **settings)
+    for row in rows:
+        table.add_row(*(Text(one_line(text)) for text in row))
+    out.print(table)
 
 
 def say(text: str) -> None:

@@ -371,19 +371,25 @@ def _watch(tracker: Tracker, started_ms: int, hop: int, *, quiet: bool) -> None:
     last_due_ms = max((entry.due_ms for _, entry in tracker.rows()), default=started_ms)
     give_up_ms = last_due_ms + PATIENCE_SECONDS * 1000
     console = Console(quiet=True) if quiet else out
-    with Live(_table(tracker, started_ms), console=console, refresh_per_second=4) as live:
+    room = console.size.height - 5  # for the table's frame, and a line above it
+    with Live(_table(tracker, started_ms, room), console=console, refresh_per_second=4) as live:
         while tracker.summary().lost and time.time_ns() // 1_000_000 < give_up_ms:
             time.sleep(0.25)
-            live.update(_table(tracker, started_ms))
+            live.update(_table(tracker, started_ms, room))
         time.sleep(hop + 1)  # a second copy would be a hop behind
         live.update(_table(tracker, started_ms))
 
 
-def _table(tracker: Tracker, started_ms: int) -> Table:
-    table = Table("message", "route", "hops", "due", "arrived", "lateness", "waited")
+def _table(tracker: Tracker, started_ms: int, most: int | None = None) -> Table:
+    """All messages; where there is room for fewer, what happens next comes first, then what just did."""
+    table = Table("message", "route", "hops", "due", "arrived", "lateness", "waited", padding=0)
     for column in table.columns[2:]:
         column.justify = "right"
-    for message_id, entry in tracker.rows():
+    rows = tracker.rows()
+    if most is not None and len(rows) > most:
+        rows.sort(key=lambda row: (row[1].arrivals > 0, abs(row[1].due_ms - time.time_ns() / 1e6)))
+        rows = sorted(rows[:most], key=lambda row: row[1].due_ms)
+    for message_id, entry in rows:
         due = (entry.due_ms - started_ms) / 1000
         late = None if entry.late_ms is None else entry.late_ms / 1000
         table.add_row(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.advice import in_options
-from sqsdelay.cli.console import folding, out, print_json, say
+from sqsdelay.cli.console import print_json, print_rows, say
 from sqsdelay.cli.options import (
     EndpointName,
     Hop,
@@ -25,10 +25,12 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem
 from sqsdelay.errors import QueueMissing, StoreError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.operating.status import NOBODY, overdue_remedy
+from sqsdelay.operating.status import NOBODY, deployed_store, overdue_remedy
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+
+    from sqsdelay.sqs.queues import SqsQueues
 
 app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=True)
 
@@ -68,7 +70,7 @@ def check(
     Exit code 1 if there are any.
 
     Also checks the store: without --store, the DynamoDB table that a deployment creates for the
-    endpoint, if it exists and may be read.
+    endpoint, if it exists and may be read; and whether the deployed delay consumer still has it.
     """
     from sqsdelay.sqs.client import default_client
     from sqsdelay.sqs.endpoints import check_endpoint
@@ -83,10 +85,8 @@ def check(
     elif not problems:
         say(f"{parsed.name} is ready for unrestricted delays")
     else:
-        printed = folding("queue", "problem", "fix")
-        for problem in problems:
-            printed.add_row(problem.subject, problem.text, problem.remedy)
-        out.print(printed)
+        rows = [(problem.subject, problem.text, problem.remedy) for problem in problems]
+        print_rows(("queue", "problem", "fix"), rows)
     if problems:
         raise typer.Exit(1)
 
@@ -94,7 +94,7 @@ def check(
 def _store_problems(
     client: SQSClient, endpoint: Endpoint, store: str | None, table: str | None, schema: str | None
 ) -> list[Problem]:
-    """Messages that are parked and overdue: a stack may have lost its dispatcher."""
+    """Messages that are parked and overdue, or that no dispatcher serves: a stack may have lost its own."""
     from sqsdelay.sqs.queues import SqsQueues
 
     queues = SqsQueues(client)
@@ -107,9 +107,37 @@ def _store_problems(
         return [
             Problem("(store)", str(error), "run sqsdelay store create, or check the connection")
         ]
-    if seen is None or not seen[1].overdue:
+    if seen is None or not seen[1].parked:
         return []
     url, status = seen
-    since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
-    text = f"{status.parked} parked messages, the earliest overdue since {since}: {NOBODY}"
+    text = f"{status.parked} parked messages"
+    if status.overdue:
+        since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
+        text += f", the earliest overdue since {since}: {NOBODY}"
+    elif url == deployed_store(endpoint) or url.startswith("s3://"):
+        used = _consumers_store(queues, endpoint)
+        if used is None or used.partition("?")[0] == url.partition("?")[0]:
+            return []
+        text += ", and the deployed delay consumer has another store or none: unless you run a "
+        text += "dispatcher yourself, nobody will release them"
+    else:
+        return []
     return [Problem("(store)", text, overdue_remedy(endpoint, url))]
+
+
+def _consumers_store(queues: SqsQueues, endpoint: Endpoint) -> str | None:
+    """The URL of the store that the deployed delay consumer has, empty for none; None where it cannot be
+    told: no function consumes the delay queue, or nobody may ask."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from sqsdelay.sqs.cloudwatch import short_client
+
+    functions = short_client("lambda")
+    with suppress(QueueMissing, BotoCoreError, ClientError):
+        arn = queues.attributes(queues.url(endpoint.delay_queue))["QueueArn"]
+        sources = functions.list_event_source_mappings(EventSourceArn=arn)["EventSourceMappings"]
+        for source in sources:
+            found = functions.get_function_configuration(FunctionName=source["FunctionArn"])
+            variables = found.get("Environment", {}).get("Variables", {})
+            return str(variables.get("SQSDELAY_STORE", ""))
+    return None

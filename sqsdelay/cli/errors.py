@@ -1,4 +1,4 @@
-"""``sqsdelay errors ENDPOINT list|retry``: look at an error queue, and send its messages on."""
+"""``sqsdelay errors list|retry ENDPOINT``: look at an error queue, and send its messages on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sqsdelay.cli.console import cell, folding, out, print_json, say, start_of, tell
+from sqsdelay.cli.console import out, print_json, print_rows, say, start_of, tell
 from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines, with_aws
 from sqsdelay.cli.waiting import new_due_ms
 from sqsdelay.core.delay import Reject, utc
@@ -23,19 +23,10 @@ app = typer.Typer(help="Inspect an endpoint's error queue and retry its messages
 _NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
 
 
-@app.callback(no_args_is_help=True)
-def of_endpoint(
-    ctx: typer.Context,
-    endpoint: EndpointName,
-) -> None:
-    """Inspect an endpoint's error queue and retry its messages."""
-    ctx.obj = endpoint
-
-
 @app.command("list")
 @with_aws
 def list_errors(
-    ctx: typer.Context,
+    endpoint: EndpointName,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 50,
     bodies: Annotated[
         bool, typer.Option("--bodies", help="Also show bodies, which may contain secrets.")
@@ -47,26 +38,23 @@ def list_errors(
     SQS shows messages only by receiving them: their receive counts grow, and other readers do not see
     them for a while.
     """
-    endpoint, queues = _opened(ctx.obj)
-    found = ErrorQueue(queues, endpoint).look(limit)
+    of, queues = _opened(endpoint)
+    found = ErrorQueue(queues, of).look(limit)
     if as_json:
         for rejection in found:
             print_json(_as_json(rejection, bodies=bodies))
         return
-    headers = ["message id", "due", "rejected", "receives", "bytes", "reason"]
-    printed = folding(*headers)
-    if bodies:
-        printed.add_column("body", overflow="fold")
-    for rejection in found:
-        printed.add_row(*map(cell, _row(rejection, bodies=bodies)))
-    out.print(printed)
-    say(f"{len(found)} shown of {endpoint.error_queue.name}")
+    headers = ["message id", "due", "rejected", "receives", "bytes", "reason", "body"]
+    rows = [_row(rejection, bodies=bodies) for rejection in found]
+    print_rows(headers if bodies else headers[:-1], rows)
+    if out.is_terminal:
+        say(f"{len(found)} shown of {of.error_queue.name}")
 
 
 @app.command()
 @with_aws
 def retry(
-    ctx: typer.Context,
+    endpoint: EndpointName,
     message_id: Annotated[
         list[str] | None, typer.Option(help="Message to retry; may be repeated.")
     ] = None,
@@ -90,13 +78,13 @@ def retry(
     """
     if (not message_id) == (not every):
         raise typer.BadParameter("give either --message-id or --all")
-    endpoint, queues = _opened(ctx.obj)
+    of, queues = _opened(endpoint)
     given = None
     if delay is not None or due_at is not None:
-        given = new_due_ms(delay, due_at, now_ms=lambda: _broker_now(queues, endpoint))
+        given = new_due_ms(delay, due_at, now_ms=lambda: _broker_now(queues, of))
     counts: Counter[RetryStatus] = Counter()
     missing = dict.fromkeys(message_id or ())
-    retrying = ErrorQueue(queues, endpoint).retry
+    retrying = ErrorQueue(queues, of).retry
     for done in retrying(message_id or None, due_ms=given, dry_run=dry_run):
         counts[done.status] += 1
         missing.pop(done.rejection.message_id, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from sqsdelay.cli.console import folding, out, print_json, tell
+from sqsdelay.cli.console import print_json, print_rows, tell
 from sqsdelay.cli.options import (
     EndpointName,
     Json,
@@ -45,12 +45,12 @@ def status(
     Exit code 1 if the store cannot be read, or messages in it are overdue.
     """
     from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.cloudwatch import CloudWatchAges, default_cloudwatch
+    from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
     from sqsdelay.sqs.queues import SqsQueues
 
     parsed = Endpoint.parse(endpoint)
     queues = SqsQueues(default_client(connections=1))
-    found = endpoint_status(queues, parsed, CloudWatchAges(default_cloudwatch()))
+    found = endpoint_status(queues, parsed, CloudWatchAges(short_client("cloudwatch")))
     url, parked, trouble = "", None, None
     try:
         now_ms = queues.broker_clock.now_ms()
@@ -94,22 +94,18 @@ def _next_due(parked: StoreStatus | None) -> str | None:
 
 
 def _print(found: EndpointStatus, parked: StoreStatus | None) -> None:
-    summary = folding(box=None, show_header=False)
-    for name, value in (
+    summary = (
         ("pending", f"about {found.pending:,}"),
         ("in flight", f"about {found.in_flight:,}"),
         ("oldest", age(found.oldest_seconds)),
         ("errors", f"about {found.errors:,}"),
         ("parked", "-" if parked is None else f"{parked.parked:,}"),
         ("next due", _next_due(parked) or "-"),
-    ):
-        summary.add_row(name, value)
-    printed = folding("queue", "", "visible", "in flight", "delayed", "oldest")
-    for column in printed.columns[2:]:
-        column.justify = "right"
+    )
+    print_rows(("", ""), summary, box=None, show_header=False)
+    rows = []
     for queue in found.queues:
         counts = (queue.visible, queue.in_flight, queue.delayed)
         shown = [f"{count:,}" for count in counts]
-        printed.add_row(queue.name, queue.role, *shown, age(queue.oldest_seconds))
-    out.print(summary)
-    out.print(printed)
+        rows.append((queue.name, queue.role, *shown, age(queue.oldest_seconds)))
+    print_rows(("queue", "", "visible", "in flight", "delayed", "oldest"), rows)

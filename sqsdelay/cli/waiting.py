@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import cell, folding, out, print_json, say, tell
+from sqsdelay.cli.console import print_json, print_rows, say, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     Delay,
@@ -298,11 +298,7 @@ def _print_tables(messages: Iterable[StoredMessage]) -> None:
     first = True
     while (some := list(islice(rows, TABLE_ROWS))) or first:
         first = False
-        # An id that is cut off cannot be copied into `cancel`.
-        printed = folding("due", "message id", "bytes", "failures")
-        for due, message_id, size, failures in some:
-            printed.add_row(due, cell(message_id), size, failures)
-        out.print(printed)
+        print_rows(("due", "message id", "bytes", "failures"), some)
 
 
 def _as_json(message: StoredMessage) -> dict[str, object]:

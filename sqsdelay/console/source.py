@@ -121,14 +121,14 @@ class Source:
             ConfigurationError: no region, or an unknown profile.
         """
         from sqsdelay.sqs.client import default_client
-        from sqsdelay.sqs.cloudwatch import CloudWatchAges, default_cloudwatch
+        from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
         from sqsdelay.sqs.queues import SqsQueues
 
         with self._lock:
             if self._queues is None:
                 client = default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
                 self._queues = SqsQueues(client)
-                ages = CloudWatchAges(default_cloudwatch())
+                ages = CloudWatchAges(short_client("cloudwatch"))
                 # Those of the due queue too, where there is one; the destination's are its receivers'.
                 asked = [self.endpoint.delay_queue, self.endpoint.hand_over_queue]
                 self._ages = Sampled(

@@ -360,7 +360,7 @@ class Router:
             raise DelayQueueMissing(
                 f"queue {endpoint.delay_queue.name} does not exist, so endpoint {endpoint.name} accepts "
                 f"no delays above {self._settings.hop_seconds} s; create it with: "
-                f"sqsdelay endpoint create {endpoint.name}"
+                f"sqsdelay endpoint create {endpoint.name}{self._hop_option()}"
             ) from error
         if (
             self._settings.hop_seconds < MAX_MESSAGE_TIMER_SECONDS
@@ -368,6 +368,10 @@ class Router:
         ):
             self._check_hop(endpoint, queue_url)
         return queue_url
+
+    def _hop_option(self) -> str:
+        hop = self._settings.hop_seconds
+        return "" if hop == MAX_MESSAGE_TIMER_SECONDS else f" --hop {hop}"
 
     def _check_hop(self, endpoint: Endpoint, queue_url: str) -> None:
         """A hop longer than what the sender counts on would make every message late."""

@@ -72,8 +72,15 @@ def refuse_collision(queues: Queues, endpoint: Endpoint) -> None:
 
     Raises:
         ConfigurationError: it has, with what to do.
+        QueueUnreachable
     """
-    problem = collision(queues, endpoint)
+    try:
+        problem = collision(queues, endpoint)
+    except QueueUnreachable as error:
+        # Named for what was asked for: the queues looked for here are often not there.
+        raise QueueUnreachable(
+            f"queue {endpoint.name} cannot be used now: {error.__cause__}; try again later"
+        ) from error
     if problem is not None:
         raise ConfigurationError(problem)
 

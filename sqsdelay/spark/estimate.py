@@ -31,7 +31,7 @@ from sqsdelay.limits import (
 )
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.stores.s3.slots import settings_of
+from sqsdelay.stores.s3.layout import settings_of
 
 _HOP: Final = DEFAULT_HOP_SECONDS
 _MAX_SIZE: Final = MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES

@@ -76,12 +76,12 @@ class CloudWatchAges:
         return {queue: age for queue, age in ages.items() if age is not None}
 
 
-def default_cloudwatch() -> Any:
-    """A CloudWatch client of the default session that gives up soon: ages are worth no long wait."""
+def short_client(service: str) -> Any:
+    """A client of the default session that gives up soon: what is only told is worth no long wait."""
     retries: Any = {"mode": "standard", "total_max_attempts": SHORT_CALL_ATTEMPTS}
     config = Config(retries=retries, connect_timeout=CONNECT_SECONDS, read_timeout=ANSWER_SECONDS)
     make: Any = boto3.client
-    return make("cloudwatch", config=config)
+    return make(service, config=config)
 
 
 def _query(query_id: str, queue: QueueRef) -> dict[str, Any]:

@@ -87,8 +87,6 @@ def __getattr__(name: str) -> Any:
 
 SCHEDULER: Final = "scheduler"
 
-SCHEMES: Final = "sqlite:///FILE, postgresql://…, dynamodb://TABLE or s3://BUCKET/PREFIX"
-
 DYNAMODB_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
 """Source: CreateTable API reference, TableName."""
 
@@ -150,8 +148,8 @@ def open_store(
         return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
     if parts.scheme == "s3":
         from sqsdelay.stores.s3 import S3Store
-        from sqsdelay.stores.s3.slots import BUCKET
-        from sqsdelay.stores.s3.slots import settings_of as s3_settings_of
+        from sqsdelay.stores.s3.layout import BUCKET
+        from sqsdelay.stores.s3.layout import settings_of as s3_settings_of
 
         if table is not None:
             raise InvalidSetting(f"table={table!r}: an S3 store's place is its bucket and prefix")
@@ -223,4 +221,7 @@ def _parts(url: str) -> SplitResult:
 def _not_understood(scheme: str) -> ConfigurationError:
     """The error for what is no store's URL; it shows no more than the scheme, for a password's sake."""
     shown = f"the store's URL, of the kind {scheme}:," if scheme else "the store's URL"
-    return InvalidSetting(f"{shown} is not valid; give {SCHEMES}")
+    return InvalidSetting(
+        f"{shown} is not valid; give sqlite:///FILE, postgresql://…, dynamodb://TABLE, "
+        "s3://BUCKET/PREFIX or scheduler://GROUP?role=ARN"
+    )

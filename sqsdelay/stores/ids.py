@@ -25,6 +25,16 @@ def tells_due(message_id: str, due_ms: int) -> bool:
     return told is not None and 0 <= due_ms - told <= ID_TOLERANCE_MS
 
 
+def needs_lookup(message: StoredMessage, *, lookup: bool) -> bool:
+    """Whether something besides its id is to tell when a message is due, so that it can be found by its id.
+
+    An id made up by sqsdelay can always be found. So that is so whatever ``lookup`` says if it tells
+    another due time: of a message that was moved before it came here, or by a wrong clock.
+    """
+    wanted = lookup or due_ms_of_id(message.message_id) is not None
+    return wanted and not tells_due(message.message_id, message.due_ms)
+
+
 def page_bounds(
     after: tuple[int, str] | None, due_from_ms: int | None, due_before_ms: int | None
 ) -> tuple[int, str, int]:

@@ -15,7 +15,7 @@ from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.stores.s3 import S3Store
-from sqsdelay.stores.s3.slots import parse
+from sqsdelay.stores.s3.layout import parse
 from sqsdelay.testing import InMemoryOutbox
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS

@@ -329,3 +329,14 @@ def test_the_ledger_is_in_the_log_and_can_be_read_back(
         released, rejected = events[EventKind.RELEASED], events[EventKind.REJECTED]
         assert (released.timer_seconds, released.batch) == (600, 1)
         assert "nowhere does not exist" in (rejected.reason or "")
+
+
+def test_an_s3_store_is_told_how_long_the_run_may_take(
+    sqs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it begins no turn of its wheel that Lambda would cut off."""
+    boto3.client("s3").create_bucket(Bucket="parked")
+    monkeypatch.setenv("SQSDELAY_STORE", "s3://parked")
+    assert module.handler({}, Context())["released"] == 0
+    store: Any = module.function().store
+    assert 50 < store.seconds_left() < 60

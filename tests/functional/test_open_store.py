@@ -36,7 +36,9 @@ def test_each_kind_by_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )  # fmt: skip
 def test_what_is_no_store_is_refused(url: str) -> None:
     """With what one may write instead."""
-    with pytest.raises(ConfigurationError, match="give sqlite:///FILE, postgresql://"):
+    with pytest.raises(
+        ConfigurationError, match=r"give sqlite:///FILE, postgresql://.* or scheduler://"
+    ):
         open_store(url, endpoint="orders")
 
 

@@ -95,10 +95,10 @@ def test_errors_list_loses_no_reason(local_aws: LocalAws, orders: Endpoint) -> N
         deduplication_id="m" * 128,
     )
     put(local_aws, orders.error_queue, rejected(copy, REASON))
-    printed = ok(local_aws, "errors", orders.name, "list", "--bodies")
+    printed = ok(local_aws, "errors", "list", orders.name, "--bodies")
     (line,) = (line for line in printed.splitlines() if "m" * 128 in line)
     assert BODY in line
-    told = json.loads(ok(local_aws, "errors", orders.name, "list", "--json"))["reason"]
+    told = json.loads(ok(local_aws, "errors", "list", orders.name, "--json"))["reason"]
     assert told in line
     assert "…" not in printed
 

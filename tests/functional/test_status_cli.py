@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 import uuid
+import zipfile
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -130,7 +132,7 @@ def test_status_shows_queues_ages_and_the_store(
         "oldest_seconds": 907,
     }
     code, out, _ = cli("status", orders.name)
-    rows = {line[:10].strip(): line[10:].strip() for line in out.splitlines()[:6]}
+    rows = dict(line.split("\t") for line in out.splitlines()[:6])
     assert code == 0
     assert rows == {
         "pending": "about 4",
@@ -160,7 +162,7 @@ def test_a_missing_endpoint_is_one_line(cli: Cli) -> None:
     assert "queue nowhere-delay.fifo does not exist" in err
     assert "sqsdelay endpoint create nowhere" in err
     for command in (("list",), ("retry", "--all")):
-        code, out, err = cli("errors", "nowhere", *command)
+        code, out, err = cli("errors", command[0], "nowhere", *command[1:])
         assert (code, out) == (1, "")
         assert "queue nowhere-delay-error does not exist" in err
 
@@ -198,7 +200,7 @@ def test_errors_list_shows_and_leaves(cli: Cli, local_aws: LocalAws, orders: End
     """Reason, due time and size; bodies only when asked for."""
     sent_ms = reject(local_aws, orders, "m-1", seconds="1000")
     reject(local_aws, orders, "m-2", seconds="soon")
-    code, out, _ = cli("errors", orders.name, "list", "--json")
+    code, out, _ = cli("errors", "list", orders.name, "--json")
     lines = {line["message_id"]: line for line in map(json.loads, out.splitlines())}
     assert (code, set(lines)) == (0, {"m-1", "m-2"})
     due = utc(sent_ms + 1_000_000).isoformat(timespec="milliseconds")
@@ -207,12 +209,12 @@ def test_errors_list_shows_and_leaves(cli: Cli, local_aws: LocalAws, orders: End
     }  # fmt: skip
     assert lines["m-2"]["due"] is None
     assert "secret" not in out
-    code, out, _ = cli("errors", orders.name, "list")
+    code, out, _ = cli("errors", "list", orders.name)
     assert (code, "secret" in out, due in out) == (0, False, True)
-    assert f"2 shown of {orders.error_queue.name}" in out
-    code, out, _ = cli("errors", orders.name, "list", "--bodies", "--limit", "1")
+    assert [line.count("\t") for line in out.splitlines()] == [5, 5]
+    code, out, _ = cli("errors", "list", orders.name, "--bodies", "--limit", "1")
     assert "secret of m-" in out
-    code, out, _ = cli("errors", orders.name, "list", "--bodies", "--json")
+    code, out, _ = cli("errors", "list", orders.name, "--bodies", "--json")
     assert json.loads(out.splitlines()[0])["body"].startswith("secret of m-")
     assert len(received(local_aws, orders.error_queue)) == 2
 
@@ -224,21 +226,21 @@ def test_errors_retry_sends_on_what_it_is_told(
     due_ms = reject(local_aws, orders, "m-1", seconds="0")
     reject(local_aws, orders, "m-2", seconds="5000")
     reject(local_aws, orders, "poison", seconds="soon")
-    code, out, err = cli("errors", orders.name, "retry", "--all", "--dry-run")
+    code, out, err = cli("errors", "retry", orders.name, "--all", "--dry-run")
     assert (code, err.strip()) == (1, "1 left, 2 would-send")
     due = utc(due_ms).isoformat(timespec="milliseconds")
     assert f"m-1  would-send to {orders.name}, due {due}" in out
-    code, out, err = cli("errors", orders.name, "retry", "--message-id", "m-1", "--json")
+    code, out, err = cli("errors", "retry", orders.name, "--message-id", "m-1", "--json")
     assert (code, json.loads(out)) == (0, {
         "message_id": "m-1", "status": "sent", "queue": orders.name, "due": due, "error": None,
     })  # fmt: skip
     (copy,) = received(local_aws, orders.queue)
     assert copy.body == "secret of m-1"
     assert copy.attributes == {"user": string("x"), **identity("m-1", due_ms)}
-    code, out, err = cli("errors", orders.name, "retry", "--message-id", "m-1")
+    code, out, err = cli("errors", "retry", orders.name, "--message-id", "m-1")
     assert (code, out) == (1, "")
     assert err.splitlines() == ["m-1  not found", "no messages"]
-    code, out, err = cli("errors", orders.name, "retry", "--all", "--delay", "0")
+    code, out, err = cli("errors", "retry", orders.name, "--all", "--delay", "0")
     assert (code, err.strip()) == (0, "2 sent")
     assert f"m-2  sent to {orders.delay_queue.name}, due " in out
     assert received(local_aws, orders.error_queue) == []
@@ -254,7 +256,7 @@ def test_a_retrys_delay_counts_by_the_brokers_clock(
     true_ms = SystemClock().now_ms()
     behind = time.time_ns() - 600 * 10**9 - time.monotonic_ns()
     monkeypatch.setattr("time.time_ns", lambda: behind + time.monotonic_ns())
-    code, out, _ = cli("errors", orders.name, "retry", "--all", "--delay", "1h", "--json")
+    code, out, _ = cli("errors", "retry", orders.name, "--all", "--delay", "1h", "--json")
     monkeypatch.undo()
     assert code == 0
     due = datetime.fromisoformat(json.loads(out)["due"])
@@ -266,7 +268,7 @@ def test_a_retrys_delay_counts_by_the_brokers_clock(
 )
 def test_misuse_is_told(cli: Cli, orders: Endpoint, arguments: tuple[str, ...]) -> None:
     """One of --message-id and --all; a limit of at least one."""
-    code, _, err = cli("errors", orders.name, *arguments)
+    code, _, err = cli("errors", arguments[0], orders.name, *arguments[1:])
     assert code == 2
     assert "--" in err
 
@@ -277,7 +279,7 @@ def test_what_is_no_rejection_is_listed_too(
     """Somebody put it there; it has no reason and no due time, and brackets are no markup."""
     queues = SqsQueues(local_aws.client("sqs"))
     queues.send_batch(queues.url(orders.error_queue), [OutgoingMessage("[/x]", {}, 4)])
-    code, out, _ = cli("errors", orders.name, "list", "--bodies")
+    code, out, _ = cli("errors", "list", orders.name, "--bodies")
     assert (code, "did not fit on the message" in out, "[/x]" in out) == (0, True, True)
 
 
@@ -293,11 +295,11 @@ def test_hostile_text_is_one_row_of_its_own(
     queues = SqsQueues(local_aws.client("sqs"))
     hostile = OutgoingMessage("b", {ERROR: string(json.dumps(about))}, 1)
     queues.send_batch(queues.url(orders.error_queue), [hostile])
-    code, out, _ = cli("errors", orders.name, "list")
+    code, out, _ = cli("errors", "list", orders.name)
     assert code == 0
     assert r"m-1\x0am-2" in out
     assert r"\x1b[2J\ud800\u202e\x0a:heart: [red]" in out
-    code, out, _ = cli("errors", orders.name, "retry", "--all")
+    code, out, _ = cli("errors", "retry", orders.name, "--all")
     assert code == 1
     [line] = out.splitlines()
     assert line.startswith(r"m-1\x0am-2  left: ")
@@ -336,6 +338,49 @@ def test_a_store_that_nobody_empties_is_noticed(
     assert json.loads(out)["overdue_seconds"] >= 10_800
     assert "in the store is 3 h" in err
     assert remedy in err
+
+
+@pytest.mark.parametrize("has_store", [False, True])
+def test_a_retained_store_that_nobody_serves_is_noticed(
+    cli: Cli, local_aws: LocalAws, orders: Endpoint, has_store: bool
+) -> None:
+    """Long before anything in it is due: the deployed delay consumer has no store any more."""
+    url = f"dynamodb://{orders.name}.parked"
+    client = local_aws.client("dynamodb")
+    with closing(DynamoDbStore(url[11:], endpoint=orders.name, client=client)) as store:
+        store_overdue(store, due_at=datetime.now(UTC) + timedelta(days=300))
+    consumed_by_a_function(local_aws, orders, {"SQSDELAY_STORE": url} if has_store else {})
+    code, out, _ = cli("endpoint", "check", orders.name, "--json")
+    told = [problem["text"] for problem in json.loads(out)["problems"]]
+    if has_store:
+        assert (code, told) == (0, [])
+    else:
+        assert code == 1
+        assert told[0].startswith("1 parked messages, and the deployed delay consumer has another")
+        assert f"--store {url}" in out
+
+
+def consumed_by_a_function(aws: LocalAws, endpoint: Endpoint, variables: dict[str, str]) -> None:
+    """A function in place of the deployed delay consumer; it is never run."""
+    code = io.BytesIO()
+    with zipfile.ZipFile(code, "w") as archive:
+        archive.writestr("handler.py", "")
+    functions, sqs = aws.client("lambda"), aws.client("sqs")
+    function = functions.create_function(
+        FunctionName=endpoint.name,
+        Runtime="python3.12",
+        Role="arn:aws:iam::000000000000:role/any",
+        Handler="handler.handler",
+        Code={"ZipFile": code.getvalue()},
+        Environment={"Variables": variables},
+    )
+    url = sqs.get_queue_url(QueueName=endpoint.delay_queue.name)["QueueUrl"]
+    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
+    functions.create_event_source_mapping(
+        EventSourceArn=attributes["QueueArn"],
+        FunctionName=function["FunctionArn"],
+        Enabled=False,
+    )
 
 
 def test_queues_that_take_less_are_told(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:

@@ -42,7 +42,7 @@ from sqsdelay.limits import (
 from sqsdelay.ports.queues import Failure
 from sqsdelay.s3 import Bucket
 from sqsdelay.sqs import create_endpoint
-from sqsdelay.sqs.cloudwatch import CloudWatchAges, default_cloudwatch
+from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryLedger
@@ -86,7 +86,7 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
     assert limits_of(consumer._queues._client) == usual
     assert limits_of(consumer._queues._receiving) == (CONNECT_SECONDS, 25, SHORT_CALL_ATTEMPTS)
     assert limits_of(Bucket("bodies")._client) == usual
-    assert limits_of(default_cloudwatch()) == (5, 5, SHORT_CALL_ATTEMPTS)
+    assert limits_of(short_client("cloudwatch")) == (5, 5, SHORT_CALL_ATTEMPTS)
     ledger = FirehoseLedger("events", otherwise=InMemoryLedger())
     connect, answer, attempts = limits_of(ledger._client)
     assert attempts * (connect + answer) + 1 == CALL_SECONDS
@@ -135,7 +135,7 @@ def test_a_send_begins_nothing_that_may_end_too_late(
     """An endpoint that stalls in TLS: what a send asks for first is its last call."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{listener.getsockname()[1]}")
-        with pytest.raises(QueueUnavailable, match=r"cannot be used now: .*127\.0\.0\.1"):
+        with pytest.raises(QueueUnavailable, match=r"queue orders cannot be used now: .*127\.0"):
             DelaySender(deadline_seconds=deadline).send("orders", "x", delay=3600)
         listener.setblocking(False)
         connections = 0
@@ -160,7 +160,7 @@ def test_other_services_are_given_up_too(
     with pytest.raises(BodyStoreUnavailable):
         Bucket("bodies").put("x", needed_until_ms=0)
     with caplog.at_level(logging.WARNING):
-        assert CloudWatchAges(default_cloudwatch()).oldest_seconds([QueueRef("orders")]) == {}
+        assert CloudWatchAges(short_client("cloudwatch")).oldest_seconds([QueueRef("orders")]) == {}
     assert "are not known" in caplog.text
     with socket.socket() as unbound:
         unbound.bind(("127.0.0.1", 0))

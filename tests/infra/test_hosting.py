@@ -15,7 +15,7 @@ from infra.endpoint_stack import stack_name
 from infra.hosting import KEYS, RETENTION, Hosting
 from sqsdelay.cdk import FunctionSettings
 from sqsdelay.cdk.functions import IN_A_VPC
-from sqsdelay.cdk.queues_and_buckets import USE_QUEUE
+from sqsdelay.cdk.queues_and_buckets import USE_KEY
 from sqsdelay.cdk.stores import USE_TABLE
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError
@@ -62,7 +62,7 @@ def test_everything_as_the_account_wants_it(all_there_is: Path) -> None:
     assert {log["RetentionInDays"] for log in logs} == {365}
     uses = uses_of_the_key(template)
     assert len(uses) == 2, "the consumer and the dispatcher; the removal guard sees no message"
-    assert all(set(USE_QUEUE) | set(USE_TABLE) == allowed for allowed in uses.values())
+    assert all(set(USE_KEY) | set(USE_TABLE) == allowed for allowed in uses.values())
     functions = properties(template, "AWS::Lambda::Function")
     memory = []
     for name, function in functions.items():
@@ -87,7 +87,7 @@ def test_schedules_send_under_the_key(endpoint_template: Templates) -> None:
     template = endpoint_template(store="scheduler", hosting=Hosting(kms_key_arn=KEY)).to_json()
     uses = uses_of_the_key(template)
     assert len(uses) == 2
-    assert all(allowed == set(USE_QUEUE) for allowed in uses.values())
+    assert all(allowed == set(USE_KEY) for allowed in uses.values())
 
 
 def test_an_s3_store_is_under_the_key(endpoint_template: Templates) -> None:
@@ -101,7 +101,31 @@ def test_an_s3_store_is_under_the_key(endpoint_template: Templates) -> None:
     assert rule["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == KEY
     uses = uses_of_the_key(template)
     assert len(uses) == 2
-    assert all(allowed == set(USE_QUEUE) for allowed in uses.values())
+    assert all(allowed == set(USE_KEY) for allowed in uses.values())
+
+
+@pytest.mark.parametrize("store", ["dynamodb", "s3", "scheduler"])
+def test_the_key_is_used_by_way_of_services_alone(endpoint_template: Templates, store: str) -> None:
+    """Whoever takes a role's credentials cannot call KMS with them, and decrypt what lies elsewhere."""
+    hosting = Hosting(kms_key_arn=KEY)
+    template = endpoint_template(store=store, large_bodies=True, ledger="s3", hosting=hosting)
+    used: dict[str, set[str]] = {}
+    for policy in properties(template.to_json(), "AWS::IAM::Policy").values():
+        [role] = policy["Roles"]
+        for statement in policy["PolicyDocument"]["Statement"]:
+            assert statement["Resource"] == KEY
+            via = statement["Condition"]["StringEquals"]["kms:ViaService"]
+            for service in [via] if isinstance(via, dict) else via:
+                name, region, domain = service["Fn::Join"][1]
+                assert (region, domain) == ({"Ref": "AWS::Region"}, ".amazonaws.com")
+                used.setdefault(role["Ref"].rpartition("Role")[0], set()).add(name.rstrip("."))
+    functions = {"sqs"} if store == "scheduler" else {"sqs", store}
+    roles = {"DelayDelayConsumer": functions, "DelayLedger": {"s3", "firehose"}}
+    places = {"dynamodb": "StoreDispatcher", "s3": "S3StoreDispatcher", "scheduler": "Schedules"}
+    roles[f"Delay{places[store]}"] = functions
+    assert used == roles
+    inline = properties(template.to_json(), "AWS::IAM::Role").values()
+    assert "kms:" not in json.dumps([role.get("Policies") for role in inline])
 
 
 def test_nothing_given_changes_nothing(endpoint_template: Templates) -> None:

@@ -226,7 +226,7 @@ def stored(due_ms: int) -> StoredMessage:
     )
 
 
-def forwarded(store: S3Store, *, body: str = "x", count: int = 1) -> list[Status]:
+def forwarded(store: S3Store, count: int) -> list[Status]:
     """What the delay consumer makes of so many far copies."""
     queues = SqsQueues(boto3.client("sqs"))
     relay = Relay(
@@ -239,7 +239,7 @@ def forwarded(store: S3Store, *, body: str = "x", count: int = 1) -> list[Status
     delay = {DELAY_SECONDS: string("8640000")}
     for _ in range(count):
         name = new_message_id(round(time.time() * 1000) + 8_640_000_000)
-        entry = OutgoingMessage(body, delay, len(body), group_id=name, deduplication_id=name)
+        entry = OutgoingMessage("x", delay, 1, group_id=name, deduplication_id=name)
         queues.send_batch(url, [entry])
     return [o.status for o in relay.process(queues.receive_batch(url, wait_seconds=1))]
 
@@ -249,7 +249,7 @@ def test_dispatcher_is_granted_the_calls_it_makes(
 ) -> None:
     """A run that releases, and one that parks, hands over and lets one hop, need all and no more."""
     store.store([stored(1000), stored(MAX_DUE_MS)])
-    assert forwarded(store, count=3) == [Status.FORWARDED] * 3
+    assert forwarded(store, 3) == [Status.FORWARDED] * 3
     waiting = forwarded_ids()
     now_ms = round(time.time() * 1000) + 1
     store.amend(
@@ -289,22 +289,6 @@ def forwarded_ids() -> list[str]:
     [group] = queues.receive_batch(url, wait_seconds=1)
     queues.hide_batch(url, [(group, 0)])
     return [copy.message_id for copy in unpacked(group)]
-
-
-def test_delay_consumer_is_granted_the_calls_it_makes(
-    template: Template, calls: Calls, store: S3Store
-) -> None:
-    """It forwards what is small, and parks what is large; what is cancelled meanwhile goes again."""
-    assert forwarded(store) == [Status.FORWARDED]
-    assert forwarded(store, body="x" * 70_000) == [Status.PARKED]
-    [kept] = store.pending(9)
-    assert store.cancel([kept.message_id]) == [True]
-    granted = statements(template, function_names.CONSUMER_HANDLER)
-    assert calls.of("s3") == actions(granted, "s3")
-    on_parking = {s for s in calls.made if s.endswith(" orders-parking")}
-    [forward] = [s for s in granted if s.get("Sid") == "Forward"]
-    assert on_parking == {f"{action} orders-parking" for action in forward["Action"]}
-    assert forward["Resource"] == arn(template, "orders-parking")
 
 
 def test_producer_is_granted_the_calls_it_makes(stack: Stack, calls: Calls, store: S3Store) -> None:

@@ -176,6 +176,21 @@ def test_a_turn_ends_before_something_is_due(parked: Parked) -> None:
         assert parked.clock.now_ms() - due_ms < 5_000
 
 
+def test_no_turn_is_begun_that_cannot_be_ended(parked: Parked) -> None:
+    """A function with ten seconds left releases what is due; a later run merges."""
+    parked.one_object_each(40, parked.next_quarter_ms())
+    parked.store.store(parked.messages(1, 10, parked.clock.now_ms() - 5_000))
+    parked.store.seconds_left = lambda: 10
+    assert len(parked.claimed()) == 1
+    for _ in range(10):
+        parked.clock.advance(61)
+        assert parked.claimed() == []
+    assert len(parked.objects()) == 40
+    parked.store.seconds_left = lambda: 60
+    assert parked.claimed() == []
+    assert len(parked.objects()) == 1
+
+
 def test_a_turn_renews_its_lease(parked: Parked) -> None:
     """S3 answers after seconds each: another dispatcher that looks later gives nothing up."""
     due_ms = parked.clock.now_ms() + 3 * DAY_MS
@@ -204,6 +219,24 @@ def test_a_turn_renews_its_lease(parked: Parked) -> None:
     parked.request_ms = 0
     assert len(parked.objects()) == 2
     assert parked.store.pending_count() == 6_000
+
+
+def test_who_stood_still_while_claiming_sends_nothing_that_was_cancelled(parked: Parked) -> None:
+    """Its lease has ended: others were told that they have cancelled, or have released it themselves."""
+    message, other = parked.messages(2, 10, parked.clock.now_ms() - 5_000)
+    parked.store.store([message, other])
+    user = parked.new_store()
+
+    def hours_later() -> None:
+        if parked.s3.requests["PutObject"] == 1:
+            parked.meanwhile = hours_later
+            return
+        parked.clock.advance(3 * 3600)
+        assert user.cancel([message.message_id]) == [True]
+
+    parked.meanwhile = hours_later
+    with parked.store.claim(10, due_by_ms=parked.clock.now_ms()) as claim:
+        assert [each.message_id for each in claim.messages] == [other.message_id]
 
 
 @pytest.mark.parametrize(

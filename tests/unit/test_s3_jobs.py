@@ -15,8 +15,7 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.jobs import JOB_SECONDS, Job, Staged, new_job_batch
-from sqsdelay.stores.s3.objects import line_of, packed, size_of
-from sqsdelay.stores.s3.slots import Hierarchy, ObjectName, parse
+from sqsdelay.stores.s3.layout import Hierarchy, ObjectName, line_of, packed, parse, size_of
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.testing import ManualClock
 from tests.services.in_memory_s3 import InMemoryS3

@@ -15,7 +15,7 @@ from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.s3 import S3Store
-from sqsdelay.stores.s3.slots import MONTH, ObjectName, Slot
+from sqsdelay.stores.s3.layout import MONTH, ObjectName, Slot
 from sqsdelay.testing import ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
 
@@ -120,6 +120,20 @@ def test_a_cancelled_one_is_gone_through_a_merge(
     assert store.cancel([messages[2].message_id]) == [True]
     clock.advance(3 * 86_400 + 1)
     assert released(store, clock) == [m.message_id for m in messages if m is not messages[2]]
+
+
+def test_a_message_that_is_moved_keeps_all_its_failures(store: S3Store, clock: ManualClock) -> None:
+    """Those counted before it was moved the first time, too."""
+    mine = message(clock.now_ms())
+    store.store([mine])
+    for moves in range(1, 4):
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            claim.count_failures([mine.message_id], retry_after_seconds=0)
+        clock.advance(1)
+        assert store.reschedule(mine.message_id, clock.now_ms())
+        found = store.find(mine.message_id)
+        assert found is not None
+        assert found.failures == moves
 
 
 def test_an_id_that_tells_nothing_is_refused_and_told_why(store: S3Store) -> None:

@@ -76,6 +76,15 @@ def test_the_eight_scenarios(delay: int, sender_enabled: bool, receiver_enabled:
         assert sender.send("orders", "x", delay=delay).route is Route.DELAY_QUEUE
 
 
+def test_a_missing_delay_queue_is_to_be_created_with_the_senders_hop() -> None:
+    """With another one the sender would refuse what was created."""
+    queues = InMemoryQueues(ManualClock())
+    queues.create_queue("orders")
+    sender = QueueSender(queues, SenderSettings(hop_seconds=2))
+    with pytest.raises(DelayQueueMissing, match=r"sqsdelay endpoint create orders --hop 2$"):
+        sender.send("orders", "x", delay=60)
+
+
 def test_what_is_not_a_message_is_told_as_its_result(queues: InMemoryQueues) -> None:
     """In a trace too; the others are sent."""
     given: list[Any] = [Message("a"), "b", {"body": "c"}]

@@ -29,7 +29,7 @@ from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.jobs import Job, new_job_batch
-from sqsdelay.stores.s3.slots import Hierarchy, parse
+from sqsdelay.stores.s3.layout import Hierarchy, parse
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3

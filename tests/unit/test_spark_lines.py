@@ -18,7 +18,7 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.spark.sink.lines import due_column, plain_rows
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.stores.s3.objects import line_of
+from sqsdelay.stores.s3.layout import line_of
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

@@ -39,7 +39,7 @@ from sqsdelay.spark.sink.run import Run, StagedPart
 from sqsdelay.spark.sink.staging import Staging
 from sqsdelay.spark.sink.summary import Counts
 from sqsdelay.stores.s3.jobs import Job, wheel_of
-from sqsdelay.stores.s3.objects import line_of
+from sqsdelay.stores.s3.layout import line_of
 from sqsdelay.stores.s3.wheel import Wheel
 
 _PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"

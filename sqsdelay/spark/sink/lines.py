@@ -76,7 +76,7 @@ class Plain:
         return Plain(**{name: column.filter(mask) for name, column in vars(self).items()})
 
     def lines(self, destination: str, since_ms: int = 0) -> pa.LargeBinaryArray:
-        """As `sqsdelay.stores.s3.objects.line_of` writes them, with their line breaks.
+        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks.
 
         Args:
             since_ms: due times count from this instant.

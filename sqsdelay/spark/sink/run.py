@@ -156,7 +156,7 @@ def run_of(options: Options, now_ms: int) -> Run | None:
     if parts.scheme != "s3":
         return None
     from sqsdelay.stores.s3.jobs import new_job_batch
-    from sqsdelay.stores.s3.slots import settings_of
+    from sqsdelay.stores.s3.layout import settings_of
 
     if settings_of(parts).get("lookup"):
         return None

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from sqsdelay.spark.sink.run import insist
 from sqsdelay.stores.s3.jobs import Job, Staged
-from sqsdelay.stores.s3.slots import ObjectName, Slot
+from sqsdelay.stores.s3.layout import ObjectName, Slot
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES, Wheel
 
 GATHERED_BYTES: Final = 32 * 2**20

@@ -219,7 +219,7 @@ class Claimant:
     def __init__(self, lanes: Lanes, book: LeaseBook) -> None:
         self._lanes = lanes
         self._book = book
-        self._each = book.table.each
+        self._table = book.table
 
     def claim(
         self, limit: int, *, due_by_ms: int, except_destinations: Collection[str]
@@ -251,10 +251,10 @@ class Claimant:
         if leases.crowded(self._book.owner):
             self._book.wait()
         each = max(_LEAST_PEEKED, -(-limit // max(1, len(free))))
-        peeked = self._each(lambda lease: self._lanes.peek(lease, wanted, each), free)
+        peeked = self._table.each(lambda lease: self._lanes.peek(lease, wanted, each), free)
         first = set(sorted(place for places in peeked for place in places)[:limit])
         chosen = [(lease, first & set(places)) for lease, places in zip(free, peeked, strict=True)]
-        taken = self._each(lambda some: self._take(*some, wanted), chosen)
+        taken = self._table.each(lambda some: self._take(*some, wanted), chosen)
         batches = [batch for batch in taken if isinstance(batch, ShardBatch)]
         errors = [error for error in taken if isinstance(error, StoreError)]
         if errors and not batches:

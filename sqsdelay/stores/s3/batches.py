@@ -13,15 +13,13 @@ endpoint keeps its part of it with its own decisions, once anyone has asked ther
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
-from sqsdelay.stores.s3.slots import ObjectName, Slot, begun_ms_of, last_ms_of
+from sqsdelay.stores.s3.layout import ObjectName, times_of
 
 BATCH_SECONDS: Final = 900
 """How long a batch may be written to before anyone may give it up: longer than any call, and the time
@@ -35,21 +33,8 @@ LATEST_MS: Final = 10**15 - 1
 
 _REMEMBERED: Final = 10_000
 
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What became of a batch.
-
-    Args:
-        attempts: whose objects count; None for all of the batch.
-    """
-
-    committed: bool
-    attempts: frozenset[str] | None = None
-
-    def counts(self, name: ObjectName) -> bool:
-        """Whether an object of the batch does."""
-        return self.committed and (self.attempts is None or name.attempt in self.attempts)
+Counting = frozenset[str] | bool
+"""Whose objects of a decided batch count: those of these attempts, all, or none."""
 
 
 class Batches:
@@ -57,44 +42,42 @@ class Batches:
 
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
-        self._prefix = f"{prefix}decided/"
+        self.prefix = f"{prefix}decided/"
         root, _, self._endpoint = prefix.rstrip("/").rpartition("/")
         self.root = f"{root}/" if root else ""
         """What the prefixes of all endpoints of the store have in common."""
-        self._known: dict[str, Decision] = {}
+        self._known: dict[str, Counting] = {}
 
-    def _key(self, batch: str) -> str:
-        return f"{self._prefix}{batch}"
+    def key(self, batch: str) -> str:
+        """Of its decision."""
+        return f"{self.prefix}{batch}"
 
-    def decision(self, batch: str) -> Decision | None:
+    def _counting(self, batch: str) -> Counting | None:
         """What was decided; None while nothing is."""
-        known = self._known.get(batch)
-        if known is None:
-            fields, etag = self._bucket.get_json(self._key(batch))
+        if batch not in self._known:
+            fields, etag = self._bucket.get_json(self.key(batch))
             if etag is None:
                 return self._of_all(batch)
-            attempts = fields.get("attempts")
-            known = self._remember(
-                batch,
-                Decision(
-                    fields["decision"] == COMMITTED,
-                    None if attempts is None else frozenset(attempts),
-                ),
-            )
-        return known
+            self._remember(batch, fields)
+        return self._known[batch]
 
-    def _of_all(self, batch: str) -> Decision | None:
+    def _of_all(self, batch: str) -> Counting | None:
         """What was decided for several endpoints, kept with this one's decisions from now on."""
-        if last_ms_of(batch) != LATEST_MS:
+        if times_of(batch)[0] != LATEST_MS:
             return None
         fields, etag = self._bucket.get_json(self._key_of_all(batch))
         if etag is None:
             return None
         attempts = fields["attempts"].get(self._endpoint)
+        mine = (
+            {"decision": ABORTED}
+            if attempts is None
+            else {"decision": COMMITTED, "attempts": attempts}
+        )
         with suppress(StoreUnavailable):  # It counts all the same.
-            self._decide(batch, ABORTED if attempts is None else COMMITTED, attempts)
-        kept = None if attempts is None else frozenset(attempts)
-        return self._remember(batch, Decision(attempts is not None, kept))
+            self._decide(batch, mine)
+        self._remember(batch, mine)
+        return self._known[batch]
 
     def _key_of_all(self, batch: str) -> str:
         return f"{self.root}.decided/{batch}"
@@ -117,10 +100,17 @@ class Batches:
             return bool(self._bucket.get_json(key)[0]["decision"] == decision)
         return True
 
+    def _remember(self, batch: str, decided: dict[str, Any]) -> None:
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        attempts = decided.get("attempts")
+        counting = True if attempts is None else frozenset(attempts)
+        self._known[batch] = decided["decision"] == COMMITTED and counting
+
     def committed(self, batch: str) -> bool | None:
         """True, False where it was given up, None while nothing is decided."""
-        decision = self.decision(batch)
-        return None if decision is None else decision.committed
+        counting = self._counting(batch)
+        return None if counting is None else counting is not False
 
     def commit(self, batch: str) -> None:
         """Make all of it visible.
@@ -140,65 +130,35 @@ class Batches:
         Args:
             attempts: whose objects count; None for all of the batch.
         """
-        return self._decide(batch, COMMITTED, attempts)
+        named = {} if attempts is None else {"attempts": sorted(attempts)}
+        return self._decide(batch, {"decision": COMMITTED, **named})
 
     def abort(self, batch: str) -> bool:
         """Give it up; False where it is committed."""
-        return self._decide(batch, ABORTED)
+        return self._decide(batch, {"decision": ABORTED})
 
-    def _decide(self, batch: str, decision: str, attempts: Collection[str] | None = None) -> bool:
+    def _decide(self, batch: str, decision: dict[str, Any]) -> bool:
         """Whether this is what it comes to."""
-        fields: dict[str, object] = {"decision": decision}
-        if attempts is not None:
-            fields["attempts"] = sorted(attempts)
-        kept = None if attempts is None else frozenset(attempts)
         try:
-            self._bucket.put_json(self._key(batch), fields)
-            self._remember(batch, Decision(decision == COMMITTED, kept))
-            return True
+            self._bucket.put_json(self.key(batch), decision)
         except Changed:
-            return self.committed(batch) == (decision == COMMITTED)
-
-    def forget(self, batch: str) -> None:
-        """Delete its decision: no object can refer to it any more."""
-        self._bucket.delete(self._key(batch))
+            return self.committed(batch) is (decision["decision"] == COMMITTED)
+        self._remember(batch, decision)
+        return True
 
     def visible(self, name: ObjectName) -> bool | None:
         """Whether an object counts; False where it never will, None while that is not decided."""
         if not name.batch:
             return True
-        decision = self.decision(name.batch)
-        if decision is None:
-            if self._bucket.clock.now_ms() - begun_ms_of(name.batch) < BATCH_SECONDS * 1000:
+        counting = self._counting(name.batch)
+        if counting is None:
+            begun_ms = times_of(name.batch)[1]
+            if self._bucket.clock.now_ms() - begun_ms < BATCH_SECONDS * 1000:
                 return None
             # Its writer is dead, or will find that it was given up.
-            if last_ms_of(name.batch) == LATEST_MS:
+            if times_of(name.batch)[0] == LATEST_MS:
                 self.decide_for_all(name.batch, {})
-            elif self.abort(name.batch):
-                return False
-            decision = self.decision(name.batch)
-        return decision is not None and decision.counts(name)
-
-    def sweep(self, decided: Sequence[str], first: Slot | None) -> None:
-        """Forget decisions that no object can refer to any more.
-
-        Args:
-            decided: found before what waits was listed.
-            first: the first slot that holds anything; None for none.
-        """
-        yesterday_ms = self._bucket.clock.now_ms() - 86_400_000
-        for key in decided:
-            batch = key.removeprefix(self._prefix)
-            over = first is None or last_ms_of(batch) < first.start_ms
-            if over and begun_ms_of(batch) < yesterday_ms:
-                self._bucket.delete(key)
-
-    def decided(self, most: int) -> list[str]:
-        """Keys of decisions, those first that matter for the shortest time."""
-        return [found.key for found in islice(self._bucket.listed(self._prefix), most)]
-
-    def _remember(self, batch: str, decision: Decision) -> Decision:
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        self._known[batch] = decision
-        return decision
+            else:
+                self.abort(name.batch)
+            counting = self._counting(name.batch)
+        return name.attempt in counting if isinstance(counting, frozenset) else bool(counting)

@@ -7,10 +7,9 @@ import json
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
@@ -19,13 +18,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.stores.calls import CONCURRENCY, Calls
 from sqsdelay.stores.clocks import ServiceClock
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-
-CONCURRENCY: Final = 16
 
 _ATTEMPTS: Final = 40
 _LONGEST_PAUSE: Final = 1.0
@@ -38,9 +35,6 @@ _CHANGED: Final = frozenset(
 _NO_KEY: Final = frozenset({"NoSuchKey", "404"})
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "InvalidBucketName"})
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 class Changed(StoreError):
     """The object is not as a conditional write demands."""
@@ -50,14 +44,7 @@ class Gone(StoreUnavailable):
     """There is no object of that key."""
 
 
-class Listed(NamedTuple):
-    """An object of a listing."""
-
-    key: str
-    etag: str
-
-
-def default_client() -> S3Client:
+def _default_client() -> S3Client:
     """A client of the default session; a bucket that does not answer is given up within seconds."""
     config = Config(
         connect_timeout=CONNECT_SECONDS,
@@ -69,25 +56,20 @@ def default_client() -> S3Client:
     return boto3.client("s3", config=config)
 
 
-class ObjectBucket:
+class ObjectBucket(Calls):
     """One bucket; as in `S3Store`, ``client`` may be left out, and ``clock`` is for tests only."""
 
     pause: Callable[[float], None] = staticmethod(time.sleep)
     """Seconds; another one in virtual time."""
 
     def __init__(self, name: str, client: S3Client | None, clock: Clock | None) -> None:
+        super().__init__(client, _default_client)
         self.name = name
-        self.client = client or default_client()
         self.clock = ServiceClock(clock)
-        self._own = client is None
-        self._pool: ThreadPoolExecutor | None = None
-        in_each_child(self, ObjectBucket._begin_anew)
 
     def _begin_anew(self) -> None:
+        super()._begin_anew()
         self.clock.begin_anew()
-        self._pool = None
-        if self._own:
-            self.client = default_client()
 
     def _call(self, call: Callable[..., Any], **arguments: Any) -> Any:
         with self._translated():
@@ -100,16 +82,15 @@ class ObjectBucket:
         """botocore's errors in the store's terms."""
         try:
             yield
-        except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
+        except (ClientError, BotoCoreError) as error:
+            answer: Any = error.response if isinstance(error, ClientError) else {}
+            code = str(answer.get("Error", {}).get("Code", ""))
             if code in _CHANGED:
                 raise Changed(str(error)) from error
             if code in _NO_KEY:
                 raise Gone(str(error)) from error
             if code in _NO_BUCKET:
                 raise self._missing() from error
-            raise StoreUnavailable(f"bucket {self.name} cannot be used now: {error}") from error
-        except BotoCoreError as error:
             raise StoreUnavailable(f"bucket {self.name} cannot be used now: {error}") from error
 
     def _missing(self) -> StoreMissing:
@@ -152,7 +133,7 @@ class ObjectBucket:
         return self.put(key, text.encode(), over=over)
 
     def get_json(self, key: str) -> tuple[dict[str, Any], str | None]:
-        """The fields of an object of JSON and its ETag; no fields and None where there is none."""
+        """Fields and ETag of an object of JSON; no fields and None where there is none."""
         found = self.get(key)
         return ({}, None) if found is None else (json.loads(found[0]), found[1])
 
@@ -201,13 +182,13 @@ class ObjectBucket:
         with suppress(Changed, Gone):
             self._call(self.client.delete_object, Key=key, IfMatch=etag)
 
-    def listed(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
-        """Objects by key, the keys in order; read page by page."""
+    def listed(self, prefix: str, *, start_after: str = "") -> Iterator[tuple[str, str]]:
+        """Keys in order, each with its object's ETag; read page by page."""
         more: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
         while True:
             page = self._call(self.client.list_objects_v2, Prefix=prefix, **more)
             for found in page.get("Contents", ()):
-                yield Listed(found["Key"], found["ETag"])
+                yield found["Key"], found["ETag"]
             if not page.get("IsTruncated"):
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
@@ -229,26 +210,6 @@ class ObjectBucket:
                 place = {"CreateBucketConfiguration": {"LocationConstraint": region}}
             with suppress(Changed):
                 self._call(self.client.create_bucket, **place)
-
-    def each(self, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Call it for each, several at a time; answers in order. The first error is raised at the end."""
-        given = list(items)
-        if len(given) < 2:
-            return [call(item) for item in given]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="s3")
-        futures = [self._pool.submit(call, item) for item in given]
-        errors = [future.exception() for future in futures]
-        for error in errors:
-            if error is not None:
-                raise error
-        return [future.result() for future in futures]
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-        if self._own:
-            self.client.close()
 
 
 def digest(text: str) -> str:

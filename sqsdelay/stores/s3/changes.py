@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
-from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
+from sqsdelay.stores.ids import ID_TOLERANCE_MS
 from sqsdelay.stores.s3.bucket import Changed, digest
-from sqsdelay.stores.s3.objects import Line, State, moved
-from sqsdelay.stores.s3.slots import new_batch
-from sqsdelay.stores.s3.wheel import Waiting, Wheel
+from sqsdelay.stores.s3.layout import State, line_of, new_batch
+from sqsdelay.stores.s3.wheel import Held, Present, Wheel
 
 _SHARDS: Final = 3
 """Letters of a hash: 4,096 objects. A batch of ten reads ten of them, and two who amend seldom meet."""
@@ -23,31 +22,12 @@ _TOLD_AHEAD_MS: Final = 86_400_000
 """So much longer than the amendment at hand there are said to be some: a write a day."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Where a message lies."""
-
-    waiting: Waiting
-    position: int
-    line: Line
-    failures: int
-
-
 class Changes:
     """What is done to single messages."""
 
     def __init__(self, wheel: Wheel, *, lookup: bool) -> None:
-        self._wheel = wheel
+        self.wheel = wheel
         self._lookup = lookup
-
-    def needs_lookup(self, message: StoredMessage) -> bool:
-        """Whether an object of its own is to tell when the message is due.
-
-        An id made up by sqsdelay can always be found. So it has one whatever ``lookup`` says if it
-        tells another due time: of a message that was moved before it came here, or by a wrong clock.
-        """
-        wanted = self._lookup or due_ms_of_id(message.message_id) is not None
-        return wanted and not tells_due(message.message_id, message.due_ms)
 
     def announce(self, message: StoredMessage) -> bool:
         """Write when the message is due, before it is stored; False where its id is stored already.
@@ -67,49 +47,43 @@ class Changes:
         dues: list[int] = []
 
         def noted(fields: dict[str, Any]) -> dict[str, Any]:
-            dues[:] = fields["due_ms"] if fields else []
+            dues[:] = fields.get("due_ms", [])
             return {"due_ms": [*dues, due_ms]}
 
-        self._wheel.bucket.change(self._id_key(message_id), noted)
+        self.wheel.bucket.change(self._id_key(message_id), noted)
         return not dues
-
-    def _noted(self, message_id: str) -> tuple[list[int], str | None]:
-        fields, etag = self._wheel.bucket.get_json(self._id_key(message_id))
-        return (fields["due_ms"] if fields else []), etag
 
     def notes(self, message_ids: Iterable[str]) -> dict[str, str]:
         """What is noted of messages that are about to leave the store: the ETag of each one's object."""
-        ids = list(message_ids)
-        found = self._wheel.bucket.each(self._noted, ids)
+        ids, bucket = list(message_ids), self.wheel.bucket
+        found = bucket.each(lambda message_id: bucket.get_json(self._id_key(message_id)), ids)
         return {m: etag for m, (_, etag) in zip(ids, found, strict=True) if etag is not None}
 
     def forget(self, notes: Mapping[str, str]) -> None:
         """The messages have left the store. What was noted since is of others with their ids."""
-        self._wheel.bucket.each(
-            lambda note: self._wheel.bucket.delete_unchanged(self._id_key(note[0]), note[1]),
-            notes.items(),
-        )
+        bucket = self.wheel.bucket
+        bucket.each(lambda m: bucket.delete_unchanged(self._id_key(m), notes[m]), notes)
 
     def _id_key(self, message_id: str) -> str:
-        return f"{self._wheel.prefix}ids/{digest(message_id)}"
+        return f"{self.wheel.prefix}ids/{digest(message_id)}"
 
-    def find(self, message_id: str) -> Found | None:
+    def find(self, message_id: str) -> StoredMessage | None:
         """A message that has not left the store.
 
         Raises:
             ConfigurationError: its id does not tell where it lies, and nothing else does.
         """
-        return next(iter(self._copies(message_id)), None)
+        return next((found.message for found in self._copies(message_id)), None)
 
-    def _copies(self, message_id: str) -> list[Found]:
+    def _copies(self, message_id: str) -> list[Present]:
         """The message as often as it is there: it may have been stored twice by who was not answered."""
         for first_ms, last_ms in self._spans(message_id):
             found = [
-                Found(waiting, position, line, state.failures.get(position, 0))
-                for waiting in self._wheel.listed(until_ms=last_ms)
+                each
+                for waiting in self.wheel.listed(until_ms=last_ms)
                 if waiting.name.first_ms <= last_ms and waiting.name.last_ms >= first_ms
-                for position, line, state in self._wheel.present(waiting)
-                if line.message_id == message_id and first_ms <= line.due_ms <= last_ms
+                for each in self.wheel.present(waiting)
+                if each.line.message_id == message_id and first_ms <= each.line.due_ms <= last_ms
             ]
             if found:
                 return found
@@ -118,7 +92,7 @@ class Changes:
     def _spans(self, message_id: str) -> Iterator[tuple[int, int]]:
         """Between which due times it can be."""
         told = due_ms_of_id(message_id)
-        dues, _ = self._noted(message_id)
+        dues = self.wheel.bucket.get_json(self._id_key(message_id))[0].get("due_ms", [])
         if not dues and told is None and not self._lookup:
             raise ConfigurationError(
                 f"message_id {message_id!r} does not contain its message's due time, and this store "
@@ -133,15 +107,15 @@ class Changes:
     def cancel(self, message_id: str) -> bool:
         """Remove a message unless it is being released."""
         gone = False
-        for _ in self._wheel.bucket.attempts():
+        for _ in self.wheel.bucket.attempts():
             notes = self.notes([message_id])
             copies = self._copies(message_id)
             if not copies:
                 return gone
-            state, etag = self._free(copies[0])
-            if state is None:
+            held = self._free(copies[0])
+            if held is None:
                 return False
-            if self._write(copies[0], state.without([copies[0].position]), etag):
+            if self._write(held, held.state.without([copies[0].position])):
                 gone = True
                 if len(copies) == 1:
                     self.forget(notes)
@@ -150,21 +124,20 @@ class Changes:
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message unless it is being released."""
-        wheel = self._wheel
+        wheel = self.wheel
         for _ in wheel.bucket.attempts():
             copies = self._copies(message_id)
-            if not copies:
+            held = self._free(copies[0]) if copies else None
+            if held is None:
                 return False
             found, *others = copies
-            state, etag = self._free(found)
-            if state is None:
-                return False
             now_ms = wheel.now_ms()
-            line = moved(found.line, due_ms, state.failures.get(found.position, 0))
-            batch = new_batch(max(due_ms, found.waiting.name.last_ms), now_ms)
+            # The id does not tell this due time.
+            line = line_of(replace(found.message, due_ms=due_ms), found_by_id=True)
+            batch = new_batch(max(due_ms, found.name.last_ms), now_ms)
             wheel.put(wheel.hierarchy.slot(due_ms, now_ms), [line], batch=batch)
-            going = replace(state, moved={**state.moved, found.position: batch})
-            if not self._write(found, going, etag):
+            moved = {**held.state.moved, found.position: batch}
+            if not self._write(held, replace(held.state, moved=moved)):
                 wheel.batches.abort(batch)
                 continue
             self._note_due(message_id, due_ms)
@@ -175,46 +148,45 @@ class Changes:
             for copy in (other for other in others if other.line.text == found.line.text):
                 # The message is elsewhere, whatever becomes of these.
                 with suppress(StoreUnavailable):
-                    state, etag = self._free(copy)
-                    if state is not None:
-                        self._write(copy, state.without([copy.position]), etag)
+                    held = self._free(copy)
+                    if held is not None:
+                        self._write(held, held.state.without([copy.position]))
             return True
         raise _busy(message_id)
 
-    def _free(self, found: Found) -> tuple[State | None, str | None]:
-        """The state of the object, as it can be written; None where the message is in hand."""
-        state, etag = self._wheel.fresh_state(found.waiting.name)
-        leased = state.leased(self._wheel.now_ms())
+    def _free(self, found: Present) -> Held | None:
+        """The object with the state that can be written; None where the message is in hand."""
+        held, message_id = self.wheel.held_now(found.name), found.line.message_id
+        state, abort = held.state, self.wheel.batches.abort
+        leased = state.leased(self.wheel.now_ms())
         if leased and state.moving:
-            raise _busy(found.line.message_id)
+            raise _busy(message_id)
         if leased and found.position in state.hand:
-            return None, etag
-        if state.moving and not self._wheel.batches.abort(state.moving):
+            return None
+        if state.moving and not abort(state.moving):
             # All went elsewhere since it was found.
-            raise _busy(found.line.message_id)
-        state = replace(state, moving="")
+            raise _busy(message_id)
         batch = state.moved.get(found.position)
-        if batch is not None and not self._wheel.batches.abort(batch):
-            raise _busy(found.line.message_id)
+        if batch is not None and not abort(batch):
+            raise _busy(message_id)
         if found.position in state.gone:
-            return None, etag
+            return None
         left = {n: b for n, b in state.moved.items() if n != found.position}
-        return replace(state, moved=left), etag
+        held.state = replace(state, moving="", moved=left)
+        return held
 
-    def _write(self, found: Found, state: State, etag: str | None) -> bool:
+    def _write(self, held: Held, state: State) -> bool:
         """False where somebody else was faster."""
-        wheel, name = self._wheel, found.waiting.name
+        wheel = self.wheel
         try:
-            if etag is None:
-                etag = wheel.lease(name, State(), None)
-            if etag is None:
+            if held.etag is None and not wheel.lease(held, State()):
                 return False
-            wheel.write_state(name, state, etag)
+            wheel.write_state(held, state)
         except Changed:
             return False
-        lines = wheel.lines(name)
-        if lines and len(state.gone) >= len(lines) and not state.leased(wheel.now_ms()):
-            wheel.finish(name)
+        held.lines = wheel.lines(held.name) or ()
+        if held.lines and held.empty and not state.leased(wheel.now_ms()):
+            wheel.finish(held.name)
         return True
 
 
@@ -241,30 +213,26 @@ class Amendments:
     def leave(self, amendments: Sequence[Amendment]) -> None:
         """Leave some; those of the same objects that have expired are forgotten on the way."""
         self._wheel.check_version()
-        latest = latest_amendments(amendments)
-        if latest:
-            self._tell(max(each.until_ms for each in latest.values()))
-            spread = self._spread(latest)
-            self._bucket.each(
-                lambda key: self._leave(key, [latest[m] for m in spread[key]]), spread
-            )
+        spread: dict[str, list[Amendment]] = {}
+        for each in latest_amendments(amendments).values():
+            spread.setdefault(self._key(each.message_id), []).append(each)
+        if spread:
+            self._tell(max(each.until_ms for each in amendments))
+            self._bucket.each(lambda one: self._leave(*one), spread.items())
 
     def _tell(self, until_ms: int) -> None:
         """Say that there are some, until then."""
 
         def told(fields: dict[str, Any]) -> dict[str, Any] | None:
-            if fields and fields["until_ms"] >= until_ms:
+            if fields.get("until_ms", 0) >= until_ms:
                 return None
             return {"until_ms": until_ms + _TOLD_AHEAD_MS}
 
         self._bucket.change(self._told, told)
 
     def _leave(self, key: str, amendments: Sequence[Amendment]) -> None:
-        now_ms = self._bucket.clock.now_ms()
-
         def left(fields: dict[str, Any]) -> dict[str, Any]:
-            valid = [each for each in _amendments(fields) if each.until_ms > now_ms]
-            latest = latest_amendments([*valid, *amendments])
+            latest = latest_amendments([*self._valid(fields), *amendments])
             return {"amendments": [asdict(each) for each in latest.values()]}
 
         self._bucket.change(key, left)
@@ -272,29 +240,20 @@ class Amendments:
     def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         """The amendments of those messages that have one."""
         self._wheel.check_version()
-        now_ms = self._bucket.clock.now_ms()
-        if now_ms >= self._told_until_ms:
+        if self._wheel.now_ms() >= self._told_until_ms:
             # That there are none is asked for each time.
-            told, _ = self._bucket.get_json(self._told)
-            self._told_until_ms = told["until_ms"] if told else 0
-            if now_ms >= self._told_until_ms:
+            self._told_until_ms = self._bucket.get_json(self._told)[0].get("until_ms", 0)
+            if self._wheel.now_ms() >= self._told_until_ms:
                 return {}
-        wanted = set(message_ids)
-        return {
-            each.message_id: each
-            for fields, _ in self._bucket.each(self._bucket.get_json, self._spread(message_ids))
-            for each in _amendments(fields)
-            if each.message_id in wanted and each.until_ms > now_ms
-        }
+        keys = {self._key(message_id) for message_id in message_ids}
+        found = self._bucket.each(self._bucket.get_json, sorted(keys))
+        valid = {each.message_id: each for fields, _ in found for each in self._valid(fields)}
+        return {m: valid[m] for m in message_ids if m in valid}
 
-    def _spread(self, message_ids: Iterable[str]) -> dict[str, list[str]]:
-        """Ids by the object that their amendments are in."""
-        spread: dict[str, list[str]] = {}
-        for message_id in message_ids:
-            key = f"{self._prefix}{digest(message_id)[:_SHARDS]}.json"
-            spread.setdefault(key, []).append(message_id)
-        return spread
+    def _key(self, message_id: str) -> str:
+        return f"{self._prefix}{digest(message_id)[:_SHARDS]}.json"
 
-
-def _amendments(fields: Mapping[str, Any]) -> list[Amendment]:
-    return [Amendment(**each) for each in fields["amendments"]] if fields else []
+    def _valid(self, fields: Mapping[str, Any]) -> list[Amendment]:
+        """Those of an object that have not expired."""
+        found = [Amendment(**each) for each in fields.get("amendments", ())]
+        return [each for each in found if each.until_ms > self._wheel.now_ms()]

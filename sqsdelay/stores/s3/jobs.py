@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from math import gcd
 from typing import Final
@@ -29,14 +29,14 @@ from urllib.parse import urlsplit
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.s3.batches import BATCH_SECONDS, LATEST_MS
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
-from sqsdelay.stores.s3.slots import (
+from sqsdelay.stores.s3.layout import (
     DEFAULT_SLOTS,
     Hierarchy,
     Slot,
-    begun_ms_of,
     new_batch,
     parse,
     settings_of,
+    times_of,
 )
 from sqsdelay.stores.s3.wheel import Wheel
 
@@ -65,10 +65,10 @@ def wheel_of(url: str, endpoint: str) -> Wheel | None:
     settings = settings_of(parts)
     if settings.get("lookup"):
         return None
-    hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
     bucket = ObjectBucket(parts.netloc, None, None)
-    wheel = Wheel(bucket, endpoint, prefix=settings.get("prefix", ""), hierarchy=hierarchy)
-    wheel.bucket.check()
+    bucket.check()
+    hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
+    wheel = Wheel(bucket, endpoint, prefix=settings["prefix"], hierarchy=hierarchy)
     wheel.check_version()
     return wheel
 
@@ -102,14 +102,14 @@ class _Run:
     """A run that has staged all it had."""
 
     batch: str
-    attempts: tuple[str, ...]
+    attempts: list[str]
     messages: int
     total: int
     last_ms: int
     parts: int = 1
     """Its rows were shared out by their ids among so many tasks, which begin their attempts' names; 1 where
     a task may have had any."""
-    endpoints: tuple[str, ...] = ()
+    endpoints: list[str] = field(default_factory=list)
     """All that it has staged for, where these are several; as their prefixes have them."""
 
     def shared_with(self, part: int, parts: int) -> list[str]:
@@ -131,7 +131,10 @@ class Job:
     """
 
     def __init__(self, wheel: Wheel, name: str | None) -> None:
-        self._wheel = wheel
+        self._bucket = wheel.bucket
+        self._batches = wheel.batches
+        self._slots_prefix = wheel.slots_prefix
+        self._wheel_prefix = wheel.prefix
         self._name = name
         self._prefix = f"{wheel.prefix}jobs/{digest(name or '')}/"
 
@@ -146,16 +149,15 @@ class Job:
         """
         runs, _ = self._counting()
         ids, contents = array("q"), array("q")
-        bucket = self._wheel.bucket
         keys = [
             self._marks(run.batch, attempt)
             for run in runs
             for attempt in run.shared_with(part, parts)
         ]
-        for key, found in zip(keys, bucket.each(bucket.get, keys), strict=True):
+        for key, found in zip(keys, self._bucket.each(self._bucket.get, keys), strict=True):
             if found is None:
                 raise StoreUnavailable(
-                    f"{key} in bucket {bucket.name} is gone, which tells what the job has "
+                    f"{key} in bucket {self._bucket.name} is gone, which tells what the job has "
                     "stored; give the job another name"
                 )
             half = len(found[0]) // 2
@@ -166,7 +168,7 @@ class Job:
     def mark(self, batch: str, attempt: str, ids: array[int], contents: array[int]) -> None:
         """Keep the marks of what an attempt has staged."""
         if self._name is not None and ids:
-            self._wheel.bucket.put(self._marks(batch, attempt), ids.tobytes() + contents.tobytes())
+            self._bucket.put(self._marks(batch, attempt), ids.tobytes() + contents.tobytes())
 
     def commit(self, batch: str, staged: Sequence[Staged], *, parts: int = 1) -> bool:
         """Publish what these attempts have staged.
@@ -184,20 +186,20 @@ class Job:
         run = _run(batch, staged, parts)
         if not self._note(run, staged):
             return False
-        if not self._wheel.batches.commits(batch, run.attempts):
+        if not self._batches.commits(batch, run.attempts):
             raise _given_up()
         return True
 
     @property
     def endpoint(self) -> str:
         """As the prefix has it."""
-        return self._wheel.prefix.removeprefix(self._wheel.batches.root).rstrip("/")
+        return self._wheel_prefix.removeprefix(self._batches.root).rstrip("/")
 
     def noted(
         self, batch: str, staged: Sequence[Staged], endpoints: Sequence[str], *, parts: int
     ) -> bool:
         """Put a run over several endpoints into this one's record; the rest as `commit`, which decides."""
-        run = replace(_run(batch, staged, parts), endpoints=tuple(endpoints))
+        run = replace(_run(batch, staged, parts), endpoints=list(endpoints))
         return self._note(run, staged)
 
     def decide_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> None:
@@ -206,12 +208,12 @@ class Job:
         Raises:
             StoreUnavailable: it was given up, and nothing is stored.
         """
-        if not self._wheel.batches.decide_for_all(batch, attempts):
+        if not self._batches.decide_for_all(batch, attempts):
             raise _given_up()
 
     def is_given_up(self, batch: str) -> bool:
         """Give a run over several endpoints up in all of them; False where it is published."""
-        return self._wheel.batches.decide_for_all(batch, {})
+        return self._batches.decide_for_all(batch, {})
 
     def _note(self, run: _Run, staged: Sequence[Staged]) -> bool:
         """Put a run into the record; False where another has stored the same."""
@@ -219,14 +221,13 @@ class Job:
             return True
         first, *more = {each.known for each in staged}
         while True:
-            runs, etag = _record(self._wheel, self._prefix + _RECORD)
+            runs, etag = _record(self._bucket, self._prefix + _RECORD)
             if run in runs:
                 return True
             counting = [each for each in runs if self._counts(each)]
             # A record only grows at its end: what others have stored since comes after what was known.
-            known = next(
-                (n for n in range(len(counting) + 1) if _known(counting[:n]) == first), None
-            )
+            ends = range(len(counting) + 1)
+            known = next((n for n in ends if _known(counting[:n]) == first), None)
             if more or known != len(counting):
                 self.abort(run.batch)
                 others = counting[known:]
@@ -239,24 +240,24 @@ class Job:
                 )
             fields = {"job": self._name, "runs": [asdict(each) for each in (*counting, run)]}
             with suppress(Changed):
-                self._wheel.bucket.put_json(self._prefix + _RECORD, fields, over=etag)
+                self._bucket.put_json(self._prefix + _RECORD, fields, over=etag)
                 return True
 
     def abort(self, batch: str) -> None:
         """Give a run up, and delete what any of its attempts has written."""
-        if not self._wheel.batches.abort(batch):
+        if not self._batches.abort(batch):
             return
-        bucket, slots = self._wheel.bucket, self._wheel.slots_prefix
-        keys = [each.key for each in bucket.listed(self._marks(batch, "").removesuffix(".marks"))]
-        for found in bucket.listed(slots):
-            parsed = parse(found.key.removeprefix(slots))
+        bucket, slots = self._bucket, self._slots_prefix
+        keys = [key for key, _ in bucket.listed(self._marks(batch, "").removesuffix(".marks"))]
+        for key, _ in bucket.listed(slots):
+            parsed = parse(key.removeprefix(slots))
             if parsed is not None and parsed[0].batch == batch:
-                keys.append(found.key)
+                keys.append(key)
         bucket.each(bucket.delete, keys)
 
     def _counts(self, run: _Run) -> bool:
         """Whether a run in the record is published; it is now, if its driver did not come to that."""
-        batches = self._wheel.batches
+        batches = self._batches
         committed = batches.committed(run.batch)
         if committed is not None:
             return committed
@@ -266,20 +267,23 @@ class Job:
         batches.decide_for_all(run.batch, attempts if all(attempts.values()) else {})
         return bool(batches.committed(run.batch))
 
-    def _attempts(self, endpoint: str, batch: str) -> tuple[str, ...]:
+    def _attempts(self, endpoint: str, batch: str) -> list[str]:
         """Those of a run that another endpoint's record has; none where it has not come to that."""
-        inside = self._prefix.removeprefix(self._wheel.prefix)
-        key = f"{self._wheel.batches.root}{endpoint}/{inside}{_RECORD}"
-        return next((r.attempts for r in _record(self._wheel, key)[0] if r.batch == batch), ())
+        inside = self._prefix.removeprefix(self._wheel_prefix)
+        key = f"{self._batches.root}{endpoint}/{inside}{_RECORD}"
+        return next((r.attempts for r in _record(self._bucket, key)[0] if r.batch == batch), [])
 
     def _marks(self, batch: str, attempt: str) -> str:
         return f"{self._prefix}{batch}~{attempt}.marks"
 
     def _counting(self) -> tuple[list[_Run], str | None]:
-        """The runs that are published, and the ETag of the record."""
+        """The runs that are published, and the ETag of the record.
+
+        One in the record is published here, if its driver did not come to that.
+        """
         if self._name is None:
             return [], None
-        runs, etag = _record(self._wheel, self._prefix + _RECORD)
+        runs, etag = _record(self._bucket, self._prefix + _RECORD)
         return [run for run in runs if self._counts(run)], etag
 
 
@@ -294,7 +298,7 @@ def _given_up() -> StoreUnavailable:
 def _run(batch: str, staged: Sequence[Staged], parts: int) -> _Run:
     return _Run(
         batch,
-        tuple(each.attempt for each in staged),
+        [each.attempt for each in staged],
         sum(each.messages for each in staged),
         sum(each.total for each in staged) % _FULL,
         max(each.last_ms for each in staged),
@@ -306,43 +310,43 @@ def _known(runs: Sequence[_Run]) -> str:
     return digest("\n".join(run.batch for run in runs))[:16]
 
 
-def _record(wheel: Wheel, key: str) -> tuple[list[_Run], str | None]:
-    fields, etag = wheel.bucket.get_json(key)
-    found = fields["runs"] if fields else []
-    lists = ("attempts", "endpoints")
-    return [_Run(**run | {name: tuple(run.get(name, ())) for name in lists}) for run in found], etag
+def _record(bucket: ObjectBucket, key: str) -> tuple[list[_Run], str | None]:
+    fields, etag = bucket.get_json(key)
+    return [_Run(**run) for run in fields.get("runs", ())], etag
 
 
-def sweep_jobs(wheel: Wheel, first: Slot | None, *, most: int = 1000) -> None:
-    """Forget jobs of which nothing waits any more, and what runs that were given up have left.
+def sweep(wheel: Wheel, first_slot: Callable[[], Slot | None], *, most: int = 1000) -> None:
+    """Forget decisions and jobs of which nothing waits any more, and what runs that were given up have left.
 
     Args:
-        first: the first slot that holds anything; None for none.
-        most: how many objects are looked at. It begins at a place of chance, so that all have their turn.
+        first_slot: lists the first slot that holds anything; None for none.
+        most: how many objects are looked at. Of jobs it begins at a place of chance, so that all have
+            their turn; decisions come first that matter for the shortest time.
     """
-    prefix, now_ms = f"{wheel.prefix}jobs/", wheel.now_ms()
+    bucket, batches, prefix = wheel.bucket, wheel.batches, f"{wheel.prefix}jobs/"
+    # Before what waits is listed.
+    decided = list(islice(bucket.listed(batches.prefix), most))
+    first = first_slot()
+    # Where what is listed first does not count, more may wait behind it.
+    if first is None and any(bucket.listed(wheel.slots_prefix)):
+        return
+    old_ms = wheel.now_ms() - _KEPT_MS
+    for key, _ in decided:
+        last_ms, begun_ms = times_of(key.removeprefix(batches.prefix))
+        if begun_ms < old_ms and (first is None or last_ms < first.start_ms):
+            bucket.delete(key)
     starts = (f"{prefix}{secrets.token_hex(4)}", prefix)
-    found = (
-        each.key for start in starts for each in wheel.bucket.listed(prefix, start_after=start)
-    )
+    found = (key for start in starts for key, _ in bucket.listed(prefix, start_after=start))
     for key in islice(found, most):
         job, _, name = key.rpartition("/")
-        if name == _RECORD:
-            _sweep_record(wheel, key, first, now_ms)
-        elif (
-            name.endswith(".marks")
-            and begun_ms_of(name) < now_ms - _KEPT_MS
-            and name.partition("~")[0]
-            not in {run.batch for run in _record(wheel, f"{job}/{_RECORD}")[0]}
-        ):
-            wheel.bucket.delete(key)
-
-
-def _sweep_record(wheel: Wheel, key: str, first: Slot | None, now_ms: int) -> None:
-    runs, _ = _record(wheel, key)
-    last_ms = max((run.last_ms for run in runs), default=0)
-    begun_ms = max((begun_ms_of(run.batch) for run in runs), default=0)
-    if (first is None or last_ms < first.start_ms) and max(last_ms, begun_ms) < now_ms - _KEPT_MS:
-        wheel.bucket.delete(key)
-        for run in runs:
-            wheel.batches.forget(run.batch)
+        if name != _RECORD and not (name.endswith(".marks") and times_of(name)[1] < old_ms):
+            continue
+        runs, _ = _record(bucket, f"{job}/{_RECORD}")
+        if name != _RECORD:
+            if name.partition("~")[0] not in {run.batch for run in runs}:
+                bucket.delete(key)
+            continue
+        last_ms = max((run.last_ms for run in runs), default=0)
+        begun_ms = max((times_of(run.batch)[1] for run in runs), default=0)
+        if (first is None or last_ms < first.start_ms) and max(last_ms, begun_ms) < old_ms:
+            bucket.delete(key, *(batches.key(run.batch) for run in runs))

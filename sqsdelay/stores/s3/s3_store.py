@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.clock import Clock
@@ -11,15 +13,13 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.ids import page_bounds
+from sqsdelay.stores.ids import needs_lookup, page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
-from sqsdelay.stores.s3.claim import S3Claim
-from sqsdelay.stores.s3.jobs import sweep_jobs
-from sqsdelay.stores.s3.objects import Line, line_of, message_of, with_failures
-from sqsdelay.stores.s3.slots import DEFAULT_SLOTS, Hierarchy
-from sqsdelay.stores.s3.turning import SPLIT_MESSAGES, Turner
-from sqsdelay.stores.s3.wheel import Waiting, Wheel
+from sqsdelay.stores.s3.jobs import sweep
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, Hierarchy, Line, line_of
+from sqsdelay.stores.s3.leases import SPLIT_MESSAGES, S3Claim, Turner
+from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -32,6 +32,9 @@ TURN_SECONDS: Final = 60
 
 TURN_MS: Final = 15_000
 """How long it goes on splitting and merging before it looks for what is due."""
+
+ENDED_SECONDS: Final = 45
+"""A turn of so long, its last chunk included, has ended: none is begun where less time is left."""
 
 BUSY_TURN_SECONDS: Final = 300
 """How often it does so where something is due all the time."""
@@ -70,6 +73,9 @@ class S3Store(Wakes):
     stored_at_once: Final = 10_000
     """Messages worth one call: a call writes an object for each slot it meets."""
 
+    seconds_left: Callable[[], float] = staticmethod(lambda: inf)
+    """How long this process may run; set it where that is known."""
+
     def __init__(
         self,
         bucket: str,
@@ -92,19 +98,19 @@ class S3Store(Wakes):
         hierarchy = Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
-        self._lease_seconds = checked_lease(lease_seconds)
-        self._lease_ms = round(lease_seconds * 1000)
+        self._lease_ms = round(checked_lease(lease_seconds) * 1000)
         self._gather_ms = round(gather_seconds * 1000)
         self._turner = Turner(self._wheel, lease_ms=self._lease_ms, split_messages=split_messages)
+        self._lookup = lookup
         self._changes = Changes(self._wheel, lookup=lookup)
         self._amendments = Amendments(self._wheel)
-        self._last: tuple[int, int, list[Waiting]] | None = None
+        self._seen: tuple[int, int, list[Waiting]] = (-(10**12), 0, [])
         self._ahead_ms = 0
         self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
         self._turned_ms = -(10**12)
         self._begun_ms = 0
         self._more_to_turn = False
-        self._swept_ms = -SWEEP_SECONDS * 1000
+        self._swept_ms = -(10**12)
 
     def set_up(self) -> None:
         """Create the bucket unless it exists."""
@@ -132,24 +138,22 @@ class S3Store(Wakes):
                 "an S3 store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
             )
         self._wheel.check_version()
+        looked_up = [needs_lookup(message, lookup=self._lookup) for message in messages]
         by_id: dict[str, StoredMessage] = {}
-        for message in messages:
-            if self._changes.needs_lookup(message):
-                by_id.setdefault(message.message_id, message)
+        for message in compress(messages, looked_up):
+            by_id.setdefault(message.message_id, message)
         announced = self._bucket.each(self._changes.announce, by_id.values())
-        free = {m for m, is_new in zip(by_id, announced, strict=True) if is_new}
+        free = {id(message) for message in compress(by_id.values(), announced)}
         lines: dict[Line, None] = {}
         new = []
-        for message in messages:
-            noted = self._changes.needs_lookup(message)
+        for message, noted in zip(messages, looked_up, strict=True):
             line = line_of(message, found_by_id=noted)
-            first = message.message_id in free and by_id[message.message_id] is message
-            new.append(line not in lines and (first or not noted))
+            new.append(line not in lines and (not noted or id(message) in free))
             if new[-1]:
                 lines[line] = None
         if lines:
-            self._wheel.write(list(lines), now_ms=self._wheel.now_ms())
-            self._last = None
+            self._wheel.write(list(lines))
+            self._forget()
             self._wake()
         return new
 
@@ -161,15 +165,8 @@ class S3Store(Wakes):
 
         The earliest of each object, the objects in the order of their earliest message.
         """
-        closed, now_ms = frozenset(except_destinations), self._wheel.now_ms()
-        claim = S3Claim(
-            self._wheel,
-            self._changes,
-            lease_ms=self._lease_ms,
-            limit=limit,
-            due_by_ms=due_by_ms,
-            closed=closed,
-        )
+        now_ms = self._wheel.now_ms()
+        claim = S3Claim(self._changes, self._lease_ms, limit, due_by_ms, except_destinations)
         self._ahead_ms = max(0, due_by_ms - now_ms)
         turns = self._more_to_turn or not 0 <= now_ms - self._turned_ms < self._turn_ms
         self._begun_ms = self._begun_ms or now_ms
@@ -177,41 +174,41 @@ class S3Store(Wakes):
         overdue = not 0 <= since_ms < BUSY_TURN_SECONDS * 1000
         try:
             objects = self._take(claim, max(self._near_ms(), due_by_ms) if turns else due_by_ms)
-            if not claim.messages and turns and self._turn(objects, closed):
+            if not claim.messages and turns and self._turn(objects, claim.closed):
                 self._take(claim, due_by_ms)
+            claim.make_sure()
             claim.messages.sort(key=lambda m: (m.due_ms, m.message_id))
             if not claim.messages:
                 yield claim
                 return
-            with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
+            with kept_alive(claim.renew, lease_seconds=self._lease_ms / 1000):
                 yield claim
         finally:
             if claim.messages:
-                self._last = None
+                self._forget()
             claim.release()
         if overdue:
-            self._turn(self._objects(until_ms=self._near_ms(), fresh=True), closed)
+            self._turn(self._look(self._near_ms()), claim.closed)
 
     def _take(self, claim: S3Claim, until_ms: int) -> list[Waiting]:
         """Claim what is worth it of the slots that begin by then; all that is in these."""
-        objects = self._objects(until_ms=until_ms, fresh=True)
-        due = sorted(
-            (each for each in objects if each.name.first_ms <= claim.due_by_ms),
-            key=lambda each: each.name.first_ms,
-        )
+        objects = self._look(until_ms)
+        due = [each for each in objects if each.name.first_ms <= claim.due_by_ms]
         if due and self._worth_it(claim, objects):
-            claim.take(due)
+            claim.take(sorted(due, key=_first))
         return objects
 
     def _near_ms(self) -> int:
         return self._wheel.now_ms() + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)
 
-    def _turn(self, objects: Sequence[Waiting], closed: frozenset[str]) -> bool:
+    def _turn(self, objects: Sequence[Waiting], closed: Collection[str]) -> bool:
         """Turn the wheel for a while, until something is due at the latest; whether it has moved.
 
         It goes on with the next claim that finds nothing due.
         """
         now_ms = self._wheel.now_ms()
+        if self.seconds_left() < ENDED_SECONDS:
+            return False
         self._sweep(now_ms)
         until_ms = now_ms + TURN_MS
         earliest = self._earliest(objects, closed)
@@ -226,55 +223,49 @@ class S3Store(Wakes):
         """Forget, once a day, what was decided about batches of which nothing is left."""
         if 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000:
             return
-        # Before what waits is listed.
-        decided = self._wheel.batches.decided(1000)
-        first = min((e.name.slot for e in self._objects(fresh=True)), default=None)
-        # Where what is listed first does not count, more may wait behind it.
-        if first is not None or not any(self._bucket.listed(self._wheel.slots_prefix)):
-            self._wheel.batches.sweep(decided, first)
-            sweep_jobs(self._wheel, first)
+        sweep(self._wheel, lambda: min((e.name.slot for e in self._look(now_ms)), default=None))
         self._swept_ms = now_ms
 
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:
         """Whether something is due so soon, or so much, that it is time to release."""
         waits = self._gathering()
-        if not waits:
-            return True
-        earliest = self._earliest(objects, claim.closed)
+        earliest = self._earliest(objects, claim.closed) if waits else None
         if earliest is None:
-            return False
-        if earliest <= claim.due_by_ms - waits:
-            return True
+            return not waits
         ripe = sum(e.name.count for e in objects if e.name.last_ms <= claim.due_by_ms)
-        return ripe >= claim.limit
+        return earliest <= claim.due_by_ms - waits or ripe >= claim.limit
 
     def _gathering(self) -> int:
         return min(self._gather_ms, self._ahead_ms * 2 // 3)
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         """The earliest due time; later by as long as a claim will wait for more to be worth it."""
-        earliest = self._earliest(self._objects(), except_destinations)
+        objects = self._known(0)
+        objects = self._look(self._wheel.now_ms()) if objects is None else objects
+        earliest = self._earliest(objects, except_destinations)
         return None if earliest is None else earliest + self._gathering()
 
-    def _objects(self, *, until_ms: int | None = None, fresh: bool = False) -> list[Waiting]:
-        """Objects of the slots that have begun by then (now when left out), or of the first slot.
-
-        Args:
-            fresh: a listing of this moment; else one of some seconds ago will do, that knows our writes.
-        """
-        now_ms, last = self._wheel.now_ms(), self._last
-        if not fresh and last is not None and 0 <= now_ms - last[0] < _FRESH_MS:
-            return last[2]
-        until_ms = now_ms if until_ms is None else until_ms
+    def _look(self, until_ms: int) -> list[Waiting]:
+        """Objects of the slots that have begun by then, or of the first slot, at this moment."""
+        now_ms = self._wheel.now_ms()
         found = self._wheel.listed(until_ms=until_ms, or_first=True)
-        self._last = (now_ms, until_ms, found)
+        self._seen = (now_ms, until_ms, found)
         return found
+
+    def _known(self, until_ms: int) -> list[Waiting] | None:
+        """What was listed some seconds ago, as far as then; None where we have written since."""
+        seen_ms, seen_until_ms, found = self._seen
+        recent = 0 <= self._wheel.now_ms() - seen_ms < _FRESH_MS and until_ms <= seen_until_ms
+        return found if recent else None
+
+    def _forget(self) -> None:
+        self._seen = (-(10**12), 0, [])
 
     def _earliest(self, objects: Iterable[Waiting], closed: Collection[str]) -> int | None:
         """When the earliest message is due that nobody holds, among these objects."""
         earliest: int | None = None
         now_ms = self._wheel.now_ms()
-        for waiting in sorted(objects, key=lambda each: each.name.first_ms):
+        for waiting in sorted(objects, key=_first):
             if earliest is not None and waiting.name.first_ms >= earliest:
                 break
             due_ms = self._first_due_ms(waiting, now_ms, closed)
@@ -285,13 +276,13 @@ class S3Store(Wakes):
     def _first_due_ms(self, waiting: Waiting, now_ms: int, closed: Collection[str]) -> int | None:
         if waiting.state_etag is None and not closed:
             return waiting.name.first_ms
-        for position, line, state in self._wheel.present(waiting):
-            if state.leased(now_ms) and (state.moving or position in state.hand):
+        for each in self._wheel.present(waiting):
+            state, position = each.state, each.position
+            in_hand = state.leased(now_ms) and (state.moving or position in state.hand)
+            if in_hand or state.held.get(position, 0) > now_ms:
                 continue
-            if state.held.get(position, 0) > now_ms:
-                continue
-            if not closed or message_of(line).destination not in closed:
-                return line.due_ms
+            if not closed or each.message.destination not in closed:
+                return each.line.due_ms
         return None
 
     def pending_count(self) -> int:
@@ -311,44 +302,37 @@ class S3Store(Wakes):
         All that share the last one's due time and id are on its page: it may be longer.
         """
         from_ms, from_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
-        found: dict[tuple[int, str, bytes], tuple[Line, int]] = {}
-        for waiting in sorted(self._until(before_ms), key=lambda each: each.name.first_ms):
+        # What is overdue is asked after each look for it: some seconds old will do.
+        listed = self._known(before_ms) if before_ms <= self._wheel.now_ms() else None
+        listed = self._wheel.listed(until_ms=before_ms) if listed is None else listed
+        found: dict[Line, Present] = {}
+        for waiting in sorted(listed, key=_first):
             if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
                 continue
-            if len(found) >= limit and waiting.name.first_ms > next(reversed(found))[0]:
+            if len(found) >= limit and waiting.name.first_ms > next(reversed(found)).due_ms:
                 break
-            for position, line, state in self._wheel.present(waiting):
-                place = (line.due_ms, line.message_id)
-                if place > (from_ms, from_id) and line.due_ms < before_ms:
-                    found[*place, line.text] = (line, state.failures.get(position, 0))
-            places = sorted(found)
+            for each in self._wheel.present(waiting):
+                if each.line.place > (from_ms, from_id) and each.line.due_ms < before_ms:
+                    found[each.line] = each
+            lines = sorted(found)
             end = limit
-            while 0 < end < len(places) and places[end][:2] == places[end - 1][:2]:
+            while 0 < end < len(lines) and lines[end].place == lines[end - 1].place:
                 end += 1
-            found = {place: found[place] for place in places[:end]}
-        return [with_failures(*each) for each in found.values()]
-
-    def _until(self, before_ms: int) -> list[Waiting]:
-        """Of this moment. What is overdue is asked after each look for it: some seconds old will do."""
-        now_ms, last = self._wheel.now_ms(), self._last
-        known = last is not None and 0 <= now_ms - last[0] < _FRESH_MS
-        if last is not None and known and before_ms <= min(now_ms, last[1]):
-            return last[2]
-        return self._wheel.listed(until_ms=before_ms)
+            found = {line: found[line] for line in lines[:end]}
+        return [each.message for each in found.values()]
 
     def find(self, message_id: str) -> StoredMessage | None:
-        found = self._changes.find(message_id)
-        return None if found is None else with_failures(found.line, found.failures)
+        return self._changes.find(message_id)
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         cancelled = [self._changes.cancel(message_id) for message_id in message_ids]
-        self._last = None
+        self._forget()
         return cancelled
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         check_stored_due(due_ms)
         moved = self._changes.reschedule(message_id, due_ms)
-        self._last = None
+        self._forget()
         self._wake()
         return moved
 
@@ -360,3 +344,7 @@ class S3Store(Wakes):
 
     def close(self) -> None:
         self._bucket.close()
+
+
+def _first(waiting: Waiting) -> int:
+    return waiting.name.first_ms

@@ -13,15 +13,30 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from sqsdelay.core.readable import one_line
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreUnavailable
+from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3.batches import Batches
-from sqsdelay.stores.s3.bucket import CONCURRENCY, Changed, ObjectBucket
-from sqsdelay.stores.s3.objects import VERSION, Line, State, packed, size_of, unpacked
-from sqsdelay.stores.s3.slots import Hierarchy, ObjectName, Slot, new_batch, new_part, parse
+from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
+from sqsdelay.stores.s3.layout import (
+    VERSION,
+    Hierarchy,
+    Line,
+    ObjectName,
+    Slot,
+    State,
+    message_of,
+    new_batch,
+    new_part,
+    packed,
+    parse,
+    size_of,
+    unpacked,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +58,7 @@ LINE_BYTES: Final = 300
 _KEPT_BYTES: Final = 32 * 2**20
 """Of lines read, kept in memory."""
 
+_KEPT_STATES: Final = 10_000
 
 T = TypeVar("T")
 
@@ -53,6 +69,39 @@ class Waiting:
 
     name: ObjectName
     state_etag: str | None
+
+
+class Present(NamedTuple):
+    """A message that has not left its object, and the object's state."""
+
+    name: ObjectName
+    position: int
+    line: Line
+    state: State
+
+    @property
+    def message(self) -> StoredMessage:
+        """With the failures that were counted since it was written."""
+        return message_of(self.line, self.state.failures.get(self.position, 0))
+
+
+@dataclass(slots=True)
+class Held:
+    """An object with the state beside it, as it was read or written last.
+
+    A state is written only if it still is the one with this ETag: so of all who claim, merge, cancel or move
+    messages of the object, one is first, and the others see what he has done.
+    """
+
+    name: ObjectName
+    state: State
+    etag: str | None
+    lines: Sequence[Line] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether all its messages are gone."""
+        return len(self.state.gone) >= len(self.lines)
 
 
 class Wheel:
@@ -69,10 +118,10 @@ class Wheel:
         self.batches = Batches(bucket, self.prefix)
         self._checked = False
         self._lock = threading.Lock()
-        self._lines: OrderedDict[str, list[Line]] = OrderedDict()
+        self._lines: OrderedDict[ObjectName, list[Line]] = OrderedDict()
         self._kept_bytes = 0
         self._unreadable: set[ObjectName] = set()
-        self._states: OrderedDict[str, tuple[str, State]] = OrderedDict()
+        self._states: dict[ObjectName, tuple[str, State]] = {}
 
     def now_ms(self) -> int:
         return self.bucket.clock.now_ms()
@@ -81,9 +130,9 @@ class Wheel:
         """Refuse what another sqsdelay wrote. It is looked for once, before anything is read or written."""
         if self._checked:
             return
-        for found in self.bucket.listed(f"{self.prefix}v", start_after=f"{self.slots_prefix}~"):
+        for key, _ in self.bucket.listed(f"{self.prefix}v", start_after=f"{self.slots_prefix}~"):
             raise SchemaMismatch(
-                f"bucket {self.bucket.name} has {found.key}, which another version of sqsdelay wrote; "
+                f"bucket {self.bucket.name} has {key}, which another version of sqsdelay wrote; "
                 f"this one reads version {VERSION} only: use the same sqsdelay everywhere, or another "
                 "prefix"
             )
@@ -108,8 +157,8 @@ class Wheel:
         self.check_version()
         names: list[ObjectName] = []
         states: dict[ObjectName, str] = {}
-        for found in self.bucket.listed(self.slots_prefix):
-            parsed = parse(found.key.removeprefix(self.slots_prefix))
+        for key, etag in self.bucket.listed(self.slots_prefix):
+            parsed = parse(key.removeprefix(self.slots_prefix))
             if parsed is None:
                 continue
             name, is_state = parsed
@@ -117,7 +166,7 @@ class Wheel:
             if beyond and not (or_first and all(name.slot == first.slot for first in names[:1])):
                 break
             if is_state:
-                states[name] = found.etag
+                states[name] = etag
             else:
                 names.append(name)
                 if beyond and len(names) == _FIRST_OBJECTS:
@@ -148,13 +197,12 @@ class Wheel:
 
     def lines(self, name: ObjectName) -> list[Line] | None:
         """An object's messages; None where it is gone."""
-        key = self.key(name)
         with self._lock:
-            kept = self._lines.get(key)
+            kept = self._lines.get(name)
             if kept is not None:
-                self._lines.move_to_end(key)
+                self._lines.move_to_end(name)
                 return kept
-        found = self.bucket.get(key)
+        found = self.bucket.get(self.key(name))
         if found is None:
             return None
         try:
@@ -162,7 +210,7 @@ class Wheel:
         except (OSError, EOFError, zlib.error) as error:
             raise self._put_aside(name, error) from error
         with self._lock:
-            self._lines[key] = lines
+            self._lines[name] = lines
             self._kept_bytes += _size(lines)
             while self._kept_bytes > _KEPT_BYTES and len(self._lines) > 1:
                 self._kept_bytes -= _size(self._lines.popitem(last=False)[1])
@@ -181,62 +229,59 @@ class Wheel:
     def forget(self, name: ObjectName) -> None:
         """An object is gone: keep nothing of it in memory."""
         with self._lock:
-            dropped = self._lines.pop(self.key(name), None)
-            self._kept_bytes -= 0 if dropped is None else _size(dropped)
-            self._states.pop(self.state_key(name), None)
+            self._kept_bytes -= _size(self._lines.pop(name, []))
+        self._states.pop(name, None)
 
-    def state(self, waiting: Waiting) -> tuple[State, str | None]:
-        """What has become of an object's messages, and the ETag that says so."""
+    def held(self, waiting: Waiting) -> Held:
+        """An object and its state as it was when it was listed."""
         if waiting.state_etag is None:
-            return State(), None
-        key = self.state_key(waiting.name)
-        with self._lock:
-            kept = self._states.get(key)
-        if kept is not None and kept[0] == waiting.state_etag:
-            return kept[1], kept[0]
-        return self.fresh_state(waiting.name)
+            return Held(waiting.name, State(), None)
+        etag, state = self._states.get(waiting.name, ("", State()))
+        if etag != waiting.state_etag:
+            return self.held_now(waiting.name)
+        return Held(waiting.name, state, etag)
 
-    def fresh_state(self, name: ObjectName) -> tuple[State, str | None]:
-        """The same as it is now."""
-        found = self.bucket.get(self.state_key(name))
-        if found is None:
-            return State(), None
+    def held_now(self, name: ObjectName) -> Held:
+        """An object and its state as it is now."""
+        held = Held(name, State(), None)
         try:
-            state = State.of(found[0])
+            fields, held.etag = self.bucket.get_json(self.state_key(name))
+            held.state = State.of(fields)
         except (ValueError, TypeError, AttributeError) as error:
             raise self._put_aside(name, error) from error
-        self._keep_state(name, found[1], state)
-        return state, found[1]
+        if held.etag is not None:
+            self._keep(held)
+        return held
 
-    def write_state(self, name: ObjectName, state: State, over: str | None) -> str:
-        """Replace a state; its new ETag.
+    def _keep(self, held: Held) -> None:
+        if len(self._states) >= _KEPT_STATES:
+            self._states.clear()
+        self._states[held.name] = (str(held.etag), held.state)
+
+    def write_state(self, held: Held, state: State) -> None:
+        """Replace the state of an object.
 
         Raises:
             Changed: somebody else has, or the object was finished.
         """
-        etag = self.bucket.put(self.state_key(name), state.to_bytes(), over=over)
-        self._keep_state(name, etag, state)
-        return etag
+        key = self.state_key(held.name)
+        held.etag = self.bucket.put_json(key, state.fields(), over=held.etag)
+        held.state = state
+        self._keep(held)
 
-    def lease(self, name: ObjectName, state: State, over: str | None) -> str | None:
-        """As `write_state`; None where somebody was faster, or the object is gone since it was listed.
+    def lease(self, held: Held, state: State) -> bool:
+        """As `write_state`; False where somebody was faster, or the object is gone since it was listed.
 
         An object without state may be one that was finished. With one it is there.
         """
         try:
-            etag = self.write_state(name, state, over)
+            self.write_state(held, state)
         except Changed:
-            return None
-        if self.bucket.exists(self.key(name)):
-            return etag
-        self.finish(name)
-        return None
-
-    def _keep_state(self, name: ObjectName, etag: str, state: State) -> None:
-        with self._lock:
-            self._states[self.state_key(name)] = (etag, state)
-            if len(self._states) > 10_000:
-                self._states.popitem(last=False)
+            return False
+        if self.bucket.exists(self.key(held.name)):
+            return True
+        self.finish(held.name)
+        return False
 
     def finish(self, name: ObjectName) -> None:
         """All its messages are gone. The object first: without its state all would be back."""
@@ -245,75 +290,42 @@ class Wheel:
 
     def settled(self, state: State) -> State:
         """A state without moves whose batches are decided; one that moves all is looked at elsewhere."""
-        if not state.moved:
-            return state
-        gone, left = set(), {}
-        for position, batch in state.moved.items():
-            committed = self.batches.committed(batch)
-            if committed:
-                gone.add(position)
-            elif committed is None:
-                left[position] = batch
-        return replace(state, moved=left).without(gone)
-
-    def present(self, waiting: Waiting) -> list[tuple[int, Line, State]]:
-        """The messages of an object that have not left it, by position."""
-        state = self._rest(waiting)
-        if state is None:
-            return []
-        lines = self.lines(waiting.name) or []
-        return [(n, line, state) for n, line in enumerate(lines) if n not in state.gone]
-
-    def count(self, waiting: Waiting) -> int:
-        """How many messages of an object wait."""
-        if waiting.state_etag is None:
-            return waiting.name.count
-        state = self._rest(waiting)
-        return 0 if state is None else max(0, waiting.name.count - len(state.gone))
+        decided = {n: self.batches.committed(batch) for n, batch in state.moved.items()}
+        left = {n: batch for n, batch in state.moved.items() if decided[n] is None}
+        return replace(state, moved=left).without(n for n in decided if decided[n])
 
     def _rest(self, waiting: Waiting) -> State | None:
         """What has left an object; None where all of it was moved."""
-        state, _ = self.state(waiting)
+        state = self.held(waiting).state
         if state.moving and self.batches.committed(state.moving):
             return None
-        return self.settled(state)
+        return self.settled(state) if state.moved else state
 
-    def write(self, lines: Sequence[Line], *, now_ms: int) -> None:
+    def present(self, waiting: Waiting) -> list[Present]:
+        """The messages of an object that have not left it, by position."""
+        name, state = waiting.name, self._rest(waiting)
+        if state is None:
+            return []
+        lines = enumerate(self.lines(name) or ())
+        return [Present(name, n, line, state) for n, line in lines if n not in state.gone]
+
+    def count(self, waiting: Waiting) -> int:
+        """How many messages of an object wait."""
+        state = self._rest(waiting)
+        return 0 if state is None else max(0, waiting.name.count - len(state.gone))
+
+    def write(self, lines: Sequence[Line]) -> None:
         """Keep messages: one object alone for those of one slot, else a batch of them.
 
         Raises:
             StoreUnavailable: none was kept.
         """
-        parts = list(self.portioned(lines, now_ms=now_ms))
-        if len(parts) < 2:
-            for slot, part in parts:
-                self.put(slot, part)
-            return
-        batch = new_batch(max(line.due_ms for line in lines), now_ms)
+        now_ms = self.now_ms()
+        parts = list(portioned(lines, lambda due_ms: self.hierarchy.slot(due_ms, now_ms)))
+        batch = new_batch(max(line.due_ms for line in lines), now_ms) if len(parts) > 1 else ""
         self.put_all(parts, batch)
-        self.batches.commit(batch)
-
-    def portioned(
-        self, lines: Iterable[Line], *, now_ms: int, seconds: int | None = None
-    ) -> Iterable[tuple[Slot, list[Line]]]:
-        """Lines by slot of that length, in due order, so many as fit into an object.
-
-        Without a length it is chosen by how far away each is.
-        """
-        by_slot: dict[Slot, list[Line]] = {}
-        for line in lines:
-            slot = (
-                self.hierarchy.slot(line.due_ms, now_ms)
-                if seconds is None
-                else Slot.of(line.due_ms, seconds)
-            )
-            by_slot.setdefault(slot, []).append(line)
-        for slot in sorted(by_slot):
-            ordered = sorted(by_slot[slot], key=lambda line: (line.due_ms, line.message_id))
-            for part in portions(
-                ordered, lambda line: len(line.text), MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES
-            ):
-                yield slot, part
+        if batch:
+            self.batches.commit(batch)
 
     def put_all(
         self,
@@ -327,12 +339,26 @@ class Wheel:
             between()
             self.bucket.each(lambda part: self.put(*part, batch=batch), few)
 
-    def put(self, slot: Slot, lines: Sequence[Line], *, batch: str = "") -> ObjectName:
+    def put(self, slot: Slot, lines: Sequence[Line], *, batch: str = "") -> None:
         """Write one object."""
         first_ms, last_ms, size = lines[0].due_ms, lines[-1].due_ms, size_of(lines)
         name = ObjectName(slot, first_ms, last_ms, len(lines), size, new_part(), batch)
         self.bucket.put(self.key(name), packed(lines))
-        return name
+
+
+def portioned(
+    lines: Iterable[Line], slot_of: Callable[[int], Slot]
+) -> Iterable[tuple[Slot, list[Line]]]:
+    """Lines by the slot of their due time, in due order, so many as fit into an object."""
+    by_slot: dict[Slot, list[Line]] = {}
+    for line in lines:
+        by_slot.setdefault(slot_of(line.due_ms), []).append(line)
+    for slot in sorted(by_slot):
+        ordered = sorted(by_slot[slot])
+        for part in portions(
+            ordered, lambda line: len(line.text), MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES
+        ):
+            yield slot, part
 
 
 def portions(

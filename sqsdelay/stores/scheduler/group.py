@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import boto3
 from botocore.config import Config
@@ -23,7 +22,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.stores.calls import CONCURRENCY, Calls
 from sqsdelay.stores.clocks import answered_ms
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
@@ -37,7 +36,6 @@ most (RetryPolicy API reference). A copy a whole day late would contradict its o
 MAX_RETRIES: Final = 185
 """Source: RetryPolicy API reference."""
 
-_CONCURRENCY: Final = 16
 _MOST_LISTED: Final = 100
 """Source: ListSchedules API reference, MaxResults."""
 
@@ -63,11 +61,8 @@ Schedule = dict[str, Any]
 Shape = dict[str, Any]
 """What a schedule is made of besides its name."""
 
-T = TypeVar("T")
-R = TypeVar("R")
 
-
-class Group:
+class Group(Calls):
     """A schedule group by its name. Each call may raise StoreMissing and StoreUnavailable.
 
     Args:
@@ -86,29 +81,21 @@ class Group:
             raise InvalidSetting(
                 f"role {role_arn!r} is not a role's ARN; write arn:aws:iam::ACCOUNT:role/NAME"
             )
+        super().__init__(client, _default_client)
         self._partition, self._account = role.groups()
         self.name = name
         self.clock = BrokerClock(clock or SystemClock())
         self._role_arn = role_arn
-        self._owned = client is None
-        self._client = client or _default_client()
-        self._threads = _threads()
-        in_each_child(self, Group._begin_anew)
-
-    def _begin_anew(self) -> None:
-        self._threads = _threads()
-        if self._owned:
-            self._client.close()
 
     def queue_url(self, queue: QueueRef) -> str:
         """A queue's URL, as the service is to send to it."""
         domain = "amazonaws.com.cn" if self._partition == "aws-cn" else "amazonaws.com"
-        region = queue.region or self._client.meta.region_name
+        region = queue.region or self.client.meta.region_name
         return f"https://sqs.{region}.{domain}/{queue.account_id or self._account}/{queue.name}"
 
     def queue_arn(self, queue: QueueRef) -> str:
         """A queue's ARN."""
-        region = queue.region or self._client.meta.region_name
+        region = queue.region or self.client.meta.region_name
         account = queue.account_id or self._account
         return f"arn:{self._partition}:sqs:{region}:{account}:{queue.name}"
 
@@ -120,11 +107,11 @@ class Group:
 
     def check(self) -> None:
         """Refuse to work without the group."""
-        self._call(self._client.get_schedule_group, Name=self.name)
+        self._call(self.client.get_schedule_group, Name=self.name)
 
     def set_up(self) -> None:
         """Create the group unless it exists, with schedules that are all sqsdelay's."""
-        if self._call(self._client.create_schedule_group, Name=self.name) is None:
+        if self._call(self.client.create_schedule_group, Name=self.name) is None:
             some = islice(self.names(), _MOST_LISTED)
             foreign = next((name for name in some if not _OURS.fullmatch(name)), None)
             if foreign is not None:
@@ -135,11 +122,11 @@ class Group:
 
     def create(self, name: str, shape: Shape) -> bool:
         """Make a schedule; False where there is one of that name."""
-        return self._call(self._client.create_schedule, Name=name, **shape) is not None
+        return self._call(self.client.create_schedule, Name=name, **shape) is not None
 
     def replace(self, name: str, shape: Shape) -> bool:
         """Write every field of a schedule anew; False where there is none of that name."""
-        return self._call(self._client.update_schedule, Name=name, **shape) is not None
+        return self._call(self.client.update_schedule, Name=name, **shape) is not None
 
     def shape(
         self, *, fires_at: int, text: str, description: str, dead_letters: str | None
@@ -170,13 +157,13 @@ class Group:
     def get(self, name: str) -> Schedule | None:
         """A schedule, None where there is none of that name."""
         schedule: Schedule | None = self._call(
-            self._client.get_schedule, Name=name, GroupName=self.name
+            self.client.get_schedule, Name=name, GroupName=self.name
         )
         return schedule
 
     def delete(self, name: str) -> bool:
         """Delete a schedule; False where there was none."""
-        answer = self._call(self._client.delete_schedule, Name=name, GroupName=self.name)
+        answer = self._call(self.client.delete_schedule, Name=name, GroupName=self.name)
         return answer is not None
 
     def names(self, prefix: str = "") -> Iterator[str]:
@@ -184,7 +171,7 @@ class Group:
         more: dict[str, str] = {"NamePrefix": prefix} if prefix else {}
         while True:
             page = self._call(
-                self._client.list_schedules,
+                self.client.list_schedules,
                 GroupName=self.name,
                 MaxResults=_MOST_LISTED,
                 **more,
@@ -193,15 +180,6 @@ class Group:
             if not page.get("NextToken"):
                 return
             more["NextToken"] = page["NextToken"]
-
-    def each(self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """``do`` for each item, several at a time; answers in order."""
-        return list(self._threads.map(do, items)) if len(items) > 1 else [do(i) for i in items]
-
-    def close(self) -> None:
-        self._threads.shutdown()
-        if self._owned:
-            self._client.close()
 
     def _call(self, call: Callable[..., Any], **arguments: Any) -> Any:
         """The service's answer; None where it says that there is one of that name, or none."""
@@ -250,17 +228,13 @@ def fires_at(schedule: Schedule) -> int:
         ) from error
 
 
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="scheduler-store")
-
-
 def _default_client() -> Any:
     """Slows down by itself where the service throttles (botocore's adaptive mode)."""
     config = Config(
         connect_timeout=CONNECT_SECONDS,
         read_timeout=ANSWER_SECONDS,
         retries={"mode": "adaptive", "total_max_attempts": CALL_ATTEMPTS},
-        max_pool_connections=_CONCURRENCY,
+        max_pool_connections=CONCURRENCY,
         tcp_keepalive=True,
     )
     try:
