@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 from selenium.webdriver import Chrome
 
 from sqsdelay import DelaySender, Message
-from sqsdelay.console.failures import looked_at
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
 from sqsdelay.console.settings import Access, ConsoleSettings
@@ -42,7 +41,7 @@ SHOTS = (
     ("messages", "messages", "light", 1280, 640),
     ("message", "message?endpoint=orders&id=order-10005", "dark", 1280, 620),
     ("errors", "errors", "light", 1280, 760),
-    ("cost", "cost?delay=12&messages=6&batch=10", "dark", 1280, 760),
+    ("cost", "cost?delay=30d&messages=1000000&batch=10", "dark", 1280, 760),
     ("narrow", "", "light", 400, 860),
 )
 
@@ -56,7 +55,7 @@ def main() -> None:
         fill(aws, url, FileLedger(ledger))
         settings = ConsoleSettings(endpoints=NAMES, stores=dict.fromkeys(NAMES, url), ledger=ledger)
         services = Services(settings, Access())
-        looked_at(services.source(NAMES[0]), look=True)
+        services.source(NAMES[0]).errors_sample.get()
         with serving(services, port=0) as address, chromium() as browser:
             for name, path, scheme, width, height in SHOTS:
                 take(

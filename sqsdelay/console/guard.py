@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import json
 import logging
 import math
 import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -44,7 +42,6 @@ GUESS_SECONDS: Final = 60.0
 """The longest wait for another guess; wrong tokens that are older by ten times that are forgotten."""
 
 ADDRESSES_KEPT: Final = 1_000
-
 SESSIONS_KEPT: Final = 1_000
 SESSION_SECONDS: Final = 12 * 3600
 
@@ -65,46 +62,6 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Visitor:
-    """Who asks: a name for the log, and what a form must carry to be theirs."""
-
-    name: str
-    csrf: str
-
-
-class Sessions:
-    """Cookies of visitors. What they are worth ends with the process."""
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-        self._signed_in: OrderedDict[str, float] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def csrf(self, session: str) -> str:
-        """What forms of this session carry."""
-        return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
-
-    def sign_in(self, now: float) -> str:
-        """A new session that is signed in."""
-        session = secrets.token_urlsafe(32)
-        with self._lock:
-            self._signed_in[session] = now + SESSION_SECONDS
-            while len(self._signed_in) > SESSIONS_KEPT:
-                self._signed_in.popitem(last=False)
-        return session
-
-    def sign_out(self, session: str) -> None:
-        """End a session."""
-        with self._lock:
-            self._signed_in.pop(session, None)
-
-    def signed_in(self, session: str, now: float) -> bool:
-        """Whether a session is signed in, and not too old."""
-        with self._lock:
-            return self._signed_in.get(session, float("-inf")) > now
 
 
 class Guesses:
@@ -138,28 +95,25 @@ class Guesses:
 class Guard:
     """ASGI middleware before everything else: what it does not let pass has no effect.
 
+    A visitor's cookie is Starlette's signed session. It names the secret that forms have to carry, and a
+    sign-in, which is kept here: to sign out ends it wherever the cookie was copied to.
+
     Args:
         app: what is guarded.
         access: who may use it.
-        sessions: their cookies.
         port: the port it listens on.
-        monotonic: tells a session's age.
+        monotonic: tells the age of a sign-in.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        access: Access,
-        sessions: Sessions,
-        port: int,
-        monotonic: Callable[[], float],
+        self, app: ASGIApp, *, access: Access, port: int, monotonic: Callable[[], float]
     ) -> None:
         self._app = app
         self._access = access
-        self.sessions = sessions
-        self.now = monotonic
+        self._now = monotonic
         self._guesses = Guesses()
+        self._signed_in: OrderedDict[str, float] = OrderedDict()
+        self._lock = threading.Lock()
         self._at_once = 0
         self._hosts = {
             *(f"{name}:{port}" for name in LOOPBACK_NAMES),
@@ -167,35 +121,44 @@ class Guard:
             *(name.lower() for name in access.allowed_hosts),
             *(f"{name.lower()}:{port}" for name in access.allowed_hosts),
         }
-        # Cookies of a host are shared by all its ports.
-        self.cookie = f"sqsdelay_console_{port}"
+        key = secrets.token_hex(32)
+        self._plain, self._secure = (
+            SessionMiddleware(
+                self._guarded,
+                key,
+                # Cookies of a host are shared by all its ports.
+                session_cookie=f"sqsdelay_console_{port}",
+                max_age=SESSION_SECONDS,
+                https_only=secure,
+            )
+            for secure in (False, True)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return
+        elif scope["type"] == "http":
+            # Whoever lies about TLS, does so about their own cookie.
+            forwarded = Headers(scope=scope).get("x-forwarded-proto", "").lower()
+            tls = "https" in (scope["scheme"], forwarded)
+            await (self._secure if tls else self._plain)(scope, receive, send)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        session, new = self._session(headers)
-        refusal = self._refusal(scope, headers)
-        stranger = False
-        if refusal is None:
-            refusal = self._unknown(scope, headers, session)
-            stranger = self._stranger(session)
         static = scope["path"].startswith("/static/")
+        known = self._may_enter(scope)
+        refusal = self._refusal(scope, headers)
+        if refusal is None and not (known or static or scope["path"] == "/sign-in"):
+            refusal = RedirectResponse("/sign-in", status_code=303)
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answer = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    answer[name] = value
+                answer.update(_HEADERS)
                 answer["Cache-Control"] = "max-age=86400" if static else "no-store"
-                if new and not static and "set-cookie" not in answer:
-                    answer.append("set-cookie", self.set_cookie(session, scope))
             await send(message)
 
-        most = MAX_STRANGERS_BYTES if stranger else MAX_REQUEST_BYTES
+        most = MAX_REQUEST_BYTES if known else MAX_STRANGERS_BYTES
         body = b"" if refusal is not None else await _body(receive, most)
         if body is None:
             refusal = _refused(scope, 413, f"the request is too long; send {most} bytes at most")
@@ -204,10 +167,13 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, guarded)
             return
+        session = scope["session"]
+        if not static and "csrf" not in session:
+            session["csrf"] = secrets.token_hex(32)
         scope["state"] = {
             **scope.get("state", {}),
-            "visitor": Visitor(self._name(headers), self.sessions.csrf(session)),
-            "session": session,
+            "visitor": self._name(headers),
+            "csrf": session.get("csrf", ""),
         }
         unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -220,33 +186,44 @@ class Guard:
         finally:
             self._at_once -= 1
 
-    def wait(self, scope: Scope) -> float:
-        """Seconds until a token from this address is looked at."""
-        return self._guesses.wait(_address(scope), self.now())
+    def sign_in(self, request: Request, token: str) -> Response | bool:
+        """Compare a token; a right one begins a session, with a secret of its own.
 
-    def wrong(self, scope: Scope) -> None:
-        """A token from this address was wrong."""
-        logger.warning("a wrong token from %s", one_line(_address(scope)))
-        self._guesses.wrong(_address(scope), self.now())
+        Returns:
+            Whether it was right; instead, an answer where it comes too soon after wrong ones.
+        """
+        client = request.scope.get("client")
+        address = "an unknown address" if client is None else str(client[0])
+        if wait := math.ceil(self._guesses.wait(address, self._now())):
+            answer = _refused(request.scope, 429, f"too many wrong tokens; try again in {wait} s")
+            answer.headers["Retry-After"] = str(wait)
+            return answer
+        expected = self._access.token
+        if expected is None or not hmac.compare_digest(token.encode(), expected.encode()):
+            logger.warning("a wrong token from %s", one_line(address))
+            self._guesses.wrong(address, self._now())
+            return False
+        session = request.session
+        session.clear()
+        session["csrf"], session["in"] = secrets.token_hex(32), secrets.token_hex(32)
+        with self._lock:
+            self._signed_in[session["in"]] = self._now() + SESSION_SECONDS
+            while len(self._signed_in) > SESSIONS_KEPT:
+                self._signed_in.popitem(last=False)
+        logger.info("signed in with the token from %s", one_line(address))
+        return True
 
-    def set_cookie(self, session: str, scope: Scope) -> str:
-        """The header that gives a browser its session."""
-        # Whoever lies about TLS, does so about their own cookie.
-        forwarded = Headers(scope=scope).get("x-forwarded-proto", "").lower()
-        secure = "https" in (scope["scheme"], forwarded)
-        return (
-            f"{self.cookie}={session}; HttpOnly; SameSite=Lax; Path=/{'; Secure' if secure else ''}"
-        )
+    def sign_out(self, request: Request) -> None:
+        """End a session."""
+        with self._lock:
+            self._signed_in.pop(request.session.get("in", ""), None)
+        request.session.clear()
 
-    def _session(self, headers: Headers) -> tuple[str, bool]:
-        """The visitor's session, and whether it is a new one."""
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            found = None
-        if found is not None and 20 <= len(found.value) <= 100 and found.value.isascii():
-            return found.value, False
-        return secrets.token_urlsafe(32), True
+    def _may_enter(self, scope: Scope) -> bool:
+        """Whether a visitor need not say who they are."""
+        with self._lock:
+            until = self._signed_in.get(scope["session"].get("in", ""), float("-inf"))
+        return self._access.token is None or until > self._now()
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """Why a request is not looked at at all."""
@@ -258,7 +235,7 @@ class Guard:
             client = scope.get("client")
             if client is None or client[0] not in self._access.proxies:
                 return _refused(scope, 403, "use the proxy that authenticates")
-            if len(headers.getlist(self._access.user_header)) != 1 or not self._user(headers):
+            if len(headers.getlist(self._access.user_header)) != 1 or not self._name(headers):
                 return _refused(scope, 403, "the proxy did not name the user")
         if scope["method"] in SAFE:
             return None
@@ -272,45 +249,15 @@ class Guard:
                 f"the request has no length or is too long; send {MAX_REQUEST_BYTES} bytes at most"
             )
             return _refused(scope, 413, text)
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if scope["path"].startswith("/api/") and kind != "application/json":
-            # A form of another site cannot send this without asking first.
-            return _refused(scope, 415, "send JSON, with Content-Type: application/json")
         if self._access.read_only and scope["path"] not in ("/sign-in", "/sign-out"):
             return _refused(scope, 403, "this console is read-only (--read-only)")
         return None
 
-    def _unknown(self, scope: Scope, headers: Headers, session: str) -> Response | None:
-        """Why a visitor has to say who they are first."""
-        token, path = self._access.token, scope["path"]
-        if token is None or path.startswith("/static/") or path == "/sign-in":
-            return None
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            if wait := self.wait(scope):
-                return too_soon(scope, wait)
-            if hmac.compare_digest(given.encode(), token.encode()):
-                return None
-            self.wrong(scope)
-        if self.sessions.signed_in(session, self.now()):
-            return None
-        if path.startswith("/api/"):
-            answer = _refused(scope, 401, "give the console's token: Authorization: Bearer …")
-            answer.headers["WWW-Authenticate"] = "Bearer"
-            return answer
-        return RedirectResponse("/sign-in", status_code=303)
-
-    def _stranger(self, session: str) -> bool:
-        """Whether somebody has to sign in with a form and has not."""
-        return self._access.token is not None and not self.sessions.signed_in(session, self.now())
-
     def _name(self, headers: Headers) -> str:
+        """The visitor, as the log has them."""
         if self._access.user_header is not None:
-            return self._user(headers)
+            return one_line(headers.get(self._access.user_header, "")).strip()[:200]
         return "token" if self._access.token is not None else "local"
-
-    def _user(self, headers: Headers) -> str:
-        return one_line(headers.get(self._access.user_header or "", "")).strip()[:200]
 
 
 def _same_origin(headers: Headers, host: str) -> bool:
@@ -338,22 +285,6 @@ async def _body(receive: Receive, most: int) -> bytes | None:
             return bytes(found)
 
 
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return "an unknown address" if client is None else str(client[0])
-
-
-def too_soon(scope: Scope, wait: float) -> Response:
-    """The answer to a token that comes too soon after wrong ones."""
-    seconds = math.ceil(wait)
-    answer = _refused(scope, 429, f"too many wrong tokens; try again in {seconds} s")
-    answer.headers["Retry-After"] = str(seconds)
-    return answer
-
-
 def _refused(scope: Scope, status: int, text: str) -> Response:
     logger.warning("refused %s %s: %s", scope["method"], one_line(scope["path"]), one_line(text))
-    if scope["path"].startswith("/api/"):
-        body = json.dumps({"error": "Refused", "message": text})
-        return Response(body, status_code=status, media_type="application/json")
     return PlainTextResponse(text, status_code=status)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -146,31 +147,20 @@ class LedgerFile:
             whole=start == 0,
         )
 
-    def _opened(self) -> _Maybe:
-        return _Maybe(self.path)
-
-
-class _Maybe:
-    """The open file, or None where there is none yet."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: IO[bytes] | None = None
-
-    def __enter__(self) -> IO[bytes] | None:
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes] | None]:
+        """The file, or None where there is none yet."""
         try:
-            self._file = self._path.open("rb")
+            file = self.path.open("rb")
         except FileNotFoundError:
-            return None
+            yield None
+            return
         except OSError as error:
             raise ConfigurationError(
-                f"ledger {self._path} cannot be read: {error.strerror}; name a file of JSON lines"
+                f"ledger {self.path} cannot be read: {error.strerror}; name a file of JSON lines"
             ) from error
-        return self._file
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        with file:
+            yield file
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[Event]:

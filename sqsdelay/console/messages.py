@@ -1,163 +1,251 @@
-"""Parked messages: listed, found, and changed."""
+"""Parked messages: filtered, listed, found, and changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Final
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+from urllib.parse import urlencode
 
-from sqsdelay.console.jobs import Outcome, Result
 from sqsdelay.console.ledger_file import History, LedgerFile
-from sqsdelay.console.rendering import BODY_SHOWN, attributes_of, event_of, text_of
-from sqsdelay.console.schemas import ChosenMessage, MessageView, ParkedPage, ParkedView
-from sqsdelay.console.source import Source, told
-from sqsdelay.core.delay import Reject, too_far
-from sqsdelay.core.message import Route, size_of
+from sqsdelay.console.services import MOST_CHANGED, Outcome, Result
+from sqsdelay.console.source import Source
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Reject, due_at_ms, parse_due_at, too_far
+from sqsdelay.core.message import Attribute, Route, size_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidDelay, NoStore, SqsDelayError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind
 from sqsdelay.operating.status import Listing, parse_cursor
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.ports.stores import ParkingPlace
 
 PAGE: Final = 50
-MOST_ON_A_PAGE: Final = 500
 
-MOST_LOST: Final = 3
-"""Messages in a row whose store did not answer, after which the others of a change are left alone."""
+MOST_SEARCHED: Final = 5000
+"""Messages read for one page of those that match; the next page goes on behind them."""
 
-_TOO_LATE: Final = "too late: it is being released at this moment, and will arrive"
-_ELSEWHERE: Final = (
-    "it is not in the store. If it is in the delay queue, the delay consumer {does} it at its next hop; "
-    "if it was released, cancelled or never sent, nothing happens"
-)
+SEARCH_SECONDS: Final = 2.0
+"""How long that may take: half of a page's patience."""
+
+AT_ONCE: Final = 4
+"""Messages changed at a time. Where a store answers for none of so many, the others are left alone."""
+
+BODY_SHOWN: Final = 64 * 1024
+"""Characters of a body that are sent to a browser."""
+
+PREVIEW_CHARS: Final = 120
 
 
-def listed(
-    source: Source,
-    *,
-    after: str | None = None,
-    due_from_ms: int | None = None,
-    due_before_ms: int | None = None,
-    limit: int = PAGE,
-) -> ParkedPage:
+def text_of(raw: bytes | str) -> str:
+    """Text that a page can carry: what is no UTF-8, or half a character, as ``\\xff`` and ``\\ud800``."""
+    if isinstance(raw, str):
+        raw = raw.encode("utf-8", "surrogatepass")
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def kind_of_body(body: str) -> str:
+    """What a body looks like: JSON, XML, text, or no text at all."""
+    start = body[:BODY_SHOWN].strip()
+    if not start:
+        return "empty"
+    if start[0] in "{[":
+        try:
+            json.loads(body)
+        except (ValueError, RecursionError):
+            return "text"
+        return "JSON"
+    if start[0] == "<" and start[-1] == ">":
+        return "XML"
+    return "binary" if "\\x" in start else "text"
+
+
+def preview(body: str) -> str:
+    """How a body begins."""
+    return body[:PREVIEW_CHARS]
+
+
+def utc_input(text: str) -> str:
+    """What a browser's field for date and time gives, which has no time zone: here it is UTC."""
+    text = text.strip()
+    return f"{text}Z" if len(text) <= 19 and "T" in text and not text.endswith("Z") else text
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages a list shows, as its form has it.
+
+    Args:
+        text: in the id or the body, whatever its case.
+        attribute: ``NAME`` or ``NAME=VALUE``.
+        reason: in the reason of a message that failed.
+        due_from: the earliest due time.
+        due_before: the due time that is too late.
+    """
+
+    text: str = ""
+    attribute: str = ""
+    reason: str = ""
+    due_from: str = ""
+    due_before: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """What a form or an address says."""
+        return cls(**{name: str(given.get(name, "")).strip() for name in cls.__slots__})
+
+    def query(self) -> str:
+        """The same, for an address: each with an ``&`` before it."""
+        given = {name: value for name, value in asdict(self).items() if value}
+        return "&" + urlencode(given, errors="surrogatepass") if given else ""
+
+    @property
+    def bounds_ms(self) -> tuple[int | None, int | None]:
+        """From which due time on, and before which, epoch milliseconds.
+
+        Raises:
+            InvalidDelay
+        """
+        given = (utc_input(self.due_from), utc_input(self.due_before))
+        start, end = (due_at_ms(parse_due_at(each)) if each else None for each in given)
+        return start, end
+
+    @property
+    def searches(self) -> bool:
+        """Whether messages have to be read to know which are meant."""
+        return bool(self.text or self.attribute)
+
+    def matches(self, message_id: str, body: str, attributes: Mapping[str, Attribute]) -> bool:
+        """Whether a message is meant, as far as its text and attributes say."""
+        wanted = self.text.casefold()
+        if wanted and wanted not in message_id.casefold() and wanted not in body.casefold():
+            return False
+        name, equals, value = self.attribute.partition("=")
+        if not name:
+            return True
+        found = attributes.get(name)
+        return found is not None and (not equals or found.get("StringValue") == value)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A page of a list; ``next`` is where the next one begins, ``searched`` how many were read for it."""
+
+    rows: list[StoredMessage]
+    next: str | None
+    searched: int
+
+
+def listed(source: Source, which: Filter, *, after: str | None, limit: int = PAGE) -> Listed:
     """A page of parked messages, the earliest due first.
 
     Raises:
+        InvalidDelay
         ConfigurationError: ``after`` is no cursor.
         NoStore, StoreMissing, StoreUnavailable
     """
-    listing = Listing(
-        after=None if after is None else parse_cursor(after),
-        due_from_ms=due_from_ms,
-        due_before_ms=due_before_ms,
-    )
+    start_ms, end_ms = which.bounds_ms
+    cursor = parse_cursor(after) if after else None
+    listing = Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
 
-    def read(place: ParkingPlace) -> tuple[list[ParkedView], bool]:
-        messages = [_parked(message) for message in listing.read(place, limit)]
-        return messages, len(messages) == limit and listing.has_more(place)
+    def read(place: ParkingPlace) -> Listed:
+        rows: list[StoredMessage] = []
+        most = MOST_SEARCHED if which.searches else limit
+        for message in _in_time(listing.read(place, most), source.clock):
+            body = text_of(message.body)
+            if which.matches(text_of(message.message_id), body, message.attributes):
+                rows.append(message)
+            if len(rows) == limit:
+                break
+        more = (which.searches or len(rows) == limit) and listing.has_more(place)
+        return Listed(rows, text_of(listing.cursor) if more else None, listing.listed)
 
-    source.store_sample.start()
-    messages, more = source.of_store(read).get()
-    status = source.store_sample.get().value
-    return ParkedPage(
-        endpoint=source.name,
-        messages=messages,
-        total=None if status is None else status.parked,
-        next=text_of(listing.cursor) if more else None,
-    )
+    return source.of_store(read)
 
 
-def _parked(message: StoredMessage) -> ParkedView:
-    return ParkedView(
-        id=text_of(message.message_id),
-        due=instant(message.due_ms),
-        due_ms=message.due_ms,
-        bytes=len(message.body),
-        failures=message.failures,
-        unreadable=None if message.unreadable is None else text_of(message.unreadable),
-    )
+def _in_time(messages: Iterator[StoredMessage], clock: Clock) -> Iterator[StoredMessage]:
+    until = clock.monotonic() + SEARCH_SECONDS
+    for message in messages:
+        yield message
+        if clock.monotonic() > until:
+            return
 
 
-def found(source: Source, message_id: str, ledger: LedgerFile | None) -> MessageView:
-    """All that is known of a message; what could not be asked is in ``trouble``."""
-    view = MessageView(
-        endpoint=source.name,
-        id=text_of(message_id),
-        state="nothing is known of it",
-        where="unknown",
-    )
-    if source.on_sqs:
-        source.queues_sample.start()
-    stored, trouble = _in_store(source, message_id)
-    if trouble is not None:
-        view.trouble.append(f"Store: {trouble}")
-    history, trouble = told(
-        lambda: History() if ledger is None else ledger.history(source.name, message_id)
-    )
-    if trouble is not None:
-        view.trouble.append(f"Ledger: {trouble}")
-    if history is not None:
-        _put_history(view, history)
-    rejection = _in_error_queue(source, message_id, view)
-    if rejection is not None:
-        _put_rejection(view, rejection)
+@dataclass(slots=True)
+class Found:
+    """All that is known of a message; what could not be asked is in ``trouble``.
+
+    Args:
+        state: where it is now, in words.
+        where: the same, in one: store, error queue, elsewhere, arrived, cancelled or unknown.
+    """
+
+    id: str
+    state: str = "nothing is known of it"
+    where: str = "unknown"
+    due_ms: int | None = None
+    destination: str | None = None
+    group_id: str | None = None
+    failures: int = 0
+    problem: str | None = None
+    body: str | None = None
+    body_bytes: int = 0
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    sent: Event | None = None
+    parked_ms: int | None = None
+    released: Event | None = None
+    arrived: Event | None = None
+    history: History = field(default_factory=History)
+    trouble: list[str] = field(default_factory=list)
+
+    def put(self, body: str, size: int, attributes: Mapping[str, Attribute]) -> None:
+        """Add what is in it."""
+        self.body, self.body_bytes, self.attributes = text_of(body), size, attributes
+
+
+def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
+    """Look for a message in the store, the ledger and the error queue as it was last looked at."""
+    view = Found(text_of(message_id))
+    stored: StoredMessage | None = None
+    try:
+        stored = source.of_store(lambda place: place.find(message_id))
+    except NoStore:
+        pass
+    except SqsDelayError as error:
+        view.trouble.append(f"Store: {error}")
+    try:
+        if ledger is not None:
+            _put_history(view, ledger.history(source.name, message_id))
+    except SqsDelayError as error:
+        view.trouble.append(f"Ledger: {error}")
+    rejections = source.errors_sample.known()
+    for each in rejections.value or ():
+        if each.message_id == message_id:
+            _put_rejection(view, each)
+    if source.on_sqs and rejections.at_ms is None:
+        status = source.queues_sample.get().value
+        if status is not None and status.errors:
+            view.trouble.append("Error queue: nobody has looked at its messages yet; see Errors")
     if stored is not None:
-        _put_stored(view, stored)
+        view.where, view.state = "store", "waits in the store"
+        view.due_ms, view.failures = stored.due_ms, stored.failures
+        view.destination, view.group_id = stored.destination, stored.group_id
+        view.problem = stored.unreadable
+        view.put(text_of(stored.body), len(stored.body), stored.attributes)
     return view
 
 
-def _in_store(source: Source, message_id: str) -> tuple[StoredMessage | None, str | None]:
-    try:
-        return source.of_store(lambda place: place.find(message_id)).get(), None
-    except NoStore:
-        return None, None
-    except SqsDelayError as error:
-        return None, str(error)
-
-
-def _in_error_queue(source: Source, message_id: str, view: MessageView) -> Rejection | None:
-    if not source.on_sqs:
-        return None
-    status = source.queues_sample.get()
-    if status.value is None or not status.value.errors:
-        if status.trouble:
-            view.trouble.append(f"SQS: {status.trouble}")
-        return None
-    sample = source.errors_sample.known()
-    if sample.trouble:
-        view.trouble.append(f"Error queue: {sample.trouble}")
-    elif sample.at_ms is None:
-        view.trouble.append("Error queue: nobody has looked at its messages yet; see Errors")
-    return next((r for r in sample.value or () if r.message_id == message_id), None)
-
-
-def _put_stored(view: MessageView, stored: StoredMessage) -> None:
-    view.where, view.state = "store", "waits in the store"
-    view.due, view.due_ms = instant(stored.due_ms), stored.due_ms
-    view.destination = text_of(stored.destination)
-    _put_body(view, text_of(stored.body), len(stored.body))
-    view.attributes = attributes_of(stored.attributes)
-    view.group_id = None if stored.group_id is None else text_of(stored.group_id)
-    view.failures = stored.failures
-    if stored.unreadable is not None:
-        view.unreadable = text_of(stored.unreadable)
-
-
-def _put_rejection(view: MessageView, rejection: Rejection) -> None:
+def _put_rejection(view: Found, rejection: Rejection) -> None:
     view.where, view.state = "error queue", "could not be delivered; it is in the error queue"
-    view.reason = None if rejection.reason is None else text_of(rejection.reason)
+    view.problem = None if rejection.reason is None else text_of(rejection.reason)
     if not isinstance(rejection.due, Reject):
-        view.due, view.due_ms = instant(rejection.due), rejection.due
+        view.due_ms = rejection.due
     original = rejection.original
-    _put_body(view, text_of(original.body), size_of(original.body, {}))
-    view.attributes = attributes_of(original.attributes)
-
-
-def _put_body(view: MessageView, body: str, size: int) -> None:
-    view.body, view.body_cut = body[:BODY_SHOWN], len(body) > BODY_SHOWN
-    view.body_bytes = size
+    view.put(original.body, size_of(original.body, {}), original.attributes)
 
 
 _STATES: Final[dict[EventKind, str]] = {
@@ -174,126 +262,119 @@ _STATES: Final[dict[EventKind, str]] = {
 }
 
 
-def _put_history(view: MessageView, history: History) -> None:
-    events = history.events
-    view.history = [event_of(event) for event in events]
-    view.history_left_out = history.left_out
+def _put_history(view: Found, history: History) -> None:
+    view.history = history
     if not history.whole:
         view.trouble.append("Ledger: only its last part was searched")
+    events = history.events
     if not events:
         return
-    kinds = {event.kind: event for event in events}
-    last = events[-1]
-    view.state = _STATES[last.kind]
-    view.where = "elsewhere"
-    if EventKind.CANCELLED in kinds:
+
+    def first(*kinds: EventKind) -> Event | None:
+        return next((event for event in events if event.kind in kinds), None)
+
+    view.state, view.where = _STATES[events[-1].kind], "elsewhere"
+    if first(EventKind.CANCELLED):
         view.where = "cancelled"
-    arrived = _first(events, EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVED)
-    if arrived is not None:
+    view.arrived = first(EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVED)
+    if view.arrived:
         view.where = "arrived"
-        view.delivered, view.late_ms = instant(arrived.at_ms), arrived.late_ms
-    dues = [event.due_ms for event in events if event.due_ms is not None]
-    if dues:
-        view.due, view.due_ms = instant(dues[-1]), dues[-1]
-    sent = _first(events, EventKind.SENT)
-    if sent is not None:
-        view.sent, view.route = instant(sent.at_ms), sent.route
-        view.parked = instant(sent.at_ms) if sent.route is Route.STORE else None
-    parked, released = _first(events, EventKind.PARKED), _first(events, EventKind.RELEASED)
-    view.parked = view.parked or (None if parked is None else instant(parked.at_ms))
-    view.released = None if released is None else instant(released.at_ms)
-    view.hops = history.hops
+    view.due_ms = next((e.due_ms for e in reversed(events) if e.due_ms is not None), None)
+    view.sent, view.released = first(EventKind.SENT), first(EventKind.RELEASED)
+    at_once = view.sent if view.sent and view.sent.route is Route.STORE else None
+    parked = at_once or first(EventKind.PARKED)
+    view.parked_ms = None if parked is None else parked.at_ms
 
 
-def _first(events: Sequence[Event], *kinds: EventKind) -> Event | None:
-    return next((event for event in events if event.kind in kinds), None)
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A message to change. With ``due_ms``, as it was seen: if it was moved since, nothing is done."""
+
+    id: str
+    due_ms: int | None
 
 
-def cancelled(source: Source, chosen: Sequence[ChosenMessage]) -> Callable[[], Generator[Outcome]]:
-    """Cancel messages, one by one."""
-
-    def change(message: ChosenMessage) -> Outcome:
-        answer = source.schedule().cancel(message.id, now_ms=source.latest_ms())
-        return _outcome(message.id, answer, "cancelled", "cancels")
-
-    return lambda: _each(source, chosen, change)
+_TOO_LATE: Final = "too late: it is being released at this moment, and will arrive"
+_ELSEWHERE: Final = (
+    "it is not in the store. If it is in the delay queue, the delay consumer {does} it at its next hop; "
+    "if it was released, cancelled or never sent, nothing happens"
+)
 
 
-def moved(
-    source: Source, chosen: Sequence[ChosenMessage], due_ms: int
+def changed(
+    source: Source, action: str, chosen: Sequence[Chosen], due_ms: int | None
 ) -> Callable[[], Generator[Outcome]]:
-    """Give messages another due time, one by one.
+    """Cancel, release or reschedule messages.
+
+    Args:
+        due_ms: when they are to be due, to reschedule them.
 
     Raises:
         InvalidDelay: beyond what the endpoint takes.
     """
-    problem = too_far(due_ms, source.latest_ms(), source.settings.max_delay_seconds)
+    now_ms = source.latest_ms()
+    problem = too_far(due_ms or 0, now_ms, source.settings.max_delay_seconds)
     if problem is not None:
         raise InvalidDelay(problem)
 
-    def change(message: ChosenMessage) -> Outcome:
-        answer = source.schedule().reschedule(message.id, due_ms, now_ms=source.latest_ms())
-        return _outcome(message.id, answer, f"moved to {instant(due_ms)}", "moves")
-
-    return lambda: _each(source, chosen, change)
-
-
-def released(source: Source, chosen: Sequence[ChosenMessage]) -> Callable[[], Generator[Outcome]]:
-    """Make messages due now, one by one; who releases them does the rest."""
-
-    def change(message: ChosenMessage) -> Outcome:
-        now_ms = source.latest_ms()
-        if source.place().find(message.id) is None:
+    def change(place: ParkingPlace, message: Chosen) -> Outcome:
+        kept = place.find(message.id)
+        if kept is None and action == "release":
             text = "not done: it is not in the store; it was released or cancelled meanwhile"
-            return Outcome(message_id=message.id, result=Result.NOT_DONE, text=text)
-        answer = source.schedule().reschedule(message.id, now_ms, now_ms=now_ms)
-        return _outcome(message.id, answer, "due now: the dispatcher sends it next", "releases")
+            return Outcome(message.id, Result.NOT_DONE, text)
+        if kept is not None and message.due_ms not in (None, kept.due_ms):
+            moved = f"it was moved meanwhile, and is due at {instant(kept.due_ms)}; look again"
+            return Outcome(message.id, Result.NOT_DONE, f"not done: {moved}")
+        schedule = Schedule(place, endpoint=source.name, ledger=source.ledger)
+        if action == "cancel":
+            answer = schedule.cancel(message.id, now_ms=now_ms)
+            return _outcome(message.id, answer, "cancelled", "cancels")
+        if action == "release":
+            answer = schedule.reschedule(message.id, now_ms, now_ms=now_ms)
+            return _outcome(message.id, answer, "due now: the dispatcher sends it next", "releases")
+        answer = schedule.reschedule(message.id, due_ms or 0, now_ms=now_ms)
+        return _outcome(message.id, answer, f"moved to {instant(due_ms or 0)}", "moves")
 
-    return lambda: _each(source, chosen, change)
-
-
-def _each(
-    source: Source,
-    chosen: Sequence[ChosenMessage],
-    change: Callable[[ChosenMessage], Outcome],
-) -> Generator[Outcome]:
-    lost = 0
-    for message in chosen:
+    def attempt(message: Chosen) -> Outcome | StoreUnavailable:
         try:
-            outcome = _as_seen(source, message) or change(message)
+            return source.of_store(lambda place: change(place, message))
         except StoreUnavailable as error:
-            lost += 1
-            text = f"perhaps not done, look again: {error}"
-            yield Outcome(message_id=message.id, result=Result.NOT_DONE, text=text)
-            if lost == MOST_LOST:
-                # One that hangs would take many seconds for each of the others.
-                raise
+            return error
         except SqsDelayError as error:
-            text = f"not done: {error}"
-            yield Outcome(message_id=message.id, result=Result.NOT_DONE, text=text)
-        else:
-            lost = 0
-            yield outcome
+            return Outcome(message.id, Result.NOT_DONE, f"not done: {error}")
 
+    def run() -> Generator[Outcome]:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for start in range(0, len(chosen), AT_ONCE):
+                some = chosen[start : start + AT_ONCE]
+                answers = list(pool.map(attempt, some))
+                lost = [each for each in answers if isinstance(each, StoreUnavailable)]
+                for message, answer in zip(some, answers, strict=True):
+                    if isinstance(answer, Outcome):
+                        yield answer
+                        continue
+                    text = f"perhaps not done, look again: {answer}"
+                    yield Outcome(message.id, Result.NOT_DONE, text)
+                if len(lost) == AT_ONCE:
+                    # One that hangs would take many seconds for each of the others.
+                    raise lost[0]
 
-def _as_seen(source: Source, message: ChosenMessage) -> Outcome | None:
-    """Why a message is not changed: somebody else has moved it since it was looked at."""
-    if message.due_ms is None:
-        return None
-    now = source.place().find(message.id)
-    if now is None or now.due_ms == message.due_ms:
-        return None
-    return Outcome(
-        message_id=message.id,
-        result=Result.NOT_DONE,
-        text=f"not done: it was moved meanwhile, and is due at {instant(now.due_ms)}; look again",
-    )
+    return run
 
 
 def _outcome(message_id: str, change: Change, done: str, does: str) -> Outcome:
     if change is Change.DONE:
-        return Outcome(message_id=message_id, result=Result.DONE, text=done)
+        return Outcome(message_id, Result.DONE, done)
     if change is Change.RELEASED:
-        return Outcome(message_id=message_id, result=Result.NOT_DONE, text=_TOO_LATE)
-    text = _ELSEWHERE.format(does=does)
-    return Outcome(message_id=message_id, result=Result.REQUESTED, text=text)
+        return Outcome(message_id, Result.NOT_DONE, _TOO_LATE)
+    return Outcome(message_id, Result.REQUESTED, _ELSEWHERE.format(does=does))
+
+
+def matching(source: Source, which: Filter) -> tuple[list[StoredMessage], bool]:
+    """All parked messages that a filter means, `MOST_CHANGED` at most; and whether that is all.
+
+    Raises:
+        InvalidDelay, NoStore, StoreMissing, StoreUnavailable
+    """
+    some = listed(source, which, after=None, limit=MOST_CHANGED)
+    return some.rows, some.next is None

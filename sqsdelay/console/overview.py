@@ -1,384 +1,290 @@
-"""How the endpoints are: numbers, what they mean, and what to do."""
+"""How an endpoint is: its numbers with their age, what they mean, and what to do."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
 
-from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.rendering import event_of
-from sqsdelay.console.sampling import Sampled
-from sqsdelay.console.schemas import (
-    BarView,
-    ConditionView,
-    EndpointView,
-    EventView,
-    LatenessView,
-    OutlookView,
-    OverviewView,
-    QueueView,
-    Span,
-    WorkerView,
-)
-from sqsdelay.console.source import Source, told
-from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import Delay
-from sqsdelay.core.readable import age, instant
+from sqsdelay.console.ledger_file import Lateness
+from sqsdelay.console.sampling import GONE_SECONDS, Sample, Sampled
+from sqsdelay.console.services import Services
+from sqsdelay.console.source import BrokerStatus, Source
+from sqsdelay.core.delay import due_at_ms, utc
+from sqsdelay.core.readable import age, instant, one_line
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger.events import Event
 from sqsdelay.ledger.events import Source as Recorder
-from sqsdelay.limits import ERROR_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.operating.status import (
     NOBODY,
     OVERDUE_MARGIN_SECONDS,
     EndpointStatus,
+    Outlook,
     Role,
     StoreStatus,
     overdue_remedy,
 )
 from sqsdelay.ports.stores import DelayedMessageStore
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from sqsdelay.rabbitmq import RabbitMqSendResult
-
-
-FRESH_SECONDS: Final = 3.0
-CONNECT_SECONDS: Final = 5.0
-
-
-class Broker:
-    """Counts the queues of the delay infrastructure and of endpoints, and sends through it.
-
-    Args:
-        url: of the broker.
-        prefix: of the infrastructure; None is sqsdelay's own.
-        endpoints: the queues to count.
-
-    Raises:
-        MissingExtra: pika is not installed.
-        ConfigurationError: no URL of a broker.
-    """
-
-    def __init__(self, url: str, prefix: str | None, endpoints: Sequence[str]) -> None:
-        from sqsdelay.rabbitmq.connection import parameters
-        from sqsdelay.rabbitmq.topology import Topology
-
-        self._url = url
-        self._given = parameters(url)
-        self._topology = Topology() if prefix is None else Topology(prefix)
-        self._endpoints = endpoints
-        self._sample = Sampled(self._ask, fresh_seconds=FRESH_SECONDS)
-
-    def start(self) -> None:
-        """Ask, and do not wait."""
-        self._sample.start()
-
-    def put_queues(self, view: EndpointView) -> int | None:
-        """Add what is known of an endpoint's queues; returns when it was asked for."""
-        sample = self._sample.get()
-        if sample.trouble:
-            view.trouble.append(f"RabbitMQ: {sample.trouble}")
-        counts = sample.value
-        if counts is None:
-            return None
-        levels = [queue.name for queue in self._topology.queues()]
-        undeliverable = self._topology.undeliverable
-        view.pending = sum(counts.get(name, 0) for name in levels if name != undeliverable)
-        view.errors = counts.get(view.endpoint + ERROR_QUEUE_SUFFIX)
-        shown = (
-            ("delay levels, of all endpoints", f"{self._topology.prefix} levels", view.pending),
-            ("undeliverable, of all endpoints", undeliverable, counts.get(undeliverable)),
-            ("destination", view.endpoint, counts.get(view.endpoint)),
-            ("error queue", view.endpoint + ERROR_QUEUE_SUFFIX, view.errors),
-        )
-        view.queues = [
-            QueueView(name=name, role=role, visible=count)
-            for role, name, count in shown
-            if count is not None
-        ]
-        if view.endpoint not in counts:
-            view.trouble.append(f"RabbitMQ: queue {view.endpoint} does not exist")
-        if counts.get(undeliverable):
-            view.trouble.append(
-                f"RabbitMQ: {counts[undeliverable]:,} messages were due while no queue was bound for "
-                "them; sqsdelay rabbitmq bind ENDPOINT sends them on"
-            )
-        return sample.at_ms
-
-    def send(
-        self,
-        endpoint: str,
-        body: str,
-        *,
-        delay: Delay | None,
-        due_at: datetime | None,
-        headers: Mapping[str, str],
-        message_id: str | None,
-    ) -> RabbitMqSendResult:
-        """Send a message through the delay levels.
-
-        Raises:
-            SqsDelayError: as `RabbitMqSender.send`.
-        """
-        from sqsdelay.rabbitmq import RabbitMqSender
-
-        with RabbitMqSender(
-            self._url, prefix=self._topology.prefix, connect_seconds=CONNECT_SECONDS
-        ) as sender:
-            return sender.send(
-                endpoint,
-                body,
-                delay=delay,
-                due_at=due_at,
-                headers=dict(headers),
-                message_id=message_id,
-            )
-
-    def _ask(self) -> dict[str, int]:
-        from sqsdelay.rabbitmq.management import depths, ready
-
-        own = [name for each in self._endpoints for name in (each, each + ERROR_QUEUE_SUFFIX)]
-        return ready(self._given, self._topology) | depths(self._given, own)
-
-
 RECENT: Final = 12
-LATELY_SECONDS: Final = 120
-"""Within which a worker that records something counts as seen."""
+LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SECONDS}
+"""Within which a worker that records something is at work: a long poll, a run of the deployed one."""
 UNSERVED_SECONDS: Final = 30
 """How long messages may be receivable while nobody receives: a Lambda poller takes up to 20 s."""
 
+HOURS: Final = 24
+DAYS: Final = 30
+MONTHS: Final = 12
 
-class Overview:
-    """Looks at all endpoints.
 
-    Args:
-        sources: the endpoints.
-        ledger: what was recorded; None where nothing is.
-        broker: their RabbitMQ; None where they are on SQS.
-        clock: tells what is late.
-    """
+class Span(StrEnum):
+    """How far ahead to look."""
 
-    def __init__(
-        self,
-        sources: Sequence[Source],
-        *,
-        ledger: LedgerFile | None,
-        broker: Broker | None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._sources = sources
-        self._ledger = ledger
-        self._broker = broker
-        self._clock = clock or SystemClock()
-        self._unserved_since: dict[str, float] = {}
+    HOURS = "hours"
+    DAYS = "days"
+    MONTHS = "months"
 
-    def all(self) -> OverviewView:
-        """Every endpoint."""
-        for source in self._sources:
-            source.store_sample.start()
-            if source.on_sqs:
-                source.queues_sample.start()
-        if self._broker is not None:
-            self._broker.start()
-        endpoints = [self.of(source) for source in self._sources]
-        recent, trouble = told(self._recent)
-        return OverviewView(
-            endpoints=endpoints, recent=recent or [], trouble=[trouble] if trouble else []
+
+def edges_of(span: Span, now_ms: int) -> list[int]:
+    """1970, now, and the ends of the hours, days or months ahead in UTC: what is overdue comes first."""
+    now = utc(now_ms)
+    if span is Span.HOURS:
+        hour = now.replace(minute=0, second=0, microsecond=0)
+        ends = [hour + timedelta(hours=n + 1) for n in range(HOURS)]
+    elif span is Span.DAYS:
+        day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        ends = [day + timedelta(days=n + 1) for n in range(DAYS)]
+    else:
+        ends = [_month(now, n + 1) for n in range(MONTHS)]
+    return [0, now_ms, *(due_at_ms(end) for end in ends)]
+
+
+def _month(now: datetime, ahead: int) -> datetime:
+    """The first of the month so many months ahead."""
+    months = now.year * 12 + now.month - 1 + ahead
+    return now.replace(
+        year=months // 12, month=months % 12 + 1, day=1, hour=0, minute=0, second=0, microsecond=0
+    )
+
+
+def outlook_of(source: Source, span: Span) -> Sampled[Outlook]:
+    """How many parked messages become due in each hour, day or month ahead."""
+    return source.outlook(span, lambda now_ms: edges_of(span, now_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Whether a worker seems to do its work, and what that is concluded from."""
+
+    name: str
+    state: str
+    text: str
+    seen_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something an alarm would ring for, in words, and what to do."""
+
+    alarm: str
+    text: str
+    remedy: str
+    page: str | None = None
+
+
+@dataclass(slots=True)
+class State:
+    """An endpoint's state. Each number has the age of the sample it is from."""
+
+    name: str
+    broker: str
+    store_kind: str | None
+    queues: Sample[Any]
+    store: Sample[StoreStatus]
+    ages: Sample[Mapping[Any, int]]
+    outlook: Sample[Outlook]
+    lateness: Lateness | None = None
+    workers: list[Worker] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+
+
+def troubles(services: Services) -> list[str]:
+    """What is down or does not answer, as far as it was asked, in its own words: above every page."""
+    found = []
+    for source in services.sources.values():
+        broker = "SQS" if source.on_sqs else "RabbitMQ"
+        queues = source.queues_sample.known()
+        asked: Sequence[tuple[str, str | None]] = (
+            ("Store", source.store_sample.known().trouble),
+            (broker, queues.trouble),
+            ("Error queue", source.errors_sample.known().trouble),
+            ("Ages of the oldest messages", source.ages().trouble),
         )
-
-    def of(self, source: Source) -> EndpointView:
-        """One endpoint."""
-        view = EndpointView(
-            endpoint=source.name, broker="sqs" if source.on_sqs else "rabbitmq", store=None
-        )
-        asked: list[int | None] = []
-        status = None
-        if source.on_sqs:
-            sample = source.queues_sample.get()
-            status = sample.value
-            asked.append(sample.at_ms)
-            if sample.trouble:
-                view.trouble.append(f"SQS: {sample.trouble}")
-            if source.ages_trouble:
-                view.trouble.append(f"Ages of the oldest messages: {source.ages_trouble}")
-            self._put_queues(view, status)
-        elif self._broker is not None:
-            asked.append(self._broker.put_queues(view))
-        stored = source.store_sample.get()
-        asked.append(stored.at_ms)
-        if stored.trouble:
-            view.trouble.append(f"Store: {stored.trouble}")
-        url = source.store_url
-        view.store = None if url is None else url.partition(":")[0]
-        parked = stored.value
-        if parked is not None:
-            view.parked = parked.parked
-            view.next_due = None if parked.next_due_ms is None else instant(parked.next_due_ms)
-            view.overdue_seconds = parked.late_ms // 1000
-        late, trouble = told(lambda: self._lateness(source))
-        view.lateness = late
-        if trouble:
-            view.trouble.append(f"Ledger: {trouble}")
-        view.workers = self._workers(source, status, parked)
-        view.conditions = _conditions(source, view, status, parked)
-        known = [each for each in asked if each is not None]
-        view.as_of = instant(min(known)) if known else None
-        return view
-
-    def outlook(self, source: Source, span: Span) -> OutlookView:
-        """What becomes due of one endpoint."""
-        sample = source.outlooks[span].get()
-        view = OutlookView(endpoint=source.name, span=span, bars=[], trouble=sample.trouble)
-        found = sample.value
-        if found is None:
-            return view
-        edges = found.edges_ms
-        view.bars = [
-            BarView(start=instant(start), end=instant(end), count=count, overdue=start == 0)
-            for start, end, count in zip(edges, edges[1:], found.counts, strict=False)
-        ]
-        if found.complete_until_ms is not None:
-            view.complete_until = instant(found.complete_until_ms)
-        return view
-
-    def _recent(self) -> list[EventView]:
-        if self._ledger is None:
-            return []
-        return [event_of(e) for e in self._ledger.recent([s.name for s in self._sources], RECENT)]
-
-    def _lateness(self, source: Source) -> LatenessView | None:
-        found = None if self._ledger is None else self._ledger.lateness(source.name)
-        if found is None:
-            return None
-        return LatenessView(
-            messages=found.messages,
-            median_ms=found.median_ms,
-            p99_ms=found.p99_ms,
-            worst_ms=found.worst_ms,
-        )
-
-    @staticmethod
-    def _put_queues(view: EndpointView, status: EndpointStatus | None) -> None:
-        if status is None:
-            return
-        view.pending, view.in_flight = status.pending, status.in_flight
-        view.errors, view.oldest_seconds = status.errors, status.oldest_seconds
-        view.queues = [
-            QueueView(
-                name=queue.name,
-                role=queue.role,
-                visible=queue.visible,
-                in_flight=queue.in_flight,
-                delayed=queue.delayed,
-                oldest_seconds=queue.oldest_seconds,
-            )
-            for queue in status.queues
-        ]
-
-    def _workers(
-        self, source: Source, status: EndpointStatus | None, parked: StoreStatus | None
-    ) -> list[WorkerView]:
-        workers = []
-        if source.on_sqs:
-            workers.append(self._consumer(source, status))
-        released = told(source.place)[0] if parked is not None else None
-        if isinstance(released, DelayedMessageStore):
-            workers.append(self._dispatcher(source, parked))
-        return workers
-
-    def _consumer(self, source: Source, status: EndpointStatus | None) -> WorkerView:
-        seen = self._seen(source, Recorder.CONSUMER)
-        view = WorkerView(name="delay consumer", state="unknown", text="", last_seen=_at(seen))
-        if status is None:
-            view.text = "its queues cannot be read"
-            return view
-        waiting = sum(q.visible for q in status.queues if q.role in (Role.DELAY, Role.DUE))
-        if not waiting or status.in_flight:
-            self._unserved_since.pop(source.name, None)
-        now = self._clock.monotonic()
-        unserved = now - self._unserved_since.setdefault(source.name, now) if waiting else 0.0
-        if status.in_flight:
-            view.state, view.text = "working", f"has {status.in_flight:,} messages in hand"
-        elif self._lately(seen):
-            view.state, view.text = "working", "recorded something just now"
-        elif unserved > UNSERVED_SECONDS:
-            view.state = "not seen"
-            view.text = (
-                f"{waiting:,} messages can be received, and none has been for {unserved:.0f} s"
-            )
-        else:
-            view.state, view.text = "idle", "no message waits for it"
-            if waiting:
-                view.text = f"{waiting:,} messages can be received"
-        return view
-
-    def _dispatcher(self, source: Source, parked: StoreStatus | None) -> WorkerView:
-        seen = self._seen(source, Recorder.DISPATCHER)
-        view = WorkerView(
-            name="dispatcher", state="idle", text="nothing is due", last_seen=_at(seen)
-        )
-        if parked is None:
-            view.state, view.text = "unknown", "its store cannot be read"
-        elif parked.overdue:
-            view.state = "not seen"
-            view.text = f"the earliest message is {age(parked.late_ms // 1000)} overdue"
-        elif self._lately(seen):
-            view.state, view.text = "working", "recorded something just now"
-        elif parked.late_ms:
-            view.text = "a message has just become due"
-        return view
-
-    def _seen(self, source: Source, recorder: Recorder) -> int | None:
-        ledger = self._ledger
-        if ledger is None:
-            return None
-        return told(lambda: ledger.last_seen_ms(source.name, recorder))[0]
-
-    def _lately(self, seen_ms: int | None) -> bool:
-        return seen_ms is not None and self._clock.now_ms() - seen_ms < LATELY_SECONDS * 1000
+        told = [(what, trouble) for what, trouble in asked if trouble]
+        if isinstance(queues.value, BrokerStatus):
+            told += [(broker, fault) for fault in queues.value.faults]
+        found += [f"{what}, {source.name}: {trouble}" for what, trouble in told]
+    try:
+        if services.ledger is not None:
+            services.ledger.tail()
+    except SqsDelayError as error:
+        found.append(f"Ledger: {one_line(error)}")
+    return found
 
 
-def _at(epoch_ms: int | None) -> str | None:
-    return None if epoch_ms is None else instant(epoch_ms)
+def states_of(services: Services, span: Span) -> list[State]:
+    """Every endpoint; all are asked at once."""
+    sources = services.sources.values()
+    for source in sources:
+        source.start()
+        outlook_of(source, span).start()
+    return [_state_of(services, source, span) for source in sources]
+
+
+def recent(services: Services) -> list[Event]:
+    """What happened last, by the ledger."""
+    try:
+        ledger = services.ledger
+        return [] if ledger is None else ledger.recent(services.sources, RECENT)
+    except SqsDelayError:
+        return []  # `troubles` says why.
+
+
+def _state_of(services: Services, source: Source, span: Span) -> State:
+    queues, store = source.queues_sample.get(), source.store_sample.get()
+    url = source.store_url
+    state = State(
+        name=source.name,
+        broker="SQS" if source.on_sqs else "RabbitMQ",
+        store_kind=None if url is None else url.partition(":")[0],
+        queues=queues,
+        store=store,
+        ages=source.ages(),
+        outlook=outlook_of(source, span).get(),
+    )
+    seen: dict[Recorder, int | None] = {}
+    try:
+        if services.ledger is not None:
+            state.lateness = services.ledger.lateness(source.name)
+            seen = {
+                each: services.ledger.last_seen_ms(source.name, each) for each in LATELY_SECONDS
+            }
+    except SqsDelayError:
+        pass  # `troubles` says why.
+    if source.on_sqs:
+        state.workers.append(_consumer(source, queues, seen.get(Recorder.CONSUMER)))
+    if store.value is not None and isinstance(source.place(), DelayedMessageStore):
+        state.workers.append(_dispatcher(source, store, seen.get(Recorder.DISPATCHER)))
+    now_ms = source.clock.now_ms()
+    state.conditions = _conditions(
+        source,
+        None if queues.age_seconds(now_ms) > GONE_SECONDS else queues.value,
+        None if store.age_seconds(now_ms) > GONE_SECONDS else store.value,
+    )
+    return state
+
+
+def _unknown(sample: Sample[Any]) -> str:
+    since = "" if sample.at_ms is None else f" since {utc(sample.at_ms):%H:%M:%S}"
+    return f"unknown{since}"
+
+
+def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
+    if seen_ms is None:
+        return False
+    return source.clock.now_ms() - seen_ms <= LATELY_SECONDS[recorder] * 1000
+
+
+def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> Worker:
+    def worker(state: str, text: str) -> Worker:
+        return Worker("delay consumer", state, text, seen_ms)
+
+    status: EndpointStatus | None = sample.value
+    if status is None or not sample.tells(source.clock.now_ms()):
+        source.unserved_since = None
+        return worker(_unknown(sample), "its queues cannot be read")
+    waiting = sum(q.visible for q in status.queues if q.role in (Role.DELAY, Role.DUE))
+    now = source.clock.monotonic()
+    if not waiting or status.in_flight:
+        source.unserved_since = None
+    elif source.unserved_since is None:
+        source.unserved_since = now
+    unserved = 0.0 if source.unserved_since is None else now - source.unserved_since
+    if status.in_flight:
+        return worker("working", f"has {status.in_flight:,} messages in hand")
+    if _lately(source, Recorder.CONSUMER, seen_ms):
+        return worker("working", "recorded something just now")
+    if unserved > UNSERVED_SECONDS:
+        text = f"{waiting:,} messages can be received, and none has been for {unserved:.0f} s"
+        return worker("not seen", text)
+    return worker(
+        "idle", f"{waiting:,} messages can be received" if waiting else "no message waits for it"
+    )
+
+
+def _dispatcher(source: Source, sample: Sample[StoreStatus], seen_ms: int | None) -> Worker:
+    def worker(state: str, text: str) -> Worker:
+        return Worker("dispatcher", state, text, seen_ms)
+
+    parked = sample.value
+    if parked is None or not sample.tells(source.clock.now_ms()):
+        return worker(_unknown(sample), "its store cannot be read")
+    if parked.overdue:
+        return worker("not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue")
+    if _lately(source, Recorder.DISPATCHER, seen_ms):
+        return worker("working", "recorded something just now")
+    return worker("idle", "a message has just become due" if parked.late_ms else "nothing is due")
 
 
 def _conditions(
-    source: Source, view: EndpointView, status: EndpointStatus | None, parked: StoreStatus | None
-) -> list[ConditionView]:
+    source: Source, status: EndpointStatus | BrokerStatus | None, parked: StoreStatus | None
+) -> list[Condition]:
     """What the deployed alarms ring for, as far as it shows from here."""
     found = []
-    if view.errors:
-        found.append(
-            ConditionView(
-                alarm="ErrorQueueNotEmpty",
-                text=f"{view.errors:,} messages could not be delivered",
-                remedy="see why, then retry or discard them",
-                page="errors" if source.on_sqs else None,
-            )
+    if status is not None and status.errors:
+        text, remedy = (
+            f"{status.errors:,} messages could not be delivered",
+            "see why, then retry or discard them",
         )
+        page = "errors" if source.on_sqs else None
+        found.append(Condition("ErrorQueueNotEmpty", text, remedy, page))
     limits = (
         ("OldestMessage", Role.DELAY, source.settings.hop_seconds),
         ("OldestDueMessage", Role.DUE, MAX_MESSAGE_TIMER_SECONDS),
     )
     for alarm, role, seconds in limits:
-        for queue in status.queues if status is not None else ():
+        for queue in () if status is None else status.queues:
             oldest = queue.oldest_seconds or 0
             if queue.role is role and oldest > seconds + OVERDUE_MARGIN_SECONDS:
-                found.append(
-                    ConditionView(
-                        alarm=alarm,
-                        text=f"a message has been in {queue.name} for {age(oldest)}: the relay is late, "
-                        "or fails on it",
-                        remedy="see the delay consumer's log; as a worker: sqsdelay consume "
-                        f"{source.name}",
-                    )
+                text = (
+                    f"a message has been in {queue.name} for {age(oldest)}: the relay is late, or fails "
+                    "on it"
                 )
+                remedy = (
+                    f"see the delay consumer's log; as a worker: sqsdelay consume {source.name}"
+                )
+                found.append(Condition(alarm, text, remedy))
     if parked is not None and parked.overdue:
-        found.append(
-            ConditionView(
-                alarm="Overdue",
-                text=f"the earliest parked message is {age(parked.late_ms // 1000)} overdue: {NOBODY}",
-                remedy=overdue_remedy(source.endpoint, source.store_url or ""),
-            )
-        )
+        text = f"the earliest parked message is {age(parked.late_ms // 1000)} overdue: {NOBODY}"
+        remedy = overdue_remedy(source.endpoint, source.store_url or "")
+        found.append(Condition("Overdue", text, remedy))
     return found
+
+
+def top_of(counts: Sequence[int]) -> int:
+    """The top of a scale for them: 1, 2 or 5 times a power of ten."""
+    number = max(counts, default=0)
+    if number <= 1:
+        return 1
+    power: int = 10 ** int(math.log10(number))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= number)
+
+
+def edge(epoch_ms: int, span: Span) -> str:
+    """Where a span begins, as short as it can be told from its neighbours."""
+    shown = instant(epoch_ms).replace("T", " ")
+    return {Span.HOURS: shown[5:16], Span.DAYS: shown[5:10], Span.MONTHS: shown[:7]}[span]

@@ -4,90 +4,26 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from fastapi import Request
-from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.templating import Jinja2Templates
 
-from sqsdelay.console.schemas import AttributeView, EventView
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import due_at_ms, utc
+from sqsdelay.console.messages import kind_of_body, preview, text_of
+from sqsdelay.console.overview import edge, top_of, troubles
+from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
+from sqsdelay.console.services import Services
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import utc
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.readable import age, instant, one_line, plain
-from sqsdelay.ledger.events import Event
-
-BODY_SHOWN: Final = 64 * 1024
-"""Characters of a body that are sent to a browser."""
-
-
-def text_of(raw: bytes | str) -> str:
-    """Text that JSON can carry: what is no UTF-8, or half a character, as ``\\xff`` and ``\\ud800``."""
-    if isinstance(raw, str):
-        raw = raw.encode("utf-8", "surrogatepass")
-    return raw.decode("utf-8", "backslashreplace")
-
-
-def pretty(text: str) -> str:
-    """JSON with indents; anything else, and JSON that would lose by it, as it is."""
-    try:
-        parsed = json.loads(text)
-        if not isinstance(parsed, dict | list):
-            return text
-        shown = json.dumps(parsed, indent=2, ensure_ascii=False)
-        # Keys that occur twice and numbers no float has would be lost in silence.
-        unchanged = _squeezed(json.dumps(parsed, ensure_ascii=False)) == _squeezed(text)
-    except (ValueError, RecursionError):
-        return text
-    return shown if unchanged else text
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
-
-
-def attributes_of(attributes: Mapping[str, Attribute]) -> list[AttributeView]:
-    """Message attributes by name."""
-    return [
-        AttributeView(
-            name=text_of(name),
-            type=text_of(value["DataType"]),
-            value=base64.b64encode(value["BinaryValue"]).decode("ascii")
-            if "BinaryValue" in value
-            else text_of(value["StringValue"]),
-        )
-        for name, value in sorted(attributes.items())
-    ]
-
-
-def event_of(event: Event) -> EventView:
-    """An event for people and programs."""
-    return EventView(
-        at=instant(event.at_ms),
-        event=event.kind,
-        endpoint=text_of(event.endpoint),
-        message_id=text_of(event.message_id),
-        source=event.source,
-        due=None if event.due_ms is None else instant(event.due_ms),
-        late_ms=event.late_ms,
-        route=event.route,
-        reason=None if event.reason is None else text_of(event.reason),
-    )
-
-
-def minute(epoch_ms: int) -> str:
-    """An instant to the second, for people."""
-    try:
-        return utc(epoch_ms).strftime("%Y-%m-%d %H:%M:%S")
-    except OverflowError:
-        return f"{epoch_ms} ms"
-
+from sqsdelay.cost import dollars
 
 UNKNOWN: Final = "\u2013"
 """A dash, for what is not known."""
@@ -114,25 +50,35 @@ def typed(text: str) -> Markup:
     return escape(text)
 
 
-def at(instant: str) -> str:
-    """An instant of the API for people, to the second, UTC."""
-    found = _parsed(instant)
-    return instant if found is None else found.strftime("%Y-%m-%d %H:%M:%S")
+def pretty(text: str) -> str:
+    """JSON with indents; anything else, and JSON that would lose by it, as it is."""
+    try:
+        parsed = json.loads(text)
+        if not isinstance(parsed, dict | list):
+            return text
+        shown = json.dumps(parsed, indent=2, ensure_ascii=False)
+        # Keys that occur twice and numbers no float has would be lost in silence.
+        unchanged = "".join(json.dumps(parsed, ensure_ascii=False).split()) == "".join(text.split())
+    except (ValueError, RecursionError):
+        return text
+    return shown if unchanged else text
 
 
-def relative(instant: str) -> str:
-    """How far away an instant is: ``in 3 d 4 h``, ``2 min ago``."""
-    found = _parsed(instant)
-    if found is None:
-        return ""
-    seconds = round((due_at_ms(found) - SystemClock().now_ms()) / 1000)
-    return f"in {age(seconds)}" if seconds >= 0 else f"{age(-seconds)} ago"
+def attribute(value: Attribute) -> str:
+    """An attribute's value; a binary one as base64."""
+    if "BinaryValue" in value:
+        return base64.b64encode(value["BinaryValue"]).decode("ascii")
+    return text_of(value["StringValue"])
 
 
-def clock(instant: str) -> str:
+def at(epoch_ms: int) -> str:
+    """An instant to the second, UTC."""
+    return instant(epoch_ms)[:19].replace("T", " ")
+
+
+def clock_time(epoch_ms: int) -> str:
     """The time of day."""
-    found = _parsed(instant)
-    return instant if found is None else found.strftime("%H:%M:%S")
+    return instant(epoch_ms)[11:19]
 
 
 def late(milliseconds: int) -> str:
@@ -155,48 +101,59 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
-def _parsed(instant: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(instant).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-@cache
-def environment() -> Environment:
-    """The templates."""
+def templates(services: Services) -> Jinja2Templates:
+    """The templates of a console; what they say of ages goes by its clock."""
     found = Environment(
-        loader=PackageLoader("sqsdelay.console"),
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=finalized,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for each in (wire, typed, at, relative, clock, late, count, size, age, pretty):
-        found.filters[each.__name__] = each
+    shared = (
+        wire, typed, pretty, attribute, at, clock_time, late, count, size, age, instant, text_of, dollars,
+        kind_of_body, preview, edge, top_of,
+    )  # fmt: skip
+    found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}
     found.filters["line"] = one_line
     found.globals["version"] = version("sqsdelay")
-    return found
+
+    def of_every_page(request: Request) -> dict[str, Any]:
+        theme = request.cookies.get("sqsdelay_theme")
+        return {
+            "visitor": request.state.visitor,
+            "csrf": request.session.get("csrf", ""),
+            "access": services.access,
+            "endpoints": list(services.sources),
+            "troubles": troubles(services) if request.url.path != "/sign-in" else [],
+            "theme": theme if theme in THEMES else "auto",
+            "path": request.url.path,
+            "has_ledger": services.ledger is not None,
+        }
+
+    return Jinja2Templates(env=found, context_processors=[of_every_page])
 
 
-def page(
-    request: Request, template: str, values: Mapping[str, Any], *, status: int = 200
-) -> HTMLResponse:
-    """A page; what every page has is added: who looks, what is shown, the form's secret."""
-    services = request.app.state.services
-    theme = request.cookies.get("sqsdelay_theme")
-    text = (
-        environment()
-        .get_template(template)
-        .render(
-            visitor=request.state.visitor,
-            access=services.access,
-            endpoints=list(services.sources),
-            on_sqs=services.broker is None,
-            theme=theme if theme in THEMES else "auto",
-            path=request.url.path,
-            **values,
-        )
-    )
-    return HTMLResponse(text, status_code=status)
+def _by_clock(clock: Clock) -> tuple[Any, ...]:
+    def relative(epoch_ms: int) -> str:
+        seconds = round((epoch_ms - clock.now_ms()) / 1000)
+        return f"in {age(seconds)}" if seconds >= 0 else f"{age(-seconds)} ago"
+
+    def gone(sample: Sample[Any]) -> bool:
+        return sample.age_seconds(clock.now_ms()) > GONE_SECONDS
+
+    def old(sample: Sample[Any]) -> str:
+        if sample.at_ms is None or sample.age_seconds(clock.now_ms()) <= OLD_SECONDS:
+            return ""
+        if gone(sample):
+            return f"unknown since {utc(sample.at_ms):%H:%M:%S}"
+        return f"{age(sample.age_seconds(clock.now_ms()))} old"
+
+    return relative, gone, old
+
+
+def page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
+    """A page; what every page has is added: who looks, what is shown, what is down."""
+    found: Jinja2Templates = request.app.state.templates
+    return found.TemplateResponse(request, template, values, status_code=status)

@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.clock import Clock
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 
@@ -22,39 +22,17 @@ fails; a page shows what is known meanwhile."""
 MOST_UNANSWERED: Final = 8
 """Questions that may wait for an answer at a time: as many as a PostgreSQL store has connections."""
 
+COST_SHARE: Final = 5
+"""An answer is kept for so many times what it took: a slow store is asked a fifth of the time."""
 
-class Answer(Generic[T]):
-    """An answer that is waited for."""
+MOST_KEPT_SECONDS: Final = 60.0
+"""No answer is kept longer because it was slow."""
 
-    def __init__(self, what: str, error: type[SqsDelayError]) -> None:
-        self._what = what
-        self._error = error
-        self._began = time.monotonic()
-        self._future: Future[T] = Future()
+OLD_SECONDS: Final = 10
+"""What is older says how old it is, and no worker is judged by it unless it is asked for more seldom."""
 
-    def fill(self, ask: Callable[[], T]) -> None:
-        """Get it, however long that takes."""
-        try:
-            self._future.set_result(ask())
-        except BaseException as error:
-            self._future.set_exception(error)
-
-    def get(self) -> T:
-        """The answer, or what was raised instead.
-
-        Raises:
-            SqsDelayError: there is none yet, `PATIENCE_SECONDS` after it was asked for.
-        """
-        waited = time.monotonic() - self._began
-        try:
-            return self._future.result(max(0.0, PATIENCE_SECONDS - waited))
-        except TimeoutError:
-            if self._future.done():
-                return self._future.result()
-            raise self._error(
-                f"{self._what} has not answered for {time.monotonic() - self._began:.0f} s; try again "
-                "later"
-            ) from None
+GONE_SECONDS: Final = 60
+"""What is older is no longer shown as if it were so."""
 
 
 class Patience:
@@ -70,38 +48,37 @@ class Patience:
         self._error = error
         self._free = threading.Semaphore(MOST_UNANSWERED)
 
-    def begin(self, ask: Callable[[], T]) -> Answer[T]:
-        """Ask, in a thread of its own.
+    def ask(self, ask: Callable[[], T]) -> T:
+        """Ask, in a thread of its own, and wait for the answer.
 
         Raises:
-            SqsDelayError: many have asked, and none of them was answered yet.
+            SqsDelayError: there is none within `PATIENCE_SECONDS`, many wait already, or what was
+                raised instead.
         """
+        began = time.monotonic()
         if not self._free.acquire(timeout=PATIENCE_SECONDS):
             raise self._error(
                 f"{self._what} has not answered {MOST_UNANSWERED} earlier requests; try again later"
             )
-        answer: Answer[T] = Answer(self._what, self._error)
+        answer: Future[T] = Future()
 
         def run() -> None:
             try:
-                answer.fill(ask)
+                answer.set_result(ask())
+            except BaseException as error:
+                answer.set_exception(error)
             finally:
                 self._free.release()
 
         threading.Thread(target=run, daemon=True).start()
-        return answer
-
-    def ask(self, ask: Callable[[], T]) -> T:
-        """Ask, and wait for the answer.
-
-        Raises:
-            SqsDelayError: there is none within `PATIENCE_SECONDS`, or what was raised instead.
-        """
-        return self.begin(ask).get()
-
-
-COST_SHARE: Final = 20
-"""An answer stays fresh for so many times what it took: a slow store is asked a twentieth of the time."""
+        try:
+            return answer.result(PATIENCE_SECONDS)
+        except TimeoutError:
+            if answer.done():
+                return answer.result()
+            raise self._error(
+                f"{self._what} has not answered for {time.monotonic() - began:.0f} s; try again later"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +89,22 @@ class Sample(Generic[T]):
         value: the last answer; None where there was none yet.
         at_ms: when that was asked for, epoch milliseconds.
         trouble: why it is not fresh; None where it is.
+        poll_seconds: how often it is asked for, at least.
     """
 
-    value: T | None
-    at_ms: int | None
+    value: T | None = None
+    at_ms: int | None = None
     trouble: str | None = None
+    poll_seconds: float = 0.0
+
+    def age_seconds(self, now_ms: int) -> int:
+        """How old the answer is; 0 where there is none."""
+        return 0 if self.at_ms is None else max(0, now_ms - self.at_ms) // 1000
+
+    def tells(self, now_ms: int) -> bool:
+        """Whether one can conclude from it what is so at this moment."""
+        old = self.age_seconds(now_ms) > max(OLD_SECONDS, self.poll_seconds)
+        return self.value is not None and self.trouble is None and not old
 
 
 class Sampled(Generic[T]):
@@ -134,15 +122,15 @@ class Sampled(Generic[T]):
         ask: Callable[[], T],
         *,
         fresh_seconds: float,
-        clock: Clock | None = None,
+        clock: Clock,
         patience_seconds: float | None = None,
     ) -> None:
         self._ask = ask
         self._fresh_seconds = fresh_seconds
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
-        self._sample: Sample[T] = Sample(None, None)
+        self._sample: Sample[T] = Sample(poll_seconds=fresh_seconds)
         self._good_until = float("-inf")
         self._asking: threading.Event | None = None
         self._asked_at = 0.0
@@ -175,8 +163,8 @@ class Sampled(Generic[T]):
             if self._asking is None:
                 return self._sample
             waited = self._clock.monotonic() - self._asked_at
-            trouble = f"no answer for {waited:.0f} s; still waiting"
-            return Sample(self._sample.value, self._sample.at_ms, trouble)
+            told = f"no answer for {waited:.0f} s; still waiting"
+            return replace(self._sample, trouble=told)
 
     def forget(self) -> None:
         """What is known is out of date: something was changed."""
@@ -197,12 +185,14 @@ class Sampled(Generic[T]):
             trouble = one_line(f"{type(error).__name__}: {error}")
         with self._lock:
             ended = self._clock.monotonic()
-            fresh = max(self._fresh_seconds, COST_SHARE * (ended - began))
             if trouble is None:
-                self._sample = Sample(value, at_ms)
+                self._sample = Sample(value, at_ms, None, self._fresh_seconds)
+                kept = min(MOST_KEPT_SECONDS, COST_SHARE * (ended - began))
+                # From the question on: the answer was true then.
+                good_until = began + max(self._fresh_seconds, kept)
             else:
-                self._sample = Sample(self._sample.value, self._sample.at_ms, trouble)
-                fresh = min(fresh, self._fresh_seconds)
-            self._good_until = float("-inf") if self._changed else ended + fresh
+                self._sample = replace(self._sample, trouble=trouble)
+                good_until = ended + min(self._fresh_seconds, OLD_SECONDS)
+            self._good_until = float("-inf") if self._changed else good_until
             self._asking, self._changed = None, False
         asking.set()

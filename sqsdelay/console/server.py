@@ -7,24 +7,24 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import anyio.to_thread
 import uvicorn
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
-from fastapi.staticfiles import StaticFiles
-from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sqsdelay.console import api, forms, pages, signing_in
-from sqsdelay.console.guard import Guard, Sessions
-from sqsdelay.console.rendering import page
+from sqsdelay.console.guard import Guard
+from sqsdelay.console.pages import ROUTES
+from sqsdelay.console.rendering import page, templates
 from sqsdelay.console.services import Services
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import (
@@ -32,98 +32,57 @@ from sqsdelay.errors import (
     ConfigurationError,
     InvalidEndpoint,
     InvalidSetting,
-    MessageConflict,
-    NoStore,
-    QueueMissing,
     QueueUnavailable,
     SqsDelayError,
     StoreError,
 )
 
 _STATIC: Final = Path(__file__).parent / "static"
-_ABOUT: Final = (
-    "Everything the pages show and do. A change returns a job, which may still be in progress; "
-    "GET /api/v1/jobs/{key} reports its progress."
-)
 
 
-def create_app(
-    services: Services, *, port: int, monotonic: Callable[[], float] = time.monotonic
-) -> Guard:
+def create_app(services: Services, *, port: int) -> Guard:
     """The application, guarded.
 
     Args:
         services: what it shows and does.
         port: where it listens: part of the names it may be called by.
-        monotonic: tells a session's age.
     """
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         await anyio.to_thread.run_sync(services.close)
 
-    app = FastAPI(
-        title="sqsdelay console",
-        version=version("sqsdelay"),
-        description=_ABOUT,
-        openapi_url="/api/v1/openapi.json",
-        docs_url=None,  # They would load scripts from elsewhere.
-        redoc_url=None,
+    app = Starlette(
+        routes=[*ROUTES, Mount("/static", StaticFiles(directory=_STATIC))],
+        exception_handlers={SqsDelayError: _failed, HTTPException: _refused},
         lifespan=lifespan,
     )
     app.state.services = services
-    for each in (api, pages, forms, signing_in):
-        app.include_router(each.router)
-    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
-    app.add_exception_handler(SqsDelayError, _failed)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(StarletteHTTPException, _refused)
-    guard = Guard(app, access=services.access, sessions=Sessions(), port=port, monotonic=monotonic)
-    app.state.guard = guard
+    app.state.templates = templates(services)
+    app.state.guard = Guard(
+        app, access=services.access, port=port, monotonic=services.clock.monotonic
+    )
+    guard: Guard = app.state.guard
     return guard
 
 
-def status_of(error: SqsDelayError) -> int:
-    """The HTTP status that says what kind of an error it is."""
+def _failed(request: Request, error: Exception) -> Response:
+    status = 400
     if isinstance(error, InvalidEndpoint):
-        return 404
-    if isinstance(error, NoStore | QueueMissing | MessageConflict):
-        return 409
-    if isinstance(error, StoreError | QueueUnavailable | BodyStoreUnavailable):
-        return 503
-    return 400
+        status = 404
+    elif isinstance(error, StoreError | QueueUnavailable | BodyStoreUnavailable):
+        status = 503
+    title = "This cannot be shown" if status == 404 else "This cannot be done"
+    return page(request, "problem.html", status, title=title, text=one_line(error))
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, SqsDelayError)
-    return _answer(request, status_of(error), type(error).__name__, one_line(error))
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, StarletteHTTPException)
-    kind = "NotFound" if error.status_code == 404 else type(error).__name__
-    return _answer(request, error.status_code, kind, one_line(error.detail))
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    told = "; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in error.errors())
-    return _answer(request, 400, "InvalidRequest", one_line(told))
-
-
-def _place(location: tuple[object, ...]) -> str:
-    return ".".join(str(part) for part in location if part not in ("body", "query"))
-
-
-def _answer(request: Request, status: int, kind: str, text: str) -> Response:
-    if request.url.path.startswith("/api/"):
-        return JSONResponse({"error": kind, "message": text}, status_code=status)
-    values = {
-        "title": "This cannot be shown" if status == 404 else "This cannot be done",
-        "text": text,
-    }
-    return page(request, "problem.html", values, status=status)
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    title = "This cannot be shown" if error.status_code == 404 else "This cannot be done"
+    return page(
+        request, "problem.html", error.status_code, title=title, text=one_line(error.detail)
+    )
 
 
 CLOSING_SECONDS: Final = 2
@@ -133,6 +92,9 @@ STARTING_SECONDS: Final = 10.0
 REQUEST_SECONDS: Final = 20.0
 """How long a client may take for its request, from the connection or the previous answer to its last byte."""
 
+SENDING_SECONDS: Final = 20.0
+"""How long a client may take none of an answer's next bytes before its connection ends."""
+
 MOST_OPEN: Final = 500
 """Connections at a time. A process may open 1,024 files on most machines; `ACCEPTED_AT_ONCE` come on top."""
 
@@ -140,13 +102,15 @@ ACCEPTED_AT_ONCE: Final = 256
 
 
 class Connection(H11Protocol):
-    """A client's connection, which ends where the client does not send its request in time.
+    """A client's connection, which ends where the client does not send its request, or does not take the
+    answer, in time.
 
     Where too many are open, a new one takes the place of the one that has kept its request to itself for
     the longest: whoever says nothing keeps nobody out.
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _sending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -173,6 +137,17 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._forget()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._sending = self.loop.call_later(SENDING_SECONDS, self._end)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._sending is not None:
+            self._sending.cancel()
 
     def _watch(self) -> None:
         """The time runs until the request is there, and is not begun anew by each of its bytes."""

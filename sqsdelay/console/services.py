@@ -1,33 +1,82 @@
-"""All that the pages and the API stand on: the endpoints, the ledger, the broker, the jobs."""
+"""All that the pages stand on: the endpoints, the ledger, and the changes that were made."""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
-from sqsdelay.console import failures, messages
-from sqsdelay.console.jobs import Job, Jobs, Outcome
 from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.overview import Broker, Overview
-from sqsdelay.console.rendering import text_of
-from sqsdelay.console.schemas import (
-    ChangeRequest,
-    ErrorsRequest,
-    JobView,
-    MoveRequest,
-    OutcomeView,
-    RetryRequest,
-    SendRequest,
-)
-from sqsdelay.console.sends import Sends
 from sqsdelay.console.settings import Access, ConsoleSettings
 from sqsdelay.console.source import Source
-from sqsdelay.core.delay import due_time, parse_delay, parse_due_at
+from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import InvalidDelay, InvalidEndpoint
+from sqsdelay.core.readable import one_line
+from sqsdelay.errors import ConfigurationError, InvalidEndpoint, SqsDelayError
 
-SOON_SECONDS: Final = 1.5
-"""How long an answer waits for a change to end, so that most need no second look."""
+logger = logging.getLogger("sqsdelay.console")
+
+KEPT: Final = 200
+"""Changes whose result can still be looked at."""
+
+MOST_CHANGED: Final = 1000
+"""Messages that one change is for."""
+
+DONE_SHOWN: Final = 20
+"""Messages of a change that are named although it was done to them; the others are counted."""
+
+STOP_SECONDS: Final = 3.0
+"""How long a console that is stopped waits for changes to let go of what they hold."""
+
+
+class Result(StrEnum):
+    """What became of one message."""
+
+    DONE = "done"
+    REQUESTED = "requested"
+    """Left to the delay consumer."""
+    NOT_DONE = "not-done"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one message, in words."""
+
+    message_id: str
+    result: Result
+    text: str
+
+
+@dataclass(slots=True)
+class Change:
+    """A change of one or many messages.
+
+    Args:
+        what: what it does, e.g. ``cancel``.
+        endpoint: on whose messages.
+        who: for whom.
+        request: what was asked for, to tell a repeated request from another one.
+        outcomes: what could not be done, and the first `DONE_SHOWN` that were.
+    """
+
+    what: str
+    endpoint: str
+    who: str
+    request: object
+    counts: Counter[Result] = field(default_factory=Counter)
+    outcomes: list[Outcome] = field(default_factory=list)
+    error: str | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def left_out(self) -> int:
+        """How many outcomes are counted only."""
+        return sum(self.counts.values()) - len(self.outcomes)
 
 
 class Services:
@@ -36,34 +85,33 @@ class Services:
     Args:
         settings: what it shows.
         access: who may use it.
+        clock: tells how old things are.
 
     Raises:
         InvalidEndpoint, ConfigurationError, MissingExtra
     """
 
-    def __init__(self, settings: ConsoleSettings, access: Access) -> None:
-        endpoints = [Endpoint.parse(each) for each in settings.endpoints]
+    def __init__(
+        self, settings: ConsoleSettings, access: Access, clock: Clock | None = None
+    ) -> None:
         self.settings = settings
         self.access = access
-        self.sources = {each.name: Source(each, settings) for each in endpoints}
+        self.clock = clock or SystemClock()
+        endpoints = [Endpoint.parse(each) for each in settings.endpoints]
+        self.sources = {each.name: Source(each, settings, self.clock) for each in endpoints}
         self.ledger = None if settings.ledger is None else LedgerFile(settings.ledger)
-        self.broker = (
-            None
-            if settings.rabbitmq is None
-            else Broker(settings.rabbitmq, settings.prefix, list(self.sources))
-        )
-        self.overview = Overview(
-            list(self.sources.values()), ledger=self.ledger, broker=self.broker
-        )
-        self.sends = Sends(self.broker)
-        self.jobs = Jobs()
+        self._changes: OrderedDict[str, Change] = OrderedDict()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
 
-    def source(self, endpoint: str) -> Source:
-        """The endpoint of that name.
+    def source(self, endpoint: str | None) -> Source:
+        """The endpoint of that name; the first one where none is named.
 
         Raises:
             InvalidEndpoint: none of this console's.
         """
+        if not endpoint:
+            return next(iter(self.sources.values()))
         found = self.sources.get(endpoint)
         if found is None:
             known = ", ".join(self.sources)
@@ -72,119 +120,86 @@ class Services:
             )
         return found
 
-    def cancel(self, endpoint: str, request: ChangeRequest, who: str) -> Job:
-        """Cancel parked messages."""
-        source = self.source(endpoint)
-        work = messages.cancelled(source, request.messages)
-        return self._start(source, work, "cancel", who, len(request.messages), request)
+    def change(self, key: str) -> Change | None:
+        """The change that was given that key, if it is still known."""
+        with self._lock:
+            return self._changes.get(key)
 
-    def release(self, endpoint: str, request: ChangeRequest, who: str) -> Job:
-        """Release parked messages now."""
-        source = self.source(endpoint)
-        work = messages.released(source, request.messages)
-        return self._start(source, work, "release now", who, len(request.messages), request)
-
-    def move(self, endpoint: str, request: MoveRequest, who: str) -> Job:
-        """Give parked messages another due time.
-
-        Raises:
-            InvalidDelay
-        """
-        source = self.source(endpoint)
-        due_ms = self.new_due_ms(source, request.delay, request.due_at)
-        work = messages.moved(source, request.messages, due_ms)
-        return self._start(source, work, "reschedule", who, len(request.messages), request)
-
-    def new_due_ms(self, source: Source, delay: str | None, due_at: str | None) -> int:
-        """The due time that a delay from now or a due time names, epoch milliseconds.
-
-        Raises:
-            InvalidDelay: both or none of them, or one that is none.
-        """
-        if bool(delay) == bool(due_at):
-            raise InvalidDelay("give either a delay (1d12h) or a due time (2027-01-31T09:00:00Z)")
-        due = due_time(
-            parse_delay(delay) if delay else None, parse_due_at(due_at) if due_at else None
-        )
-        return due.due_ms(0 if due.absolute else source.latest_ms())
-
-    def retry(self, endpoint: str, request: RetryRequest, who: str) -> Job:
-        """Send messages of the error queue on."""
-        source = self.source(endpoint)
-        work = failures.retried(source, request, undated_now=request.undated_now)
-        return self._start(source, work, "retry", who, _total(source, request), request)
-
-    def discard(self, endpoint: str, request: ErrorsRequest, who: str) -> Job:
-        """Delete messages of the error queue."""
-        source = self.source(endpoint)
-        work = failures.discarded(source, request)
-        return self._start(source, work, "discard", who, _total(source, request), request)
-
-    def send(self, endpoint: str, request: SendRequest, who: str) -> Job:
-        """Send a message."""
-        source = self.source(endpoint)
-        work = self.sends.send(source, request)
-        return self._start(source, work, "send", who, 1, request)
-
-    def _start(
+    def make(
         self,
-        source: Source,
-        work: Callable[[], Generator[Outcome]],
+        key: str,
         what: str,
+        source: Source,
         who: str,
-        total: int | None,
-        request: ChangeRequest | ErrorsRequest | SendRequest,
-    ) -> Job:
-        job = self.jobs.start(
-            work,
-            what=what,
-            endpoint=source.name,
-            who=who,
-            total=total,
-            key=request.key,
-            request=request,
-            at_end=source.changed,
-        )
-        job.finished.wait(SOON_SECONDS)
-        return job
+        work: Callable[[], Generator[Outcome]],
+        request: object,
+    ) -> Change:
+        """Make a change, unless the same was asked for with that key before: its result is returned then.
+
+        Args:
+            key: of the form that asks for it, so that a second click changes nothing.
+            work: yields what became of each message.
+            request: all that was asked for, compared by ``==``.
+
+        Raises:
+            ConfigurationError: the key is another change's.
+        """
+        change = Change(what, source.name, who, request)
+        with self._lock:
+            known = self._changes.setdefault(key, change)
+            ended = [k for k, each in self._changes.items() if each.ended.is_set()]
+            for old in ended[: max(0, len(self._changes) - KEPT)]:
+                del self._changes[old]
+        if known is change:
+            self._run(change, work, source)
+        elif (known.what, known.endpoint, known.request) != (what, source.name, request):
+            raise ConfigurationError(
+                f"this form was used for another change ({known.what} on {known.endpoint}); load the "
+                "page again"
+            )
+        known.ended.wait()
+        return known
 
     def close(self) -> None:
-        """Stop what is under way, and let go of connections."""
-        self.jobs.stop()
+        """End changes after what they are at, and let go of connections."""
+        self._stop.set()
+        with self._lock:
+            running = [each for each in self._changes.values() if not each.ended.is_set()]
+        for change in running:
+            change.ended.wait(STOP_SECONDS / len(running))
         for source in self.sources.values():
             source.close()
 
-
-def _total(source: Source, request: ErrorsRequest) -> int | None:
-    """About how many messages a change of an error queue is for."""
-    if request.keys is not None:
-        return len(request.keys)
-    if request.reason is None:
-        status = source.queues_sample.get().value
-        return None if status is None else status.errors
-    known = source.errors_sample.get().value or ()
-    return sum(failures.kind_of(each.reason) == request.reason for each in known)
-
-
-def job_view(job: Job) -> JobView:
-    """A job for people and programs."""
-    outcomes = list(job.outcomes)
-    done = job.done
-    return JobView(
-        key=job.key,
-        what=job.what,
-        endpoint=job.endpoint,
-        who=job.who,
-        total=job.total,
-        done=done,
-        counts={str(result): count for result, count in job.counts.items()},
-        outcomes=[
-            OutcomeView(
-                id=text_of(each.message_id), result=each.result.value, text=text_of(each.text)
-            )
-            for each in outcomes
-        ],
-        outcomes_left_out=max(0, done - len(outcomes)),
-        finished=job.finished.is_set(),
-        error=job.error,
-    )
+    def _run(self, change: Change, work: Callable[[], Generator[Outcome]], source: Source) -> None:
+        label = one_line(f"{change.what} {change.endpoint} by {change.who}")
+        logger.info("%s: begun", label)
+        try:
+            with closing(work()) as outcomes:
+                for outcome in outcomes:
+                    change.counts[outcome.result] += 1
+                    line = f"{outcome.message_id}: {outcome.result}, {outcome.text}"
+                    logger.info("%s: %s", label, one_line(line))
+                    if (
+                        outcome.result is not Result.DONE
+                        or change.counts[Result.DONE] <= DONE_SHOWN
+                    ):
+                        change.outcomes.append(outcome)
+                    if self._stop.is_set():
+                        change.error = (
+                            "the console was stopped; messages without an outcome were not touched"
+                        )
+                        break
+        except SqsDelayError as error:
+            change.error = one_line(error)
+        except Exception as error:
+            # Whoever waits for it must be told, and the log has to say why.
+            logger.exception("%s: failed", label)
+            change.error = one_line(f"{type(error).__name__}: {error}")
+        finally:
+            counts = ", ".join(f"{count} {result}" for result, count in change.counts.items())
+            ended = f"failed: {change.error}" if change.error else "ended"
+            logger.info("%s: %s, %s", label, ended, counts or "no messages")
+            source.changed()
+            # What could not be done comes first.
+            change.outcomes.sort(key=lambda each: each.result is Result.DONE)
+            change.ended.set()

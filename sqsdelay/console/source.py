@@ -5,26 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqsdelay.console.sampling import Answer, Patience, Sampled
-from sqsdelay.console.schemas import Span, edges_of
+from sqsdelay.console.sampling import Patience, Sample, Sampled
 from sqsdelay.console.settings import ConsoleSettings
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.readable import one_line
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.errors import (
     ConfigurationError,
     NoStore,
+    QueueMissing,
     QueueUnavailable,
     SqsDelayError,
     StoreError,
     StoreUnavailable,
 )
 from sqsdelay.ledger import FileLedger
-from sqsdelay.limits import SHORT_CALL_ATTEMPTS
+from sqsdelay.limits import ERROR_QUEUE_SUFFIX, SHORT_CALL_ATTEMPTS
 from sqsdelay.operating.error_queue import ErrorQueue
 from sqsdelay.operating.status import (
     EndpointStatus,
@@ -36,7 +36,6 @@ from sqsdelay.operating.status import (
     outlook,
     store_status,
 )
-from sqsdelay.parking.schedule import Schedule
 from sqsdelay.ports.queues import QueueAges, Queues
 from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
 
@@ -45,15 +44,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-QUEUES_FRESH_SECONDS: Final = 2.0
-STORE_FRESH_SECONDS: Final = 2.0
+FRESH_SECONDS: Final = 2.0
 PAID_STORE_FRESH_SECONDS: Final = 60.0
 """Of a store that reads what it counts, and is paid for each read."""
 AGES_FRESH_SECONDS: Final = 60.0
 """CloudWatch has a new value each minute, and is paid for each question."""
-ERRORS_FRESH_SECONDS: Final = 60.0
-"""To look at an error queue is to receive from it: its messages' receive counts grow."""
-ERRORS_LOOKED_AT: Final = 500
+ERRORS_LOOKED_AT: Final = 1000
 AGES_PATIENCE_SECONDS: Final = 1.0
 """Counts are not held up by ages, which come from another service."""
 CLOCK_UNKNOWN_SECONDS: Final = 30.0
@@ -64,55 +60,102 @@ NO_STORE_SECONDS: Final = 60.0
 CONNECTIONS: Final = 10
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerQueue:
+    """A queue on RabbitMQ, as `QueueStatus` has one on SQS."""
+
+    name: str
+    role: str
+    visible: int
+    in_flight: int | None = None
+    delayed: int | None = None
+    oldest_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """An endpoint's queues on RabbitMQ, as `EndpointStatus` has them on SQS.
+
+    Args:
+        pending: what waits in the delay levels, for all endpoints.
+        faults: what an operator should mend there.
+    """
+
+    pending: int
+    errors: int | None
+    queues: tuple[BrokerQueue, ...]
+    faults: tuple[str, ...]
+    in_flight: int | None = None
+    oldest_seconds: int | None = None
+
+
 class Source:
     """What is known of one endpoint. Thread-safe; nothing is asked before it is needed.
 
     Args:
         endpoint: the endpoint.
         settings: the console's.
+        clock: tells how old an answer is.
+
+    Raises:
+        MissingExtra: pika is not installed.
+        ConfigurationError: no URL of a broker.
     """
 
-    def __init__(self, endpoint: Endpoint, settings: ConsoleSettings) -> None:
+    def __init__(self, endpoint: Endpoint, settings: ConsoleSettings, clock: Clock) -> None:
         self.endpoint = endpoint
+        self.name = endpoint.name
         self.settings = settings
-        self._clock = SystemClock()
+        self.store_url = settings.stores.get(endpoint.name)
+        """Where its messages are parked; None where no store was named and none found."""
+        self.on_sqs = settings.rabbitmq is None
+        self.ledger = None if settings.ledger is None else FileLedger(settings.ledger)
+        """Where what is done here is recorded."""
+        self.clock = clock
+        self.unserved_since: float | None = None
+        """Since when messages of its delay queue can be received, and none is."""
         self._lock = threading.Lock()
         # A store that hangs while it is opened keeps nobody from SQS.
         self._opening = threading.Lock()
         self._store_patience = Patience(f"the store of {endpoint.name}", StoreUnavailable)
         self._sqs_patience = Patience("SQS", QueueUnavailable)
         self._clock_unknown_until = float("-inf")
-        self._queues: Queues | None = None
+        self._sqs: tuple[Queues, Sampled[Mapping[QueueRef, int]]] | None = None
         self._sender: DelaySender | None = None
         self._place: ParkingPlace | None = None
         self._no_place: tuple[float, StoreError | NoStore] | None = None
-        self._url = settings.stores.get(endpoint.name)
-        self._ledger = None if settings.ledger is None else FileLedger(settings.ledger)
-        self._ages: Sampled[Mapping[QueueRef, int]] | None = None
-        counting = self._url is None or self._url.startswith(("sqlite:", "postgres"))
-        fresh = STORE_FRESH_SECONDS if counting and self._url else PAID_STORE_FRESH_SECONDS
-        self.queues_sample = Sampled(self._ask_queues, fresh_seconds=QUEUES_FRESH_SECONDS)
-        self.store_sample = Sampled(self._ask_store, fresh_seconds=fresh)
-        self.outlooks = {
-            span: Sampled(partial(self._ask_outlook, span), fresh_seconds=5 * fresh)
-            for span in Span
-        }
-        self.errors_sample = Sampled(self._ask_errors, fresh_seconds=ERRORS_FRESH_SECONDS)
+        ask_queues: Callable[[], EndpointStatus | BrokerStatus] = self._ask_queues
+        if settings.rabbitmq is not None:
+            from sqsdelay.rabbitmq.connection import parameters
 
-    @property
-    def name(self) -> str:
-        """The endpoint's name."""
-        return self.endpoint.name
+            parameters(settings.rabbitmq)
+            ask_queues = self._ask_broker
+        sampled = partial(Sampled[Any], clock=clock)
+        counting = self.store_url and self.store_url.startswith(("sqlite:", "postgres"))
+        fresh = FRESH_SECONDS if counting else PAID_STORE_FRESH_SECONDS
+        self.queues_sample: Sampled[EndpointStatus | BrokerStatus] = sampled(
+            ask_queues, fresh_seconds=FRESH_SECONDS
+        )
+        self.store_sample: Sampled[StoreStatus] = sampled(self._ask_store, fresh_seconds=fresh)
+        self.errors_sample: Sampled[list[Rejection]] = sampled(
+            lambda: self.errors().look(ERRORS_LOOKED_AT), fresh_seconds=PAID_STORE_FRESH_SECONDS
+        )
+        self._outlooks: dict[str, Sampled[Outlook]] = {}
+        self._outlook_of = partial(sampled, fresh_seconds=max(fresh, 5 * FRESH_SECONDS))
 
-    @property
-    def store_url(self) -> str | None:
-        """Where its messages are parked; None where no store was named and none found."""
-        return self._url
+    def outlook(self, name: str, edges_ms: Callable[[int], Sequence[int]]) -> Sampled[Outlook]:
+        """What becomes due between the edges that there are at an instant, epoch milliseconds.
 
-    @property
-    def on_sqs(self) -> bool:
-        """Whether its messages are released to SQS."""
-        return self.settings.rabbitmq is None
+        Args:
+            name: of these edges.
+        """
+
+        def ask() -> Outlook | None:
+            with suppress(NoStore):
+                return outlook(self.place(), edges_ms(self.clock.now_ms()))
+            return None
+
+        return self._outlooks.setdefault(name, self._outlook_of(ask))
 
     def queues(self) -> Queues:
         """SQS, asked with short time limits.
@@ -120,23 +163,11 @@ class Source:
         Raises:
             ConfigurationError: no region, or an unknown profile.
         """
-        from sqsdelay.sqs.client import default_client
-        from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
-        from sqsdelay.sqs.queues import SqsQueues
+        return self._of_sqs_client()[0]
 
-        with self._lock:
-            if self._queues is None:
-                client = default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
-                self._queues = SqsQueues(client)
-                ages = CloudWatchAges(short_client("cloudwatch"))
-                # Those of the due queue too, where there is one; the destination's are its receivers'.
-                asked = [self.endpoint.delay_queue, self.endpoint.hand_over_queue]
-                self._ages = Sampled(
-                    lambda: ages.ask(asked),
-                    fresh_seconds=AGES_FRESH_SECONDS,
-                    patience_seconds=AGES_PATIENCE_SECONDS,
-                )
-            return self._queues
+    def ages(self) -> Sample[Mapping[QueueRef, int]]:
+        """What CloudWatch knows of the ages of the oldest messages, without asking."""
+        return Sample() if self._sqs is None else self._sqs[1].known()
 
     def place(self) -> ParkingPlace:
         """Where its messages wait.
@@ -152,11 +183,11 @@ class Source:
         with self._opening:
             if self._place is not None:
                 return self._place
-            url, found = self._url, True
+            url, found = self.store_url, True
             if url is None:
                 if not self.on_sqs:
                     raise self._no_store()
-                if self._no_place is not None and self._clock.monotonic() < self._no_place[0]:
+                if self._no_place is not None and self.clock.monotonic() < self._no_place[0]:
                     raise self._no_place[1]
                 url, found = deployed_store(self.endpoint), False
             place = open_place(
@@ -172,16 +203,21 @@ class Source:
                 except StoreError as error:
                     place.close()
                     found_none = error if _hangs(error) else self._no_store()
-                    seconds = self._clock.monotonic() + NO_STORE_SECONDS
+                    seconds = self.clock.monotonic() + NO_STORE_SECONDS
                     self._no_place = seconds, found_none
                     raise found_none from error
-                self._url = url
+                self.store_url = url
             self._place = place
             return place
 
-    def of_store(self, ask: Callable[[ParkingPlace], T]) -> Answer[T]:
-        """Ask its store; the answer raises what `place` does, and where there is none in seconds."""
-        return self._store_patience.begin(lambda: ask(self.place()))
+    def of_store(self, ask: Callable[[ParkingPlace], T]) -> T:
+        """Ask its store.
+
+        Raises:
+            NoStore, ConfigurationError, StoreMissing
+            StoreUnavailable: or there is no answer in seconds.
+        """
+        return self._store_patience.ask(lambda: ask(self.place()))
 
     def of_sqs(self, ask: Callable[[], T]) -> T:
         """Ask SQS.
@@ -190,12 +226,6 @@ class Source:
             QueueUnavailable: there is no answer in seconds.
         """
         return self._sqs_patience.ask(ask)
-
-    def _no_store(self) -> NoStore:
-        return NoStore(
-            f"no store is known for {self.name}, so what waits in its delay queue cannot be listed; "
-            "give --store URL if its messages are parked"
-        )
 
     def errors(self) -> ErrorQueue:
         """Its error queue.
@@ -210,14 +240,6 @@ class Source:
             )
         return ErrorQueue(self.queues(), self.endpoint)
 
-    def schedule(self) -> Schedule:
-        """Its parked messages, to be changed.
-
-        Raises:
-            NoStore, ConfigurationError, StoreMissing, StoreUnavailable
-        """
-        return Schedule(self.place(), endpoint=self.name, ledger=self._ledger)
-
     def sender(self) -> DelaySender:
         """Sends to it as its producers do; parks at once where it has a store.
 
@@ -229,7 +251,7 @@ class Source:
 
         place: ParkingPlace | None = None
         with suppress(NoStore):
-            place = self.of_store(lambda found: found).get()
+            place = self.of_store(lambda found: found)
         with self._lock:
             if self._sender is None:
                 self._sender = DelaySender(
@@ -237,14 +259,9 @@ class Source:
                     hop_seconds=self.settings.hop_seconds,
                     max_delay_seconds=self.settings.max_delay_seconds,
                     store=place,
-                    ledger=self._ledger,
+                    ledger=self.ledger,
                 )
             return self._sender
-
-    @property
-    def ledger(self) -> FileLedger | None:
-        """Where what is done here is recorded."""
-        return self._ledger
 
     def latest_ms(self) -> int:
         """The most the clock may read that its messages are released by: a change applies to what was
@@ -257,22 +274,31 @@ class Source:
 
         from sqsdelay.stores.clocks import StoreClock
 
-        if self._clock.monotonic() < self._clock_unknown_until:
-            return self._clock.now_ms()
+        if self.clock.monotonic() < self._clock_unknown_until:
+            return self.clock.now_ms()
         try:
             if self.on_sqs:
                 return self.of_sqs(lambda: latest_of_sqs(self.queues(), self.endpoint.queue))
-            return self.of_store(lambda place: StoreClock(place).latest_ms()).get()
+            return self.of_store(lambda place: StoreClock(place).latest_ms())
         except (SqsDelayError, BotoCoreError):
-            self._clock_unknown_until = self._clock.monotonic() + CLOCK_UNKNOWN_SECONDS
-            return self._clock.now_ms()
+            self._clock_unknown_until = self.clock.monotonic() + CLOCK_UNKNOWN_SECONDS
+            return self.clock.now_ms()
+
+    @property
+    def soonest_seconds(self) -> int | None:
+        """Its store can make nothing due sooner than that; None where it can."""
+        return self._place.soonest_seconds if isinstance(self._place, ParksFarAhead) else None
+
+    def start(self) -> None:
+        """Ask for its numbers, so that what is down is known by the time that its page is shown."""
+        self.queues_sample.start()
+        self.store_sample.start()
 
     def changed(self) -> None:
         """Something was changed: what is known is out of date."""
-        for sample in (self.queues_sample, self.store_sample, self.errors_sample):
+        kept: list[Sampled[Any]] = [self.queues_sample, self.store_sample, self.errors_sample]
+        for sample in (*kept, *self._outlooks.values()):
             sample.forget()
-        for each in self.outlooks.values():
-            each.forget()
 
     def close(self) -> None:
         """Let go of connections."""
@@ -280,33 +306,68 @@ class Source:
         if self._place is not None:
             self._place.close()
 
+    def _of_sqs_client(self) -> tuple[Queues, Sampled[Mapping[QueueRef, int]]]:
+        from sqsdelay.sqs.client import default_client
+        from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
+        from sqsdelay.sqs.queues import SqsQueues
+
+        with self._lock:
+            if self._sqs is None:
+                client = default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
+                cloudwatch = CloudWatchAges(short_client("cloudwatch"))
+                # Those of the due queue too, where there is one; the destination's are its receivers'.
+                asked = [self.endpoint.delay_queue, self.endpoint.hand_over_queue]
+                ages: Sampled[Mapping[QueueRef, int]] = Sampled(
+                    lambda: cloudwatch.ask(asked),
+                    fresh_seconds=AGES_FRESH_SECONDS,
+                    clock=self.clock,
+                    patience_seconds=AGES_PATIENCE_SECONDS,
+                )
+                self._sqs = SqsQueues(client), ages
+            return self._sqs
+
+    def _no_store(self) -> NoStore:
+        return NoStore(
+            f"no store is known for {self.name}, so what waits in its delay queue cannot be listed; "
+            "give --store URL if its messages are parked"
+        )
+
     def _ask_queues(self) -> EndpointStatus:
-        return endpoint_status(self.queues(), self.endpoint, _Known(self._ages))
+        queues, ages = self._of_sqs_client()
+        return endpoint_status(queues, self.endpoint, _Known(ages))
+
+    def _ask_broker(self) -> BrokerStatus:
+        from sqsdelay.rabbitmq.connection import parameters
+        from sqsdelay.rabbitmq.management import depths, ready
+        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
+
+        topology = Topology(self.settings.prefix or OWN_PREFIX)
+        given = parameters(self.settings.rabbitmq or "")
+        own, error_queue = self.name, self.name + ERROR_QUEUE_SUFFIX
+        counts = ready(given, topology) | depths(given, [own, error_queue])
+        if own not in counts:
+            raise QueueMissing(f"queue {own} does not exist; declare it on the broker")
+        lost = counts.get(topology.undeliverable, 0)
+        levels = [q.name for q in topology.queues() if q.name != topology.undeliverable]
+        pending = sum(counts.get(name, 0) for name in levels)
+        shown = (
+            (f"{topology.prefix} levels", "delay levels, of all endpoints", pending),
+            (topology.undeliverable, "undeliverable, of all endpoints", lost),
+            (own, "destination", counts[own]),
+            (error_queue, "error queue", counts.get(error_queue)),
+        )
+        queues = [BrokerQueue(name, role, n) for name, role, n in shown if n is not None]
+        unbound = (
+            f"{lost:,} messages were due while no queue was bound for them; sqsdelay rabbitmq bind "
+            "ENDPOINT sends them on"
+        )
+        faults = (unbound,) if lost else ()
+        return BrokerStatus(pending, counts.get(error_queue), tuple(queues), faults)
 
     def _ask_store(self) -> StoreStatus | None:
-        try:
-            return store_status(self.place(), now_ms=self._clock.now_ms())
-        except NoStore:
-            return None
-
-    def _ask_outlook(self, span: Span) -> Outlook | None:
-        try:
-            return outlook(self.place(), edges_of(span, self._clock.now_ms()))
-        except NoStore:
-            return None
-
-    def _ask_errors(self) -> list[Rejection]:
-        return self.errors().look(ERRORS_LOOKED_AT)
-
-    @property
-    def ages_trouble(self) -> str | None:
-        """Why it is not known how old messages are."""
-        return None if self._ages is None else self._ages.known().trouble
-
-    @property
-    def soonest_seconds(self) -> int | None:
-        """Its store can make nothing due sooner than that; None where it can."""
-        return self._place.soonest_seconds if isinstance(self._place, ParksFarAhead) else None
+        with suppress(NoStore):
+            return store_status(self.place(), now_ms=self.clock.now_ms())
+        return None
 
 
 def _hangs(error: StoreError) -> bool:
@@ -319,23 +380,9 @@ def _hangs(error: StoreError) -> bool:
 class _Known(QueueAges):
     """What CloudWatch answered within the last minute."""
 
-    def __init__(self, ages: Sampled[Mapping[QueueRef, int]] | None) -> None:
+    def __init__(self, ages: Sampled[Mapping[QueueRef, int]]) -> None:
         self._ages = ages
 
     def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
-        known = None if self._ages is None else self._ages.get().value
-        return {queue: age for queue, age in (known or {}).items() if queue in queues}
-
-
-def gathered(samples: Sequence[Sampled[T]]) -> None:
-    """Ask all at once, so that waiting for them takes as long as the slowest."""
-    for sample in samples:
-        sample.start()
-
-
-def told(ask: Callable[[], T]) -> tuple[T | None, str | None]:
-    """An answer, or what kept it from being given."""
-    try:
-        return ask(), None
-    except SqsDelayError as error:
-        return None, one_line(error)
+        known = self._ages.get().value or {}
+        return {queue: age for queue, age in known.items() if queue in queues}

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+from tests.patience import PATIENCE_SECONDS
+
 HERE = "10.213.7.1"
 """This machine's address, as the host sees it."""
 _THERE = "10.213.7.2"
@@ -102,11 +104,38 @@ class DeafProxy(TcpProxy):
         self._open.add(source)
         with source, contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if not self.swallowing.is_set():
+                if self._passes():
                     sink.sendall(data)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)
         self._open.discard(source)
+
+    def _passes(self) -> bool:
+        return not self.swallowing.is_set()
+
+
+class HoldingProxy(DeafProxy):
+    """Holds answers back, and gives them once it lets go; ``held`` is set while it holds one."""
+
+    def __init__(self, target_port: int) -> None:
+        super().__init__(target_port)
+        self.held = threading.Event()
+        self._may = threading.Event()
+        self._may.set()
+
+    def hold(self) -> None:
+        """From now on."""
+        self._may.clear()
+
+    def let_go(self) -> None:
+        """Give what was held back, and all else at once."""
+        self._may.set()
+        self.held.clear()
+
+    def _passes(self) -> bool:
+        if not self._may.is_set():
+            self.held.set()
+        return self._may.wait(PATIENCE_SECONDS)
 
 
 class VanishingHost:

@@ -1,4 +1,4 @@
-"""The console's parts by themselves: answers that are shared, jobs that are stopped, a ledger's file."""
+"""The console's parts by themselves: answers that are shared, changes that are stopped, a ledger's file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.console.jobs import Jobs, Outcome, Result
 from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.sampling import COST_SHARE, MOST_UNANSWERED, Patience, Sampled
+from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
+from sqsdelay.console.services import Change, Outcome, Result, Services
+from sqsdelay.console.settings import Access, ConsoleSettings
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.testing import ManualClock
@@ -62,15 +63,35 @@ def test_an_answer_is_shared_while_it_is_fresh(clock: ManualClock) -> None:
     assert sample.get().value == 3
 
 
-def test_a_slow_store_is_asked_seldom(clock: ManualClock) -> None:
-    """It stays fresh for a multiple of what it took."""
-    ask = Counting(clock, takes_ms=1000)
+@pytest.mark.parametrize(
+    ("takes_seconds", "kept_seconds"), [(0, 2), (1, 5), (2, 10), (12, 60), (30, 60)]
+)
+def test_a_slow_store_is_asked_seldom(
+    clock: ManualClock, takes_seconds: int, kept_seconds: int
+) -> None:
+    """Its answer is kept for a multiple of what it took, a minute at most, from the question on."""
+    ask = Counting(clock, takes_ms=1000 * takes_seconds)
     sample = sampled(ask, clock)
     sample.get()
-    clock.advance(COST_SHARE - 1)
+    clock.advance(kept_seconds - takes_seconds - 1)
     assert sample.get().value == 1
-    clock.advance(2)
+    clock.advance(1)
     assert sample.get().value == 2
+
+
+def test_what_an_old_answer_tells() -> None:
+    """Nothing of the present once it is older than ten seconds, or than it is asked for."""
+    for age, poll, trouble, tells in (
+        (10, 2, None, True),
+        (11, 2, None, False),
+        (60, 60, None, True),
+        (61, 60, None, False),
+        (1, 2, "gone", False),
+    ):
+        sample = Sample("here", NOW_MS - age * 1000, trouble, poll)
+        assert sample.tells(NOW_MS) is tells, (age, poll, trouble)
+    nothing: Sample[str] = Sample()
+    assert not nothing.tells(NOW_MS)
 
 
 def test_a_failure_keeps_the_last_answer(clock: ManualClock) -> None:
@@ -129,9 +150,9 @@ def test_who_waits_is_let_go_and_the_server_is_not_overrun(
     """So many questions wait at a time; the next is refused; an answer frees its place."""
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.01)
     patience, may = Patience("the store", StoreUnavailable), threading.Event()
-    late = [patience.begin(lambda: may.wait(PATIENCE_SECONDS)) for _ in range(MOST_UNANSWERED)]
-    with pytest.raises(StoreUnavailable, match="the store has not answered for 0 s"):
-        late[0].get()
+    for _ in range(MOST_UNANSWERED):
+        with pytest.raises(StoreUnavailable, match="the store has not answered for 0 s"):
+            patience.ask(lambda: may.wait(PATIENCE_SECONDS))
     with pytest.raises(StoreUnavailable, match="has not answered 8 earlier requests"):
         patience.ask(lambda: True)
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", PATIENCE_SECONDS)
@@ -141,50 +162,65 @@ def test_who_waits_is_let_go_and_the_server_is_not_overrun(
         patience.ask(lambda: dict[str, str]()["x"])
 
 
-def test_a_stopped_console_ends_its_jobs_after_what_they_are_at() -> None:
+@pytest.fixture
+def services() -> Services:
+    return Services(
+        ConsoleSettings(endpoints=("orders",), stores={"orders": "sqlite://"}), Access()
+    )
+
+
+def test_a_stopped_console_ends_changes_after_what_they_are_at(services: Services) -> None:
     """What has an outcome keeps it, the rest was not touched, and what it held is let go."""
-    jobs, first, let_go = Jobs(), threading.Event(), threading.Event()
-    may = threading.Event()
+    first, may, let_go = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> Generator[Outcome]:
         try:
             for n in range(9):
                 first.set()
                 assert may.wait(PATIENCE_SECONDS)
-                yield Outcome(message_id=f"m{n}", result=Result.DONE, text="done")
+                yield Outcome(f"m{n}", Result.DONE, "done")
         finally:
             let_go.set()
 
-    job = jobs.start(work, what="retry", endpoint="orders", who="me", total=9)
+    made: list[Change] = []
+    source = services.source("orders")
+    changing = threading.Thread(
+        target=lambda: made.append(services.make("key", "retry", source, "me", work, None))
+    )
+    changing.start()
     assert first.wait(PATIENCE_SECONDS)
-    stopping = threading.Thread(target=jobs.stop)
+    stopping = threading.Thread(target=services.close)
     stopping.start()
-    while not jobs._stop.is_set():
+    while not services._stop.is_set():
         pass
     may.set()
     stopping.join(PATIENCE_SECONDS)
-    assert job.finished.wait(PATIENCE_SECONDS)
-    assert job.done == 1
-    assert job.error == "the console was stopped; messages without an outcome were not touched"
+    changing.join(PATIENCE_SECONDS)
+    assert made[0].counts == {Result.DONE: 1}
+    assert made[0].error == "the console was stopped; messages without an outcome were not touched"
     assert let_go.is_set()
 
 
-def test_a_console_with_a_job_that_hangs_stops_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_console_with_a_change_that_hangs_stops_all_the_same(
+    services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not waited for to its end."""
-    monkeypatch.setattr("sqsdelay.console.jobs.STOP_SECONDS", 0.01)
-    jobs, may = Jobs(), threading.Event()
+    monkeypatch.setattr("sqsdelay.console.services.STOP_SECONDS", 0.01)
+    first, may = threading.Event(), threading.Event()
 
     def work() -> Generator[Outcome]:
+        first.set()
         assert may.wait(PATIENCE_SECONDS)
-        yield Outcome(message_id="m", result=Result.DONE, text="done")
+        yield Outcome("m", Result.DONE, "done")
 
-    job = jobs.start(work, what="retry", endpoint="orders", who="me", total=1)
-    jobs.stop()
-    assert not job.finished.is_set()
+    args = ("key", "retry", services.source("orders"), "me", work, None)
+    changing = threading.Thread(target=services.make, args=args)
+    changing.start()
+    assert first.wait(PATIENCE_SECONDS)
+    services.close()
+    assert changing.is_alive()
     may.set()
-    assert job.finished.wait(PATIENCE_SECONDS)
+    changing.join(PATIENCE_SECONDS)
 
 
 def event(message_id: str, kind: EventKind, at_ms: int, **more: Any) -> Event:

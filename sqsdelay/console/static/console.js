@@ -46,16 +46,36 @@
     event.detail.serverResponse = fresh.documentElement.outerHTML;
   });
 
+  // A slider writes the stop it is at into its field; a number typed there moves the slider.
+  document.querySelectorAll("input[data-for]").forEach((slider) => {
+    const field = document.getElementById(slider.dataset.for);
+    const stops = slider.dataset.stops.split(" ");
+    slider.hidden = false;
+    slider.addEventListener("input", () => { field.value = stops[slider.value]; });
+    field.addEventListener("input", () => {
+      const at = stops.indexOf(field.value.trim());
+      if (at >= 0) { slider.value = at; return; }
+      const over = stops.findIndex((stop) => Number(stop) >= Number(field.value));
+      if (over >= 0) slider.value = over;
+    });
+  });
+
   const offline = document.getElementById("offline");
   let since = new Date();
-  const lost = () => {
+  const told = (why) => {
     if (!offline.hidden) return;
+    document.getElementById("offline-why").textContent = why;
     document.getElementById("offline-since").textContent = since.toLocaleTimeString();
     offline.hidden = false;
   };
   for (const name of ["htmx:sendError", "htmx:timeout", "htmx:responseError"]) {
-    document.addEventListener(name, lost);
+    document.addEventListener(name, () => told("The console does not answer."));
   }
+  // Where it is not refreshed, because something is chosen or typed, it says from when it is.
+  setInterval(() => {
+    const live = document.querySelector("#live[hx-get]");
+    if (live && busy(live) && new Date() - since > 10000) told("Not refreshed under your hands.");
+  }, 1000);
   document.addEventListener("htmx:afterRequest", (event) => {
     if (!event.detail.successful) return;
     since = new Date();

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pika
 import pytest
+from httpx import Client
 
 from sqsdelay.console.services import Services
 from sqsdelay.console.settings import Access, ConsoleSettings
@@ -17,7 +18,13 @@ from sqsdelay.rabbitmq import bind, declare
 from sqsdelay.stores import open_store
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.functional.console.conftest import client_of
+from tests.functional.console.page import Page
 from tests.services.network import DeafProxy
+
+
+def page(client: Client, path: str) -> Page:
+    """A page."""
+    return Page(client, client.get(path))
 
 
 def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
@@ -38,25 +45,25 @@ def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
         message = StoredMessage(message_id="a", destination="orders", due_ms=due_ms, body=b"x")
         store.store([message])
         client = client_of(services)
-        place = "/api/v1/endpoints/orders"
-        preview = client.post(f"{place}/send/preview", json={"body": "x", "delay": "1d"}).json()
-        assert preview["route"] == "delay-level"
-        for delay in ("1d", None):
-            sent = client.post(f"{place}/send", json={"body": "x", "delay": delay}).json()
-            assert sent["counts"] == {"done": 1}, sent
-        view = client.get(place).json()
-        assert view["broker"] == "rabbitmq"
-        assert (view["pending"], view["errors"], view["parked"]) == (1, 1, 1)
-        assert view["trouble"] == []
-        assert [w["name"] for w in view["workers"]] == ["dispatcher"]
-        chosen = {"messages": [{"id": "a", "due_ms": due_ms}]}
-        moved = client.post(f"{place}/messages/reschedule", json=chosen | {"delay": "2d"}).json()
-        assert moved["counts"] == {"done": 1}, moved
-        cancelled = client.post(f"{place}/messages/cancel", json={"messages": [{"id": "a"}]}).json()
-        assert cancelled["counts"] == {"done": 1}, cancelled
+        form = page(client, "/send")
+        for delay, route in (("1d", "delay-level"), ("", "direct")):
+            shown = form.press("Show route and cost", body="x", delay=delay)
+            assert shown.tiles["Route"] == route
+            assert "1 done" in shown.press("Send it").text
+        services.source("orders").changed()
+        view = page(client, "/")
+        assert [view.tiles[name] for name in ("In queues", "Errors", "Parked")] == ["1", "1", "1"]
+        assert view.workers.keys() == {"dispatcher"}
+        (error,) = view.notices
+        assert "1 messages could not be delivered" in error
+        listed = page(client, "/messages")
+        assert "1 hop, which RabbitMQ cannot list" in listed.text
+        asked = listed.press("Reschedule…", m=listed.marks("a")).press("Continue", delay="2d")
+        assert "1 done" in asked.press("Move 1 message").text
+        listed = page(client, "/messages")
+        asked = listed.press("Cancel…", m=listed.marks("a"))
+        assert "1 done" in asked.press("Cancel 1 message").text
         assert store.pending_count() == 0
-        refused = client.post(f"{place}/errors/retry", json={"all": True})
-        assert refused.status_code == 400
         for path in ("/", "/messages", "/errors", "/send"):
             assert client.get(path).status_code == 200
 
@@ -77,8 +84,7 @@ def test_a_broker_that_hangs_is_said(
         ):
             store.set_up()
             client = client_of(services)
-            view = client.get("/api/v1/endpoints/orders").json()
-            assert any(each.startswith("RabbitMQ: no answer") for each in view["trouble"])
+            assert page(client, "/").text.startswith("RabbitMQ, orders: no answer")
             for path in ("/", "/messages", "/errors", "/send"):
                 assert client.get(path).status_code == 200
 
@@ -88,5 +94,5 @@ def test_a_broker_that_is_gone_is_said(tmp_path: Path) -> None:
     settings = ConsoleSettings(endpoints=("orders",), rabbitmq="amqp://127.0.0.1:1/")
     with closing(Services(settings, Access())) as services:
         client = client_of(services)
-        assert "RabbitMQ: " in client.get("/api/v1/endpoints/orders").json()["trouble"][0]
+        assert page(client, "/").text.startswith("RabbitMQ, orders: ")
         assert client.get("/").status_code == 200

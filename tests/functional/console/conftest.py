@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,7 @@ from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_place
 from sqsdelay.testing.local_aws import LocalAws
-from tests.patience import PATIENCE_SECONDS
+from tests.functional.console.page import Page
 
 PORT = 8710
 HOUR_MS = 3_600_000
@@ -53,8 +51,6 @@ class WithoutSockets(BaseTransport):
     def handle_request(self, request: Request) -> Response:
         body = request.read()
         asked = Request(request.method, request.url, headers=request.headers, content=body)
-        if "transfer-encoding" in request.headers:
-            del asked.headers["content-length"]
 
         async def ask() -> Response:
             answer = await self._transport.handle_async_request(asked)
@@ -127,33 +123,33 @@ class Running:
         url = self.queues.url(Endpoint.parse(self.endpoint).queue)
         return list(self.queues.receive_batch(url, wait_seconds=1))
 
-    def api(self, path: str, **json: Any) -> Response:
-        """Post to this endpoint's API."""
-        found: Response = self.client.post(f"/api/v1/endpoints/{self.endpoint}/{path}", json=json)
-        return found
+    def page(self, path: str = "/", **query: str) -> Page:
+        """A page of this endpoint."""
+        given = {"endpoint": self.endpoint, **query}
+        return Page(self.client, self.client.get(path, params=given, follow_redirects=True))
 
-    def get(self, path: str, **query: Any) -> Any:
-        """Get from this endpoint's API."""
-        answer = self.client.get(f"/api/v1/endpoints/{self.endpoint}/{path}", params=query)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+    def change(self, action: str, *ids: str, **given: str) -> Page:
+        """Choose messages in the list, press a button, and say yes; gives the result."""
+        asked = self.page("/messages")
+        asked = asked.press(action, m=asked.marks(*ids))
+        if given:
+            asked = asked.press("Continue", **given)
+        return asked.press(next(each.text for each in asked.main.all("button")))
 
-    def look(self) -> Any:
-        """Look at the error queue; gives its messages by reason."""
-        answer = self.api("errors/look")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+    def change_unlisted(self, action: str, *ids: str) -> Page:
+        """The same with a form that named messages by their ids alone."""
+        asked = self.page("/message", id=ids[0]).press(action, m=[f":{each}" for each in ids])
+        return asked.press(next(each.text for each in asked.main.all("button")))
 
-    def done(self, answer: Response) -> Any:
-        """A job once it has ended."""
-        assert answer.status_code in (200, 202), answer.text
-        job = answer.json()
-        until = time.monotonic() + PATIENCE_SECONDS
-        while not job["finished"]:
-            assert time.monotonic() < until, job
-            time.sleep(0.05)
-            job = self.client.get(f"/api/v1/jobs/{job['key']}").json()
-        return job
+    def send(self, body: str = "{}", **given: str) -> Page:
+        """Send a message by the form; gives the result."""
+        shown = self.page("/send").press("Show route and cost", body=body, **given)
+        return shown.press("Send it")
+
+    def look(self) -> Page:
+        """Look at the error queue; gives what was found."""
+        page = self.page("/errors")
+        return page.press("Look again" if page.offers("Look again") else "Look")
 
 
 @pytest.fixture
@@ -191,37 +187,3 @@ def start(aws_here: LocalAws, tmp_path: Path) -> Iterator[Callable[..., Running]
 def running(start: Callable[..., Running]) -> Running:
     """A console on SQLite."""
     return start()
-
-
-def submitted(client: Client, page: Response, button: str, **chosen: Any) -> Response:
-    """Submit the form of a page that has this button, as a browser would: its hidden fields, the button,
-    and what was chosen."""
-    for form in re.findall(r"<form method=\"post\".*?</form>", page.text, re.DOTALL):
-        if f">{button}" not in unescape(form):
-            continue
-        action = re.search(r'action="([^"]+)"', form)
-        assert action is not None
-        fields: dict[str, list[str]] = {}
-        for tag in re.findall(r"<input[^>]*type=\"hidden\"[^>]*>", form):
-            name, value = (re.search(rf'{key}="([^"]*)"', tag) for key in ("name", "value"))
-            assert name is not None
-            assert value is not None
-            fields.setdefault(name[1], []).append(unescape(value[1]))
-        for tag, text in re.findall(r"<textarea([^>]*)>\n?(.*?)</textarea>", form, re.DOTALL):
-            name = re.search(r'name="([^"]*)"', tag)
-            assert name is not None
-            fields[name[1]] = [unescape(text)]
-        pressed = re.search(
-            rf'<button name="action" value="([^"]+)"[^>]*>{re.escape(button)}', unescape(form)
-        )
-        if pressed is not None:
-            fields["action"] = [pressed[1]]
-        for field, value in chosen.items():
-            fields[field] = (
-                list(value)
-                if isinstance(value, Sequence) and not isinstance(value, str)
-                else [value]
-            )
-        answer: Response = client.post(action[1], data=fields)
-        return answer
-    raise AssertionError(f"no form has the button {button!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.ui import WebDriverWait
 
 from sqsdelay.console.server import serving
@@ -45,7 +45,7 @@ def served(running: Running) -> Iterator[tuple[str, Running]]:
     running.reject(
         "bad-1", "bad-2", reason="delay of 70 s exceeds 60 s", body="<script>alert(1)</script>"
     )
-    running.done(running.api("send", body="{}", delay="1d", id="order-3"))
+    running.send("{}", delay="1d", id="order-3")
     running.look()
     with serving(running.services, port=0) as url:
         yield url, running
@@ -67,8 +67,10 @@ def says(words: str) -> Callable[[Chrome], bool]:
 
 
 def press(browser: Chrome, label: str) -> None:
-    """Click a button by its text."""
-    browser.find_element(By.XPATH, f"//button[normalize-space()='{label}']").click()
+    """Click a button by its text, and wait for the page that it leads to."""
+    button = browser.find_element(By.XPATH, f"//button[normalize-space()='{label}']")
+    button.click()
+    WebDriverWait(browser, PATIENCE_SECONDS, 0.1).until(staleness_of(button))
 
 
 def look(browser: Chrome, *, dark: bool, width: int) -> None:
@@ -86,7 +88,7 @@ def test_every_page_is_accessible(browser: Chrome, served: tuple[str, Running]) 
     where = f"?endpoint={running.endpoint}"
     paths = [
         "", f"messages{where}", f"message{where}&id=order-1", f"message{where}&id=order-3",
-        f"message{where}&id=bad-1", f"errors{where}", f"send{where}", "cost", "jobs/none",
+        f"message{where}&id=bad-1", f"errors{where}", f"send{where}", "cost", "results/none",
     ]  # fmt: skip
     browser.get_log("browser")  # type: ignore[no-untyped-call]
     for path in paths:
@@ -102,7 +104,7 @@ def test_every_page_is_accessible(browser: Chrome, served: tuple[str, Running]) 
                 assert wide <= width, (path, width)
     look(browser, dark=False, width=1280)
     complaints = [each["message"] for each in browser.get_log("browser")]  # type: ignore[no-untyped-call]
-    assert [each for each in complaints if "jobs/none" not in each] == []
+    assert [each for each in complaints if "results/none" not in each] == []
 
 
 def test_an_action_by_keyboard_alone(browser: Chrome, served: tuple[str, Running]) -> None:
@@ -117,9 +119,10 @@ def test_an_action_by_keyboard_alone(browser: Chrome, served: tuple[str, Running
         if browser.switch_to.active_element.get_attribute("aria-label") == "Choose order-1":
             break
     browser.switch_to.active_element.send_keys(Keys.SPACE)
-    cancel = browser.find_element(By.XPATH, "//button[@value='cancel']")
-    browser.execute_script("arguments[0].focus()", cancel)
-    cancel.send_keys(Keys.ENTER)
+    while browser.switch_to.active_element.get_attribute("value") != "cancel":
+        # Back to the buttons above the list.
+        browser.switch_to.active_element.send_keys(Keys.SHIFT + Keys.TAB)
+    browser.switch_to.active_element.send_keys(Keys.ENTER)
     until(browser, says("Cancel 1 message of"))
     focused = browser.switch_to.active_element
     assert focused.text == "Cancel 1 message"
@@ -142,7 +145,7 @@ def test_it_refreshes_itself_and_not_under_ones_hands(
     box.click()
     assert says("1 chosen")(browser)
     running.park("order-10")
-    time.sleep(6)  # longer than it takes to refresh
+    until(browser, says("Not refreshed under your hands. This is the state of"))
     assert box.is_selected()
     assert not says("order-10")(browser)
     box.click()
@@ -157,15 +160,22 @@ def test_it_refreshes_itself_and_not_under_ones_hands(
 
 
 def test_nothing_of_a_message_runs(browser: Chrome, served: tuple[str, Running]) -> None:
-    """No dialog opens, and the text is there to be read."""
+    """No dialog opens, and the text is there to be read, on a phone too."""
     url, running = served
-    for path in ("messages", "errors"):
-        browser.get(f"{url}{path}?endpoint={running.endpoint}")
+    browser.get(f"{url}errors?endpoint={running.endpoint}")
     browser.get(f"{url}messages?endpoint={running.endpoint}")
     link = browser.find_element(By.PARTIAL_LINK_TEXT, "<img src=x")
     assert link.text == '<img src=x onerror="alert(1)">\\x1b\\u202e'
     link.click()
     until(browser, says('<script>alert(1)</script>{"a": 1}'))
+    look(browser, dark=False, width=400)
+    browser.get(f"{url}errors?endpoint={running.endpoint}")
+    cells = browser.find_elements(By.CSS_SELECTOR, "table.cards tbody td")
+    assert len(cells) == 2 * 7, "the whole table on a phone"
+    for each in cells:
+        assert each.is_displayed()
+        assert each.rect["x"] + each.rect["width"] <= 400
+    look(browser, dark=False, width=1280)
 
 
 def test_errors_and_sending(browser: Chrome, served: tuple[str, Running]) -> None:
@@ -173,8 +183,9 @@ def test_errors_and_sending(browser: Chrome, served: tuple[str, Running]) -> Non
     url, running = served
     browser.get(f"{url}errors?endpoint={running.endpoint}")
     press(browser, "Look again")
-    press(browser, "Retry all…")
-    press(browser, "Retry all messages of this reason")
+    browser.find_element(By.NAME, "which").click()
+    press(browser, "Retry…")
+    press(browser, "Retry 2 messages")
     until(browser, says("Ended."))
     assert text(browser).count("sent to") == 2
     browser.get(f"{url}send?endpoint={running.endpoint}")
@@ -192,19 +203,28 @@ def test_errors_and_sending(browser: Chrome, served: tuple[str, Running]) -> Non
 
 
 def test_the_cost_follows_its_sliders(browser: Chrome, served: tuple[str, Running]) -> None:
-    """Moved by keyboard, the table, the curve and the words change without a load."""
+    """Moved by keyboard, the field shows the number and the words change without a load; a number that
+    is typed moves the slider."""
     url, _ = served
     browser.get(f"{url}cost")
     browser.execute_script("window.same = true")
-    before = browser.find_element(By.CSS_SELECTOR, "path.now").get_attribute("d")
-    slider = browser.find_element(By.NAME, "delay")
+    slider = browser.find_element(By.CSS_SELECTOR, "input[data-for=delay]")
     slider.send_keys(Keys.END)
-    until(browser, says("3650 d of delay"))
-    until(
-        browser, lambda b: b.find_element(By.CSS_SELECTOR, "path.now").get_attribute("d") != before
-    )
-    assert browser.execute_script("return window.same")
+    until(browser, says("delayed by 3650 d"))
+    assert browser.find_element(By.ID, "delay").get_attribute("value") == "3650d"
     assert browser.switch_to.active_element == slider
+    count = browser.find_element(By.ID, "messages")
+    count.send_keys(Keys.CONTROL + "a")
+    count.send_keys("1000")
+    until(browser, says("For 1,000 messages"))
+    assert (
+        browser.find_element(By.CSS_SELECTOR, "input[data-for=messages]").get_attribute("value")
+        == "3"
+    )
+    count.send_keys("7")
+    until(browser, says("For 10,007 messages"))
+    assert browser.execute_script("return window.same")
+    assert browser.switch_to.active_element == count
 
 
 def test_light_or_dark_as_one_likes(browser: Chrome, served: tuple[str, Running]) -> None:

@@ -1,4 +1,4 @@
-"""What the console does, on the local AWS and with each kind of store, by its forms and by its API."""
+"""What the console shows and does, on the local AWS and with each kind of store, as its user sees it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.console.services import Services
+from sqsdelay.console.services import MOST_CHANGED, Services
 from sqsdelay.console.settings import Access
-from sqsdelay.core.delay import utc
+from sqsdelay.core.message import string
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.ledger import from_json
+from sqsdelay.ledger import Event, EventKind, FileLedger, Source, from_json
 from sqsdelay.stores import open_store
-from tests.functional.console.conftest import HOUR_MS, Running, client_of, submitted
+from tests.functional.console.conftest import HOUR_MS, Running, client_of
+from tests.functional.console.page import Page
 
 Start = Callable[..., Running]
 
@@ -28,39 +30,25 @@ def stored(request: pytest.FixtureRequest, start: Start) -> Running:
     return start("dynamodb://{name}" if request.param == "dynamodb" else None)
 
 
-def pages(running: Running, path: str, **query: str) -> Any:
-    """A page of this endpoint."""
-    return running.client.get(path, params={"endpoint": running.endpoint, **query})
-
-
-def marked(due_ms: int, *ids: str) -> list[str]:
-    """The values of the boxes before these messages."""
-    return [f"{due_ms}:{each}" for each in ids]
-
-
 def test_by_forms_from_the_list_to_the_result(stored: Running) -> None:
     """Cancel two, move one, release one: confirmed in words, done, and seen in the store."""
-    due_ms = stored.park("a", "b", "c", "d", "e")
-    client = stored.client
-    listed = pages(stored, "/messages")
-    for each in "abcde":
-        assert f">{each}</a>" in listed.text
+    due_ms = stored.park("a", "b", "c", "d", "e", body=b'{"n": 1}')
+    listed = stored.page("/messages")
+    assert listed.ids == ["a", "b", "c", "d", "e"]
+    assert "All 5 parked · 0 hop, which SQS cannot list" in listed.text
 
-    asked = submitted(client, listed, "Cancel…", m=marked(due_ms, "a", "b"))
+    asked = listed.press("Cancel…", m=listed.marks("a", "b"))
     assert f"Cancel 2 messages of {stored.endpoint}?" in asked.text
     assert "This cannot be undone." in asked.text
+    assert [(row[0], row[2]) for row in asked.rows()] == [
+        ("a", 'JSON {"n": 1}'),
+        ("b", 'JSON {"n": 1}'),
+    ]
     assert [m.message_id for m in stored.store.pending(9)] == list("abcde")
-    result = submitted(client, asked, "Cancel 2 messages")
-    assert "cancelled" in client.get(result.headers["location"]).text
-
-    asked = submitted(client, listed, "Reschedule…", m=marked(due_ms, "c"))
-    asked = submitted(client, asked, "Continue", delay="2d")
-    moved = submitted(client, asked, "Move 1 message")
-    assert "moved to" in client.get(moved.headers["location"]).text
-
-    asked = submitted(client, listed, "Release now…", m=marked(due_ms, "d"))
-    assert "become due at once" in asked.text
-    submitted(client, asked, "Release 1 message now")
+    result = asked.press("Cancel 2 messages")
+    assert result.rows() == [["a", "done cancelled"], ["b", "done cancelled"]]
+    assert "moved to" in stored.change("Reschedule…", "c", delay="2d").text
+    assert "due now" in stored.change("Release now…", "d").text
 
     waiting = {m.message_id: m.due_ms for m in stored.store.pending(9)}
     assert waiting.keys() == {"c", "d", "e"}
@@ -75,7 +63,7 @@ def test_by_forms_from_the_list_to_the_result(stored: Running) -> None:
 def test_what_was_released_now_is_a_dispatchers_at_once(running: Running) -> None:
     """Whoever dispatches may claim it."""
     running.park("soon", "later")
-    running.done(running.api("messages/release", messages=[{"id": "soon"}]))
+    running.change("Release now…", "soon")
     now_ms = time.time_ns() // 1_000_000
     with (
         closing(open_store(running.url, endpoint=running.endpoint)) as store,
@@ -86,59 +74,46 @@ def test_what_was_released_now_is_a_dispatchers_at_once(running: Running) -> Non
 
 def test_the_same_click_twice_is_one_change(running: Running) -> None:
     """A browser that sends a form again gets the same result, and a message that was stored again
-    under this id meanwhile stays."""
-    due_ms = running.park("a")
-    asked = submitted(running.client, pages(running, "/messages"), "Cancel…", m=marked(due_ms, "a"))
-    first = submitted(running.client, asked, "Cancel 1 message")
+    under this id meanwhile stays; a form is for one change."""
+    running.park("a", "b")
+    listed = running.page("/messages")
+    asked = listed.press("Cancel…", m=listed.marks("a"))
+    first = asked.press("Cancel 1 message")
     running.park("a")
-    again = submitted(running.client, asked, "Cancel 1 message")
-    assert first.headers["location"] == again.headers["location"]
-    assert running.store.pending_count() == 1
+    assert asked.press("Cancel 1 message").text == first.text
+    assert running.store.pending_count() == 2
+    other = asked.press("Cancel 1 message", m=listed.marks("b"))
+    assert other.status == 400
+    assert "was used for another change" in other.text
+    assert running.store.pending_count() == 2
 
 
-def test_a_key_is_for_one_change(running: Running) -> None:
-    """Another change with it is refused, not answered with the first one's result."""
-    running.park("a")
-    chosen = [{"id": "a"}]
-    running.done(running.api("messages/release", messages=chosen, key="mine"))
-    refused = running.api("messages/cancel", messages=chosen, key="mine")
-    assert refused.status_code == 400
-    assert "another change" in refused.json()["message"]
-    running.park("b")
-    refused = running.api("messages/release", messages=[{"id": "b"}], key="mine")
-    assert refused.status_code == 400
-
-
-def test_two_consoles_on_one_message(running: Running, start: Start) -> None:
+def test_two_consoles_on_one_message(running: Running) -> None:
     """The second is told that the first has moved it, and does not undo that."""
     due_ms = running.park("a")
-    seen = [{"id": "a", "due_ms": due_ms}]
-    asked = submitted(
-        running.client, pages(running, "/messages"), "Release now…", m=marked(due_ms, "a")
-    )
-    later = utc(due_ms + HOUR_MS).isoformat()
-    moved = running.done(running.api("messages/reschedule", messages=seen, due_at=later))
-    assert moved["counts"] == {"done": 1}
-    result = submitted(running.client, asked, "Release 1 message now")
-    text = running.client.get(result.headers["location"]).text
-    assert "it was moved meanwhile" in text
+    listed = running.page("/messages")
+    asked = listed.press("Release now…", m=listed.marks("a"))
+    running.store.reschedule("a", due_ms + HOUR_MS)
+    assert "it was moved meanwhile" in asked.press("Release 1 message now").text
     assert [m.due_ms for m in running.store.pending(1)] == [due_ms + HOUR_MS]
 
 
 @pytest.mark.parametrize(
-    ("action", "words"),
+    ("button", "words"),
     [
-        ("messages/cancel", "it is not in the store"),
-        ("messages/release", "it was released or cancelled meanwhile"),
+        ("Cancel…", "it is not in the store"),
+        ("Release now…", "it was released or cancelled meanwhile"),
     ],
 )
-def test_released_between_confirmation_and_click(running: Running, action: str, words: str) -> None:
+def test_released_between_confirmation_and_click(running: Running, button: str, words: str) -> None:
     """The result says that it was gone."""
-    due_ms = running.park("a")
+    running.park("a")
+    listed = running.page("/messages")
+    asked = listed.press(button, m=listed.marks("a"))
     running.store.cancel(["a"])
-    job = running.done(running.api(action, messages=[{"id": "a", "due_ms": due_ms}]))
-    assert words in job["outcomes"][0]["text"]
-    assert job["counts"].get("done") is None
+    result = asked.press(next(each.text for each in asked.main.all("button")))
+    assert words in result.text
+    assert "1 done" not in result.text
 
 
 def test_being_released_at_that_moment(running: Running) -> None:
@@ -146,71 +121,125 @@ def test_being_released_at_that_moment(running: Running) -> None:
     running.park("a", due_in_ms=0)
     store = open_store(running.url, endpoint=running.endpoint)
     with store.claim(1, due_by_ms=2**52):
-        for action in ("cancel", "release"):
-            job = running.done(running.api(f"messages/{action}", messages=[{"id": "a"}]))
-            assert "too late: it is being released at this moment" in job["outcomes"][0]["text"]
+        for button in ("Cancel…", "Release now…"):
+            result = running.change_unlisted(button, "a")
+            assert "too late: it is being released at this moment" in result.text
     store.close()
 
 
 def test_too_far_or_no_time_is_refused(running: Running) -> None:
     """With the reason, before anything happens."""
     due_ms = running.park("a")
-    seen = [{"id": "a"}]
+    listed = running.page("/messages")
+    asked = listed.press("Reschedule…", m=listed.marks("a"))
     for given, words in (
-        ({"delay": "4000d"}, "allows delays of up to"),
         ({"delay": "soon"}, "'soon'"),
-        ({}, "give either a delay"),
         ({"delay": "1d", "due_at": "2027-01-31T09:00:00Z"}, "give either a delay"),
     ):
-        answer = running.api("messages/reschedule", messages=seen, **given)
-        assert answer.status_code == 400
-        assert words in answer.json()["message"]
+        assert words in asked.press("Continue", **given).text
+    far = asked.press("Continue", delay="4000d").press("Move 1 message")
+    assert "allows delays of up to" in far.text
     assert [m.due_ms for m in running.store.pending(1)] == [due_ms]
+
+
+def test_a_thousand_that_match_are_changed_at_once(running: Running) -> None:
+    """One confirmation counts them and shows examples; the result lists what could not be done, first."""
+    running.park(*(f"m{n:04}" for n in range(MOST_CHANGED + 5)), body=b"find me")
+    running.park("other", body=b"leave me")
+    found = running.page("/messages", text="FIND")
+    asked = found.press("Cancel…", which="all")
+    assert "Cancel 1,000 messages" in asked.text
+    assert "the first 1,000 that match; there are more" in asked.text
+    assert "… and 990 more." in asked.text
+    running.store.reschedule("m0500", time.time_ns() // 1_000_000 + 2 * HOUR_MS)
+    result = asked.press("Cancel 1,000 messages")
+    assert "999 done 1 not done" in result.text
+    assert result.rows()[0][0] == "m0500"
+    assert "… and 979 more that were done" in result.text
+    assert running.store.pending_count() == 7
+    none = running.page("/messages", text="nowhere").press
+    with pytest.raises(AssertionError, match="no form has the button"):
+        none("Cancel…")
+
+
+def test_a_filter_by_text_attribute_and_due_time(stored: Running) -> None:
+    """Whatever its case; a page of matches leads on to the next."""
+    due_ms = time.time_ns() // 1_000_000 + 24 * HOUR_MS
+    kept = [
+        StoredMessage(
+            message_id=f"m{n:02}",
+            destination=stored.endpoint,
+            due_ms=due_ms + n * 1000,
+            body=b"<order/>" if n % 2 else b"\xff\x00",
+            attributes={"tenant": string("acme" if n < 60 else "other")},
+        )
+        for n in range(120)
+    ]
+    for start in range(0, len(kept), 10):
+        stored.store.store(kept[start : start + 10])
+    stored.services.source(stored.endpoint).changed()
+    first = stored.page("/messages", text="ORDER")
+    assert first.ids == [f"m{n:02}" for n in range(1, 100, 2)]
+    assert {row[-4].split()[0] for row in first.rows("Parked")} == {"XML"}
+    (link,) = (each.attributes["href"] for each in first.main.all("a") if each.text == "Search on")
+    assert Page(stored.client, stored.client.get(link)).ids == [f"m{n}" for n in range(101, 120, 2)]
+    assert stored.page("/messages", attribute="tenant=other", text="order").ids[0] == "m61"
+    assert stored.page("/messages", attribute="tenant=nobody").ids == []
+    assert stored.page("/messages", text="m07").ids == ["m07"]
+    stored.park("late", due_in_ms=-HOUR_MS)
+    overdue = stored.page("/messages")
+    (link,) = (each.attributes["href"] for each in overdue.main.all("a") if each.text == "Overdue")
+    assert Page(stored.client, stored.client.get(link)).ids == ["late"]
+    assert "binary" in stored.page("/messages", text="m10").rows("Parked")[0][2]
+
+
+def test_pages_of_messages(running: Running) -> None:
+    """By due time, from page to page; a cursor that is none is refused."""
+    running.park(*(f"m{n:03}" for n in range(120)))
+    seen: list[str] = []
+    page = running.page("/messages")
+    while True:
+        seen += page.ids
+        links = [each.attributes["href"] for each in page.main.all("a") if each.text == "Next page"]
+        if not links:
+            break
+        page = Page(running.client, running.client.get(links[0]))
+    assert seen == [f"m{n:03}" for n in range(120)]
+    refused = running.page("/messages", after="nonsense")
+    assert refused.status == 400
+    assert "is not a cursor" in refused.text
+
+
+def steps(page: Page) -> dict[str, bool]:
+    """The steps of a message's way, and whether they are lit."""
+    (way,) = page.main.all("ol", class_="steps")
+    return {
+        next(each.all("span")).text: "done" in each.attributes["class"] for each in way.all("li")
+    }
 
 
 def test_all_that_is_known_of_a_message(running: Running) -> None:
     """From the store, the error queue and the ledger, and what to say of one that nobody knows."""
-    running.done(running.api("send", body='{"order": 7}', delay="3d", id="order-7"))
-    found = running.get("message", id="order-7")
-    assert found["where"] == "store"
-    assert found["body"] == '{"order": 7}'
-    assert found["route"] == "store"
-    assert [event["event"] for event in found["history"]] == ["sent"]
+    running.send('{"order":7}', delay="3d", id="order-7", attributes="tenant=acme")
+    found = running.page("/message", id="order-7")
+    assert "It waits in the store" in found.text
+    assert next(found.main.all("pre")).raw == '{\n  "order": 7\n}'
+    assert found.rows("Attributes") == [["tenant", "String", "acme"]]
+    assert steps(found) == {"Sent": True, "Parked": True, "Released": False, "Delivered": False}
+    running.park("unrecorded")
+    assert steps(running.page("/message", id="unrecorded"))["Sent"], "it is there, so it was sent"
     running.reject("bad", reason="its delay is 'x'")
+    assert "nobody has looked" in running.page("/message", id="bad").text
     running.look()
-    found = running.get("message", id="bad")
-    assert found["where"] == "error queue"
-    assert found["reason"] == "its delay is 'x'"
-    assert running.get("message", id="nobody")["where"] == "unknown"
-    running.done(running.api("messages/cancel", messages=[{"id": "order-7"}]))
-    assert running.get("message", id="order-7")["where"] == "cancelled"
-
-
-def test_pages_of_messages(running: Running) -> None:
-    """By due time, from cursor to cursor, within due times; a cursor that is none is refused."""
-    first = running.park(*(f"m{n:02}" for n in range(7)))
-    running.park("later", due_in_ms=30 * HOUR_MS)
-    seen: list[str] = []
-    after = None
-    while True:
-        page = running.get("messages", limit=3, **({"after": after} if after else {}))
-        seen += [each["id"] for each in page["messages"]]
-        after = page["next"]
-        if after is None:
-            break
-    assert seen == [*(f"m{n:02}" for n in range(7)), "later"]
-    running.park("late", due_in_ms=-HOUR_MS)
-    filtered = pages(running, "/messages", when="overdue").text
-    assert (">late</a>" in filtered, ">m00</a>" in filtered) == (True, False)
-    filtered = pages(running, "/messages", when="day").text
-    assert (">late</a>" in filtered, ">later</a>" in filtered) == (False, False)
-    assert 'Overdue <span class="n">1</span>' in filtered
-    running.store.cancel(["late"])
-    until = running.get("messages", due_before=utc(first + 1).isoformat())
-    assert len(until["messages"]) == 7
-    refused = pages(running, "/messages", after="nonsense")
-    assert refused.status_code == 400
-    assert "is not a cursor" in refused.text
+    found = running.page("/message", id="bad")
+    assert "it is in the error queue" in found.text
+    assert "its delay is 'x'" in found.notices
+    assert steps(found) == {"Sent": True, "Error queue": False}
+    nobody = running.page("/message", id="nobody")
+    assert "nothing is known of it" in nobody.text
+    assert not steps(nobody)["Sent"]
+    running.change("Cancel…", "order-7")
+    assert "It was cancelled" in running.page("/message", id="order-7").text
 
 
 def test_what_becomes_due(stored: Running) -> None:
@@ -218,21 +247,41 @@ def test_what_becomes_due(stored: Running) -> None:
     stored.park("a", "b", due_in_ms=HOUR_MS + 60_000)
     stored.park("late", due_in_ms=-HOUR_MS)
     for span, spans in (("hours", 25), ("days", 31), ("months", 13)):
-        found = stored.get("outlook", span=span)
-        assert len(found["bars"]) == spans
-        assert found["bars"][0] | {"count": 1, "overdue": True} == found["bars"][0]
-        assert sum(bar["count"] for bar in found["bars"]) == 3
+        page = stored.page("/", span=span)
+        bars = [each.text.rpartition(": ")[2] for each in page.main.all("title")]
+        assert (len(bars), bars[0], sum(map(int, bars))) == (spans, "1", 3)
 
 
 def test_overdue_is_said_with_its_remedy(running: Running) -> None:
     """In the words of the alarm, and that no dispatcher was seen."""
     running.park("late", due_in_ms=-HOUR_MS)
-    view = running.client.get("/api/v1/overview").json()["endpoints"][0]
-    (condition,) = view["conditions"]
-    assert condition["alarm"] == "Overdue"
-    assert "sqsdelay dispatch" in condition["remedy"]
-    states = {worker["name"]: worker["state"] for worker in view["workers"]}
-    assert states == {"delay consumer": "idle", "dispatcher": "not seen"}
+    page = running.page("/")
+    (condition,) = page.notices
+    assert "Alarm: Overdue" in condition
+    assert "sqsdelay dispatch" in condition
+    assert page.workers["delay consumer"].startswith("idle")
+    assert page.workers["dispatcher"].startswith("not seen")
+
+
+def test_lateness_and_the_last_events(running: Running) -> None:
+    """By the ledger, and that a worker was at work just now."""
+    now_ms = time.time_ns() // 1_000_000
+    FileLedger(running.ledger).record(
+        [
+            Event(
+                kind=EventKind.HANDED_OVER,
+                at_ms=now_ms,
+                endpoint=running.endpoint,
+                message_id="m-1",
+                source=Source.CONSUMER,
+                late_ms=1500,
+            )
+        ]
+    )
+    page = running.page("/")
+    assert page.tiles["Worst"] == "1.50 s"
+    assert page.rows("Events")[0][1:3] == ["handed-over", "m-1"]
+    assert page.workers["delay consumer"].startswith("working recorded something just now")
 
 
 def test_retry_and_discard_by_forms(running: Running) -> None:
@@ -240,91 +289,102 @@ def test_retry_and_discard_by_forms(running: Running) -> None:
     running.reject("a", "a", reason="delay of 70 s exceeds 60 s")
     running.reject("b", reason="delay of 80 s exceeds 60 s")
     running.reject("c", reason="no due time", due=False)
-    client = running.client
-    view = running.look()
-    assert [(g["reason"], len(g["messages"])) for g in view["groups"]] == [
-        ("delay of … s exceeds … s", 3),
-        ("no due time", 1),
+    page = running.look()
+    assert [(h2.text) for h2 in page.main.all("h2")] == [
+        "3 delay of … s exceeds … s",
+        "1 no due time",
     ]
-    page = pages(running, "/errors")
-    first = next(e["key"] for e in view["groups"][0]["messages"] if e["id"] == "a")
-    asked = submitted(client, page, "Retry chosen…", m=[first])
-    result = submitted(client, asked, "Retry 1 message")
-    assert f"sent to {running.endpoint}" in client.get(result.headers["location"]).text
+    assert running.page("/errors", reason="no due").ids == ["c"]
+    asked = page.press("Retry…", m=page.marks("a")[:1])
+    result = asked.press("Retry 1 message")
+    assert f"sent to {running.endpoint}" in result.text
     assert len(running.received()) == 1
-    looked = submitted(client, pages(running, "/errors"), "Look again")
-    asked = submitted(client, client.get(looked.headers["location"]), "Discard all…")
+    asked = running.look().press("Discard…", which="all")
     assert "there is no other copy" in asked.text
-    submitted(client, asked, "Discard all messages of this reason")
-    left = running.look()["groups"]
-    assert [e["id"] for group in left for e in group["messages"]] == ["c"]
+    assert [row[0] for row in asked.rows()] == ["a", "b"]
+    asked.press("Discard 2 messages")
+    assert running.look().ids == ["c"]
 
 
 def test_to_get_a_page_receives_nothing(running: Running) -> None:
     """Any website can make a browser get one, and whoever may only read must not raise receive counts."""
     running.reject("a")
     for path in ("/", "/errors", "/message"):
-        assert "too far" not in pages(running, path, id="a", again="true").text
-    (group,) = running.look()["groups"]
-    assert [e["receives"] for e in group["messages"]] == [1]
+        assert "too far" not in running.page(path, id="a", again="true").text
+    assert running.look().rows("failed")[0][-1] == "1"
     readers = client_of(Services(running.services.settings, Access(read_only=True)))
     where = {"endpoint": running.endpoint}
-    assert "<button>Look" not in readers.get("/errors", params=where).text
+    assert not Page(readers, readers.get("/errors", params=where)).offers("Look")
     assert readers.post("/errors/look", data=where).status_code == 403
 
 
 def test_an_undated_message_stays_or_goes_at_once(running: Running) -> None:
     """As the form's box says."""
     running.reject("c", reason="no due time", due=False)
-    running.look()
-    asked = submitted(running.client, pages(running, "/errors"), "Retry all…")
+    asked = running.look().press("Retry…", which="all")
     assert "Deliver messages without a due time at once" in asked.text
-    stayed = running.done(running.api("errors/retry", all=True))
-    assert "its due time is unknown" in stayed["outcomes"][0]["text"]
-    went = running.done(running.api("errors/retry", all=True, undated_now=True))
-    assert went["counts"] == {"done": 1}
+    assert "its due time is unknown" in asked.press("Retry 1 message").text
+    asked = running.look().press("Retry…", which="all")
+    assert "1 done" in asked.press("Retry 1 message", undated_now="true").text
 
 
 def test_what_another_console_has_taken_is_not_found(running: Running) -> None:
     """Both looked; the second one's retry says what happened."""
     running.reject("a")
-    key = running.look()["groups"][0]["messages"][0]["key"]
-    running.done(running.api("errors/discard", keys=[key]))
-    job = running.done(running.api("errors/retry", keys=[key]))
-    assert job["counts"] == {"not-done": 1}
-    assert "not found" in job["outcomes"][0]["text"]
+    page = running.look()
+    retry, discard = (page.press(each, which="all") for each in ("Retry…", "Discard…"))
+    discard.press("Discard 1 message")
+    result = retry.press("Retry 1 message")
+    assert "1 not done" in result.text
+    assert "not found" in result.text
     assert running.received() == []
 
 
 def test_sending_shows_the_way_first(running: Running) -> None:
     """Route, due time and cost; nothing is sent by looking, one message by sending."""
-    page = pages(running, "/send")
-    shown = submitted(
-        running.client, page, "Show route and cost", body='a "b"\n<c>', delay="3h", id="x-1"
-    )
+    page = running.page("/send")
+    shown = page.press("Show route and cost", body='a "b"\n<c>', delay="3h", id="x-1")
     assert f"into the store of {running.endpoint}" in shown.text
     assert running.store.pending_count() == 0
     for _ in range(2):
-        sent = submitted(running.client, shown, "Send it")
-    assert "sent (store)" in running.client.get(sent.headers["location"]).text
+        assert "sent (store)" in shown.press("Send it").text
     (parked,) = running.store.pending(9)
     assert (parked.message_id, parked.body) == ("x-1", b'a "b"\n<c>')
-    for delay, route, hops in (("10", "direct", 0), ("2h", "delay-queue", 7), ("3h", "store", 0)):
-        found = running.api("send/preview", body="x", delay=delay).json()
-        assert (found["route"], found["hops"]) == (route, hops)
+    for delay, route, hops in (
+        ("10", "direct", None),
+        ("2h", "delay-queue", "7"),
+        ("3h", "store", None),
+    ):
+        found = page.press("Show route and cost", body="x", delay=delay).tiles
+        assert (found["Route"], found.get("Hops")) == (route, hops)
     assert running.received() == []
-    refused = submitted(running.client, page, "Show route and cost", body="x", delay="never")
-    assert refused.status_code == 400
+    refused = page.press("Show route and cost", body="x", delay="never")
+    assert refused.status == 400
     assert "never" in refused.text
+
+
+def test_the_cost_is_a_recommendation_in_words(running: Running) -> None:
+    """With two next best; numbers are taken as they are typed, and refused in words."""
+    page = running.page("/cost", delay="30d", messages="1,500,000", size="2048", batch="10")
+    assert "For 1,500,000 messages of 2.0 KiB, delayed by 30 d, 10 due together" in page.text
+    assert next(page.main.all("h2")).text.startswith("Deploy with ")
+    assert len(list(page.main.all("p", class_="next"))) == 2
+    for given, words in (
+        ({"delay": "never"}, "'never' is not valid"),
+        ({"messages": "many"}, "give a whole number"),
+        ({"batch": "99"}, "use a whole number, 1 to 10"),
+    ):
+        assert words in running.page("/cost", **given).notices[0]
 
 
 def test_a_lost_store_is_said_and_the_rest_is_shown(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On every page, with the numbers there were; and it comes back by itself."""
+    """Above every page, with the numbers there were; and it comes back by itself."""
     running.park("a", "b")
     source = running.services.source(running.endpoint)
-    assert running.client.get("/").status_code == 200
+    listed = running.page("/messages")
+    assert running.page("/").status == 200
     place, whole = source.place(), source.place().pending
 
     def lost(*_: Any, **__: Any) -> Any:
@@ -333,22 +393,21 @@ def test_a_lost_store_is_said_and_the_rest_is_shown(
     for name in ("pending", "find", "cancel", "amend", "count_due", "pending_count"):
         monkeypatch.setattr(place, name, lost)
     source.changed()
-    overview = running.client.get("/")
-    assert "the store at db:5432 is gone" in overview.text
-    assert "<dd>2</dd>" in overview.text
-    listed = pages(running, "/messages")
-    assert listed.status_code == 200
-    assert "The store cannot be shown." in listed.text
-    assert "is gone" in pages(running, "/message", id="a").text
-    job = running.done(running.api("messages/cancel", messages=[{"id": "a"}, {"id": "b"}]))
-    assert job["counts"] == {"not-done": 2}
-    assert "perhaps not done" in job["outcomes"][0]["text"]
-    many = [{"id": f"m{n}"} for n in range(9)]
-    ended = running.done(running.api("messages/cancel", messages=many))
-    assert ended["counts"] == {"not-done": 3}, "the others were not tried"
-    assert "is gone" in ended["error"]
-    assert running.client.get(f"/api/v1/endpoints/{running.endpoint}/messages").status_code == 503
+    for path in ("/message", "/", "/messages", "/errors", "/send"):
+        page = running.page(path, id="a" if path == "/message" else "")
+        assert page.text.startswith(f"Store, {running.endpoint}: the store at db:5432 is gone")
+    assert running.page("/").tiles["Parked"] == "2"
+    assert "The store cannot be shown" in running.page("/messages").text
+    assert "is gone" in running.page("/message", id="a").text
+    asked = listed.press("Cancel…", m=listed.marks("a"))
+    result = asked.press("Cancel 1 message")
+    assert "1 not done" in result.text
+    assert "perhaps not done" in result.text
+    asked = listed.press("Cancel…", m=[f":m{n}" for n in range(9)])
+    ended = asked.press("Cancel 9 messages")
+    assert "4 not done" in ended.text, "the others were not tried"
+    assert "the store at db:5432 is gone" in ended.notices[-1]
     monkeypatch.undo()
     source.changed()
     assert whole(1)
-    assert "is gone" not in running.client.get("/").text
+    assert "is gone" not in running.page("/").text

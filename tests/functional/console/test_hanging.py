@@ -15,10 +15,12 @@ import pytest
 from sqsdelay.console.server import create_app
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import PORT, Running, browser
+from tests.functional.console.page import Page
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import DeafProxy
 
 Start = Callable[..., Running]
+one, parked = (f'<dd class="">{n}</dd>' for n in (1, 2))
 FOREVER = 10 * PATIENCE_SECONDS
 """What a driver would wait: a test that depends on it does not end in time."""
 
@@ -61,14 +63,14 @@ def in_time() -> Iterator[Ask]:
     pool.shutdown(wait=False, cancel_futures=True)
 
 
-def shown(running: Running, path: str, *words: str, gone: str = "", **query: str) -> str:
+def shown(running: Running, path: str, *words: str, gone: str = "", **query: str) -> Page:
     """A page of this endpoint, once it says this, and that no more: what does not hang may be slow."""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         answer = running.client.get(path, params={"endpoint": running.endpoint, **query})
         assert answer.status_code == 200, answer.text
         if all(word in answer.text for word in words) and not (gone and gone in answer.text):
-            return str(answer.text)
+            return Page(running.client, answer)
         assert time.monotonic() < until, answer.text
         time.sleep(0.1)
 
@@ -94,23 +96,25 @@ def test_a_store_that_hangs(
         running = start(url)
         running.park("a")
         running.reject("bad")
-        while shown(running, "/").count("<dd>1</dd>") != 2:
+        while shown(running, "/").html.count(one) != 2:
             pass
+        listed = shown(running, "/messages", ">a</a>")
         proxy.swallowing.set()
         running.services.source(running.endpoint).changed()
 
-        page = in_time(lambda: shown(running, "/", "Store: no answer for"))
-        assert page.count("<dd>1</dd>") == 2, "what was known, and the error queue"
+        page = in_time(lambda: shown(running, "/", f"Store, {running.endpoint}: no answer for"))
+        assert page.html.count(one) == 2, "what was known, and the error queue"
         hangs = f"the store of {running.endpoint} has not answered"
         in_time(lambda: shown(running, "/messages", hangs))
         in_time(lambda: shown(running, "/message", hangs, id="a"))
-        in_time(lambda: running.api("send/preview", body="x", delay="1d"))
+        in_time(lambda: running.page("/send").press("Show route and cost", body="x", delay="1d"))
         in_time(running.look)
-        in_time(lambda: shown(running, "/errors", "bad"))
-        retried = running.done(in_time(lambda: running.api("errors/retry", all=True)))
-        assert retried["counts"] == {"done": 1}
-        job = in_time(lambda: running.api("messages/cancel", messages=[{"id": "a"}])).json()
-        assert not job["finished"]
+        in_time(lambda: shown(running, "/errors", ">bad</a>"))
+        asked = in_time(lambda: running.page("/errors").press("Retry…", which="all"))
+        assert "1 done" in in_time(lambda: asked.press("Retry 1 message")).text
+        cancel = in_time(lambda: listed.press("Cancel…", m=listed.marks("a")))
+        result = in_time(lambda: cancel.press("Cancel 1 message"))
+        assert "perhaps not done, look again" in result.text
 
         app = create_app(running.services, port=PORT)
         with ThreadPoolExecutor(12) as pool:
@@ -122,7 +126,7 @@ def test_a_store_that_hangs(
         proxy.swallowing.clear()
         proxy.down()
         proxy.up()
-        shown(running, "/", gone="Store:")
+        shown(running, "/", gone="Store,")
         running.park("b")
         shown(running, "/messages", ">b</a>")
 
@@ -134,25 +138,23 @@ def test_aws_that_hangs(
     """What is parked is shown and changed."""
     proxy = deaf(service)
     running = start()
-    due_ms = running.park("a", "b")
+    running.park("a", "b")
     if service == "sqs":
-        shown(running, "/", "<dd>2</dd>", "idle")
+        shown(running, "/", parked, "idle")
     proxy.swallowing.set()
     running.services.source(running.endpoint).changed()
     if service == "sqs":
-        in_time(lambda: shown(running, "/", "SQS: no answer", "<dd>2</dd>"))
+        in_time(lambda: shown(running, "/", f"SQS, {running.endpoint}: no answer", parked))
         in_time(running.look)
         in_time(lambda: shown(running, "/errors", "no answer"))
-        refused = in_time(lambda: running.api("send/preview", body="x", delay="1d"))
+        send = running.page("/send")
+        refused = in_time(lambda: send.press("Show route and cost", body="x", delay="1d"))
         assert "SQS has not answered" in refused.text
     else:
-        ages = "Ages of the oldest messages: no answer"
-        in_time(lambda: shown(running, "/", ages, "<dd>2</dd>", gone="SQS:"))
+        ages = f"Ages of the oldest messages, {running.endpoint}: no answer"
+        in_time(lambda: shown(running, "/", ages, parked, gone="SQS,"))
     in_time(lambda: shown(running, "/messages", ">a</a>"))
     in_time(lambda: shown(running, "/message", "waits in the store", id="a"))
-    chosen = [{"id": "a", "due_ms": due_ms}]
-    move = in_time(lambda: running.api("messages/reschedule", messages=chosen, delay="2d"))
-    assert running.done(move)["counts"] == {"done": 1}
-    cancel = in_time(lambda: running.api("messages/cancel", messages=[{"id": "b"}]))
-    assert running.done(cancel)["counts"] == {"done": 1}
+    assert "1 done" in in_time(lambda: running.change("Reschedule…", "a", delay="2d")).text
+    assert "1 done" in in_time(lambda: running.change("Cancel…", "b")).text
     assert [each.message_id for each in running.store.pending(9)] == ["a"]

@@ -17,6 +17,7 @@ import pytest
 
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import Running
+from tests.functional.console.page import Page
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[3]
@@ -44,10 +45,10 @@ def test_the_command_serves_until_it_is_stopped(aws_here: LocalAws, running: Run
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         assert url.startswith("http://127.0.0.1:")
-        place = f"{url}api/v1/endpoints/{running.endpoint}"
-        assert httpx.get(place, timeout=60).json()["parked"] == 1
-        body = {"messages": [{"id": "a"}]}
-        assert httpx.post(f"{place}/messages/cancel", json=body, timeout=60).is_success
+        with httpx.Client(base_url=url, timeout=60) as client:
+            listed = Page(client, client.get("/messages"))
+            asked = listed.press("Cancel…", m=listed.marks("a"))
+            assert "1 done" in asked.press("Cancel 1 message").text
         code, told = ended(process)
     assert code == 0
     assert f"cancel {running.endpoint} by local: a: done, cancelled" in told

@@ -29,10 +29,15 @@ def host() -> Iterator[str]:
         yield urlsplit(url).netloc
 
 
-def connected(host: str) -> socket.socket:
-    """A new connection."""
+def connected(host: str, *, buffer: int | None = None) -> socket.socket:
+    """A new connection, with room for so many bytes that are not read."""
     name, _, port = host.rpartition(":")
-    return socket.create_connection((name, int(port)), timeout=PATIENCE_SECONDS)
+    found = socket.socket()
+    if buffer is not None:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    found.settimeout(PATIENCE_SECONDS)
+    found.connect((name, int(port)))
+    return found
 
 
 def status(host: str, head: str, body: bytes = b"") -> int:
@@ -74,6 +79,22 @@ def test_a_request_has_to_come_in_time(host: str, monkeypatch: pytest.MonkeyPatc
             except ConnectionError:
                 ended = True
             if ended:
+                return
+    raise AssertionError("still connected")
+
+
+def test_an_answer_has_to_be_taken_in_time(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more files than the buffers hold, nothing is read: the connection ends, and its place is free."""
+    monkeypatch.setattr(server, "SENDING_SECONDS", 0.2)
+    file = "GET /static/htmx-2.0.11.min.js HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    with closing(connected(host, buffer=4096)) as slow:
+        slow.settimeout(0.01)
+        for _ in range(100 * PATIENCE_SECONDS):
+            try:
+                slow.send(file.format(host=host).encode() * 400)
+            except TimeoutError:
+                pass
+            except OSError:
                 return
     raise AssertionError("still connected")
 

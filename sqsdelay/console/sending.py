@@ -1,0 +1,234 @@
+"""Sending a message: where it would go and what that costs, then for real; and what many would cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any, Final
+
+from sqsdelay.console.messages import utc_input
+from sqsdelay.console.services import Outcome, Result
+from sqsdelay.console.source import Source
+from sqsdelay.core.checked_message import attributes_of_texts, new_message_id
+from sqsdelay.core.delay import (
+    due_at_ms,
+    due_time,
+    parse_delay,
+    parse_due_at,
+    seconds_until,
+    too_far,
+)
+from sqsdelay.core.message import Message, Route, attributes_of, size_of
+from sqsdelay.core.readable import one_line
+from sqsdelay.cost import Prices, Workload, bills, dollars, recommend, shipped_prices
+from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+
+CONNECT_SECONDS: Final = 5.0
+
+FIELDS: Final = ("body", "delay", "due_at", "id", "group", "attributes")
+"""What the form has; attributes are lines of ``NAME=VALUE``."""
+
+_WAYS: Final = {
+    Route.DIRECT: "straight to {endpoint}, where a message timer holds it until it is due",
+    Route.DUE_QUEUE: "to the due queue of {endpoint}, where a message timer holds it until it is due",
+    Route.DELAY_QUEUE: "to the delay queue of {endpoint}; the delay consumer moves it from hop to hop and "
+    "hands it over",
+    Route.STORE: "into the store of {endpoint}; the dispatcher releases it when it is due",
+}
+
+_IN_STORES: Final = {
+    "dynamodb": ("stored", "SQS, DynamoDB and Lambda"),
+    "s3": ("stored-in-s3", "SQS, S3 and Lambda"),
+    "scheduler": ("scheduled-by-sender", "SQS, EventBridge Scheduler and Lambda"),
+}
+"""Of a kind of store that is paid for by the message: the strategy, and what its price counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """Where a message would go, when it would arrive, and what that costs; dollars without fixed costs."""
+
+    route: str
+    way: str
+    due_ms: int
+    bytes: int
+    hops: int = 0
+    cost: str | None = None
+    cost_of: str = "only your broker"
+
+
+def message_of(source: Source, given: Mapping[str, str]) -> Message:
+    """The message that a form describes.
+
+    Raises:
+        InvalidMessage, InvalidDelay, ConfigurationError
+    """
+    if not given["body"]:
+        raise ConfigurationError("the body is empty; SQS requires at least 1 character")
+    delay, due_at = given["delay"].strip(), utc_input(given["due_at"])
+    if delay and due_at:
+        raise InvalidDelay("a delay and a due time are both given; give only one")
+    lines = [line.strip() for line in given["attributes"].splitlines() if line.strip()]
+    attributes = attributes_of_texts(lines)
+    group = given["group"].strip() or None
+    binary = any(isinstance(each, dict) and "BinaryValue" in each for each in attributes.values())
+    if not source.on_sqs and (group or binary):
+        raise InvalidMessage("the console cannot send message groups or binary headers to RabbitMQ")
+    return Message(
+        given["body"],
+        delay=parse_delay(delay) if delay else None,
+        due_at=parse_due_at(due_at) if due_at else None,
+        message_id=given["id"].strip() or None,
+        message_group_id=group,
+        attributes=attributes,
+    )
+
+
+def preview(source: Source, message: Message) -> Preview:
+    """Where a message would go; nothing is sent, and all is checked that can be.
+
+    Raises:
+        SqsDelayError: what `QueueSender.send` would refuse, and why.
+    """
+    size = size_of(message.body, attributes_of(message.attributes))
+    if not source.on_sqs:
+        now_ms = source.latest_ms()
+        due_ms = due_time(message.delay, message.due_at).due_ms(now_ms)
+        problem = too_far(due_ms, now_ms, source.settings.max_delay_seconds)
+        if problem is not None:
+            raise InvalidDelay(problem)
+        level = due_ms > now_ms
+        way = "through the broker's delay levels to" if level else "straight to"
+        route = "delay-level" if level else "direct"
+        return Preview(route=route, way=f"{way} queue {source.name}", due_ms=due_ms, bytes=size)
+    sender = source.sender()
+    found = source.of_sqs(lambda: sender.preview(source.endpoint.address, message))
+    assert found.route is not None
+    assert found.due is not None
+    due_ms = due_at_ms(found.due)
+    seconds = seconds_until(due_ms, source.latest_ms())
+    load = Workload(
+        delay_seconds=seconds, message_bytes=max(1, size), hop_seconds=source.settings.hop_seconds
+    )
+    strategy, cost_of = _price_of(source, found.route, seconds)
+    priced = load if strategy != "direct" else Workload(delay_seconds=0, message_bytes=max(1, size))
+    wanted = "relay" if strategy == "direct" else strategy
+    bill = next((each for each in bills(priced, prices()) if each.strategy == wanted), None)
+    return Preview(
+        route=found.route,
+        way=_WAYS[found.route].format(endpoint=source.name),
+        due_ms=due_ms,
+        bytes=size,
+        hops=load.hops if found.route is Route.DELAY_QUEUE else 0,
+        cost=None if bill is None or bill.impossible else dollars(bill.for_messages),
+        cost_of=cost_of,
+    )
+
+
+def _price_of(source: Source, route: Route, seconds: int) -> tuple[str, str]:
+    """The strategy that a message is priced by, and what that counts."""
+    if seconds <= MAX_MESSAGE_TIMER_SECONDS or route is Route.DELAY_QUEUE:
+        return "relay", "SQS requests and Lambda"
+    kind = (source.store_url or "").partition(":")[0]
+    extra = f"the send to its destination; the {kind or 'its'} store is extra"
+    return _IN_STORES.get(kind, ("direct", extra))
+
+
+@cache
+def prices() -> Prices:
+    """The shipped ones."""
+    return shipped_prices()
+
+
+def sent(source: Source, message: Message) -> Callable[[], Generator[Outcome]]:
+    """Send a message.
+
+    Raises:
+        InvalidMessage, InvalidDelay: it cannot be one.
+    """
+    # Named now, by when it is due, so that every store finds it by its id.
+    now_ms = source.latest_ms()
+    due = due_time(message.delay, message.due_at) if message.delay or message.due_at else None
+    due_ms = now_ms if due is None else due.due_ms(now_ms)
+    message_id = message.message_id or new_message_id(due_ms)
+
+    def run() -> Generator[Outcome]:
+        route: StrEnum | None
+        if not source.on_sqs:
+            from sqsdelay.rabbitmq import RabbitMqSender
+            from sqsdelay.rabbitmq.topology import OWN_PREFIX
+
+            url, prefix = source.settings.rabbitmq or "", source.settings.prefix or OWN_PREFIX
+            with RabbitMqSender(url, prefix=prefix, connect_seconds=CONNECT_SECONDS) as sender:
+                answer = sender.send(
+                    source.name,
+                    message.body,
+                    delay=message.delay,
+                    due_at=message.due_at,
+                    headers={name: _text(value) for name, value in message.attributes.items()},
+                    message_id=message_id,
+                )
+            route, due_at = answer.route, answer.due
+        else:
+            result = source.sender().send(
+                source.endpoint.address,
+                message.body,
+                delay=message.delay,
+                due_at=message.due_at,
+                attributes=message.attributes,
+                message_id=message_id,
+                message_group_id=message.message_group_id,
+            )
+            route, due_at = result.route, result.due
+        when = "" if due_at is None else f", due {due_at.isoformat(timespec='milliseconds')}"
+        yield Outcome(message_id, Result.DONE, f"sent ({route}){when}")
+
+    return run
+
+
+def _text(value: object) -> str:
+    return str(value["StringValue"]) if isinstance(value, dict) else str(value)
+
+
+START: Final = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}
+"""What the Cost page begins with."""
+
+_DELAYS: Final = (
+    "15m", "30m", "1h", "2h", "3h", "6h", "12h", "1d", "2d", "3d", "7d", "14d", "30d", "60d", "90d",
+    "180d", "365d", "730d", "1825d", "3650d",
+)  # fmt: skip
+_SLIDERS: Final = {
+    "delay": _DELAYS,
+    "messages": tuple(str(10**n) for n in range(10)),
+    "size": ("256", "512", "1024", "2048", "4096", "16384", "65536", "262144", "1000000"),
+    "batch": tuple(map(str, range(1, MAX_BATCH_ENTRIES + 1))),
+}
+"""The stops of the page's sliders; its fields take any number."""
+
+
+def advised(query: Mapping[str, str]) -> dict[str, Any]:
+    """What the Cost page shows for what was typed: a recommendation, or why there is none."""
+    given = {name: query.get(name, value) for name, value in START.items()}
+    shown: dict[str, Any] = {"advice": None, "load": None, "trouble": None}
+    try:
+        shown["load"] = Workload(
+            delay_seconds=round(parse_delay(given["delay"]).total_seconds()),
+            messages=_whole("messages", given["messages"]),
+            message_bytes=_whole("size", given["size"]),
+            batch=_whole("batch", given["batch"]),
+        )
+        shown["advice"] = recommend(shown["load"], prices())
+    except SqsDelayError as error:
+        shown["trouble"] = one_line(error)
+    return shown | {"given": given, "sliders": _SLIDERS, "prices": prices()}
+
+
+def _whole(name: str, text: str) -> int:
+    digits = re.sub(r"[\s,_]", "", text)
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
+        raise ConfigurationError(f"{name} is {text!r}; give a whole number")
+    return int(digits)

@@ -1,0 +1,157 @@
+"""A console in trouble: what is old says how old it is, what is not known is not shown as known."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from sqsdelay.console.services import Services
+from sqsdelay.console.settings import Access
+from sqsdelay.ledger import Event, EventKind, FileLedger, Source
+from sqsdelay.testing import ManualClock
+from sqsdelay.testing.local_aws import LocalAws
+from tests.functional.console.conftest import Running, client_of
+from tests.functional.console.page import Page
+from tests.patience import PATIENCE_SECONDS
+from tests.services.network import HoldingProxy
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def slow(aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[HoldingProxy]:
+    """SQS and DynamoDB behind a proxy that can hold answers back."""
+    with HoldingProxy(aws_here.port) as proxy:
+        for service in ("SQS", "DYNAMODB"):
+            url = f"http://127.0.0.1:{proxy.port}"
+            monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", url)
+        yield proxy
+
+
+class Watched:
+    """A console whose clock is moved by hand, and its page."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        self.clock = ManualClock(time.time_ns() // 1_000_000)
+        self.services = Services(running.services.settings, Access(), self.clock)
+        self.client = client_of(self.services)
+
+    def page(self, path: str = "/") -> Page:
+        return Page(self.client, self.client.get(path))
+
+    def until(self, holds: Callable[[Page], bool]) -> Page:
+        """The page, once it is so: what is asked behind it takes its time."""
+        late = threading.Event()
+        for _ in range(10 * PATIENCE_SECONDS):
+            page = self.page()
+            if holds(page):
+                return page
+            late.wait(0.1)
+        raise AssertionError(page.text)
+
+    def at(self) -> str:
+        """Its clock's time of day."""
+        return datetime.fromtimestamp(self.clock.true_ms // 1000, UTC).strftime("%H:%M:%S")
+
+
+@pytest.fixture
+def watched(slow: HoldingProxy, start: Start, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """Of an endpoint whose workers recorded something at this moment."""
+    running = start(getattr(request, "param", None))
+    running.park("a", "b")
+    found = Watched(running)
+    FileLedger(running.ledger).record(
+        [
+            Event(
+                kind=EventKind.HOP,
+                at_ms=found.clock.now_ms(),
+                endpoint=running.endpoint,
+                message_id="m",
+                source=source,
+            )
+            for source in (Source.CONSUMER, Source.DISPATCHER)
+        ]
+    )
+    found.until(lambda page: (page.tiles["In queues"], page.tiles["Parked"]) == ("0", "2"))
+    yield found
+    slow.let_go()
+    found.services.close()
+
+
+def test_an_sqs_that_is_silent(
+    watched: Watched, slow: HoldingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First on the page; the worker is unknown, never working; the numbers age, and go after a minute."""
+    watched.running.reject("bad")
+    watched.services.source(None).changed()
+    page = watched.until(lambda page: page.tiles["Errors"] == "1")
+    assert page.workers["delay consumer"].startswith("working")
+    assert "1 messages could not be delivered" in page.notices[0]
+    monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.1)
+    slow.hold()
+    since = watched.at()
+    watched.services.source(None).changed()
+    for seconds, shown in (
+        (0, "0"),
+        (5, "0"),
+        (10, "0 15 s old"),
+        (45, "0 1 min old"),
+        (121, f"\u2013 unknown since {since}, then 0"),
+    ):
+        watched.clock.advance(seconds)
+        page = watched.page()
+        assert page.tiles["In queues"] == shown
+        assert page.text.startswith(f"SQS, {watched.running.endpoint}: no answer for")
+        assert page.workers["delay consumer"].startswith(f"unknown since {since}")
+        assert "working" not in page.workers["delay consumer"]
+        assert page.tiles["Parked"] == "2", "the store answers"
+    assert "could not be delivered" not in page.text
+    listed = watched.page("/messages").text
+    assert f"All 2 parked · hop: unknown since {since}, then 0" in listed
+    for path in ("/messages", "/errors", "/send"):
+        assert watched.page(path).text.startswith(f"SQS, {watched.running.endpoint}: no answer")
+    slow.let_go()
+    watched.until(lambda page: page.tiles["In queues"] == "0" and "no answer" not in page.text)
+
+
+@pytest.mark.parametrize("watched", ["dynamodb://{name}"], indirect=True)
+def test_a_store_that_is_silent(
+    watched: Watched, slow: HoldingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of its dispatcher; it is asked once a minute, so it may be judged by that for so long."""
+    monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.1)
+    since = watched.at()
+    watched.clock.advance(55)
+    page = watched.page()
+    assert page.tiles["Parked"] == "2 55 s old"
+    assert page.workers["dispatcher"].startswith("working")
+    slow.hold()
+    watched.clock.advance(10)
+    page = watched.page()
+    assert page.text.startswith(f"Store, {watched.running.endpoint}: no answer for")
+    assert page.tiles["Parked"] == f"\u2013 unknown since {since}, then 2"
+    assert page.workers["dispatcher"].startswith(f"unknown since {since}")
+
+
+def test_a_slow_answer_is_kept_for_seconds(watched: Watched, slow: HoldingProxy) -> None:
+    """One of two seconds for ten, and then another is asked for."""
+    watched.services.source(None).changed()
+    slow.hold()
+    asking = threading.Thread(target=watched.page)
+    asking.start()
+    slow.held.wait(PATIENCE_SECONDS)
+    watched.clock.advance(2)
+    slow.let_go()
+    asking.join(PATIENCE_SECONDS)
+    sample = watched.services.source(None).queues_sample
+    asked_ms = sample.known().at_ms or 0
+    watched.clock.advance(7)
+    assert watched.page().tiles["In queues"] == "0"
+    assert sample.known().at_ms == asked_ms, "it was not asked again"
+    watched.clock.advance(2)
+    watched.until(lambda _: sample.known().at_ms == asked_ms + 11_000)
