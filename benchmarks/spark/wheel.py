@@ -65,7 +65,8 @@ def save(*, share_out: bool = False, **more: str) -> Save:
             parsed = Options.parse(options)
             tasks = rows.sparkSession.sparkContext.defaultParallelism
             columns = checked_columns(rows.schema, parsed)
-            rows = shared_out(rows, columns, tasks=tasks, options=parsed)
+            rows, parsed = shared_out(rows, columns, parsed, tasks=tasks)
+            options["parts"] = str(parsed.parts)
         rows.write.format("sqsdelay").options(**options).mode("append").save()
 
     return saved

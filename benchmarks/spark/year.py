@@ -40,5 +40,7 @@ def written(s3: InMemoryS3, messages: Sequence[StoredMessage]) -> None:
             }  # fmt: skip
             parsed = Options.parse(options)
             columns = checked_columns(rows.schema, parsed)
-            shared = shared_out(rows, columns, tasks=2, options=parsed)
-            shared.write.format("sqsdelay").options(**options).mode("append").save()
+            shared, parsed = shared_out(rows, columns, parsed, tasks=2)
+            shared.write.format("sqsdelay").options(**options, parts=parsed.parts).mode(
+                "append"
+            ).save()

@@ -46,7 +46,8 @@ def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
     try:
         found, root = fs.FileSystem.from_uri(_S3.sub("s3", absolute(path)))
     except (pa.ArrowException, OSError) as error:
-        told = " ".join(str(error).split())
+        # What it tried to load Hadoop from is of no use to anybody.
+        told = " ".join(str(error).split()).partition(" dlopen(")[0]
         raise ConfigurationError(
             f"option {option}={path!r} cannot be used: {told}; give a folder that all of Spark's "
             "machines share, or s3://…, gs://…, abfss://…, hdfs://…"

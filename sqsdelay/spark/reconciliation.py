@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from sqsdelay.core.clock import SystemClock
@@ -38,13 +38,12 @@ from sqsdelay.spark.sink.options import (
     DELAY,
     DUE_AT,
     ENDPOINT,
-    MESSAGE_ID,
     Columns,
     Options,
     checked_columns,
 )
 from sqsdelay.spark.sink.receipts import Receipts, job_folder
-from sqsdelay.spark.sink.send import save
+from sqsdelay.spark.sink.send import message_id, save, spelled
 
 _RECEIPT: Final = "message_id string, endpoint string, route string, due_at timestamp"
 _REPLAY: Final = "/replay=([0-9]+)/[^/]*$"
@@ -84,7 +83,7 @@ def identified(rows: DataFrame, columns: Columns, options: Options) -> DataFrame
     return rows.select(
         "*",
         _name_of(_endpoint(columns, options)).alias("_endpoint"),
-        _message_id(columns, options).alias("_id"),
+        message_id(columns, options).alias("_id"),
     )
 
 
@@ -150,16 +149,11 @@ def _timer_seconds() -> Column:
     return F.when(is_direct, timer).cast("bigint").alias("timer_seconds")
 
 
-def _column(columns: Columns, name: str) -> Column:
-    spelled = {ours: theirs for theirs, ours in columns.spelled.items()}
-    return F.col(f"`{spelled.get(name, name)}`")
-
-
 def _endpoint(columns: Columns, options: Options) -> Column:
     given = F.lit(options.endpoint).cast("string")
     if not columns.has(ENDPOINT):
         return given
-    return F.coalesce(F.nullif(_column(columns, ENDPOINT), F.lit("")), given)
+    return F.coalesce(F.nullif(spelled(columns, ENDPOINT), F.lit("")), given)
 
 
 def _name_of(endpoint: Column) -> Column:
@@ -167,21 +161,12 @@ def _name_of(endpoint: Column) -> Column:
     return F.regexp_extract(endpoint, "([^/:]*)$", 1)
 
 
-def _message_id(columns: Columns, options: Options) -> Column:
-    """As `sqsdelay.spark.sink.rows.derived_id` makes it, where the row has none of its own."""
-    own = _column(columns, MESSAGE_ID) if columns.has(MESSAGE_ID) else F.lit(None).cast("string")
-    if columns.key is None:
-        return own
-    key = _column(columns, columns.key).cast("string")
-    return F.coalesce(own, F.sha2(F.concat(F.lit(f"{options.job}\0"), key), 256))
-
-
 def _due_ms(columns: Columns, start_ms: int | None) -> Column:
     """As `sqsdelay.spark.sink.rows.Rows` makes it: up to the next millisecond, never before 1970."""
     if columns.has(DELAY):
-        delay_ms = F.ceil(_column(columns, DELAY).cast("double") * 1000)
+        delay_ms = F.ceil(spelled(columns, DELAY).cast("double") * 1000)
         return F.lit(start_ms) + delay_ms.cast("bigint")
-    due_at = _column(columns, DUE_AT)
+    due_at = spelled(columns, DUE_AT)
     begun = F.when(F.pmod(F.unix_micros(due_at), F.lit(1000)) > 0, 1).otherwise(0)
     return F.greatest(F.unix_millis(due_at) + begun, F.lit(0))
 
@@ -300,9 +285,11 @@ def _reconciled(job: JobTable, events: DataFrame, known: _Known) -> DataFrame:
     seen = gathered(events)
     if job.start_ms is None:
         rows = messages.join(seen, [*KEY], "left").withColumn("replays", F.lit(0))
+        rows = _own_life(rows, F.col("planned_due_ms"))
     else:
         noted = receipts(spark, job.options, job.start_ms)
-        rows = _with_receipts(messages.join(noted, [*KEY], "full").join(seen, [*KEY], "left"))
+        rows = messages.join(noted, [*KEY], "full").join(seen, [*KEY], "left")
+        rows = _with_receipts(_own_life(rows, F.coalesce("planned_due_ms", "noted_sent.due_ms")))
     became = judged(
         rows,
         as_of_ms=known.as_of_ms,
@@ -312,6 +299,14 @@ def _reconciled(job: JobTable, events: DataFrame, known: _Known) -> DataFrame:
     )
     unseen = UNKNOWN if job.start_ms is None else NOT_SENT
     return became.withColumn("status", _status(unseen)).select(*_shown())
+
+
+def _own_life(rows: DataFrame, due_ms: Column) -> DataFrame:
+    """Of an id that was used again: the life that the job began by its due time, or else the last."""
+    own = F.coalesce(F.col("sent.due_ms") == due_ms, F.lit(False))
+    of_message = Window.partitionBy(*KEY).orderBy(own.desc(), F.desc("life"))
+    found = rows.withColumn("choice", F.row_number().over(of_message))
+    return found.where("choice = 1").drop("choice")
 
 
 def _with_receipts(rows: DataFrame) -> DataFrame:

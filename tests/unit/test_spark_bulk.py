@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from botocore.exceptions import ClientError
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
@@ -19,7 +22,7 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import staging
 from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.receipts import Mark, Receipts
+from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, published
 from sqsdelay.spark.sink.task import Task
@@ -54,12 +57,19 @@ class Driver:
         bucket = ObjectBucket("parked", client, self.clock)
         return Wheel(bucket, endpoint, prefix="", hierarchy=Hierarchy())
 
-    def task(self, batches: list[pa.RecordBatch], receipts: Receipts | None = None) -> Task:
+    def task(
+        self,
+        batches: list[pa.RecordBatch],
+        receipts: Receipts | None = None,
+        *,
+        part: int = 0,
+        parts: int = 1,
+    ) -> Task:
         """One attempt, run to its end."""
-        staged = None if receipts is None else receipts.staging("w-00000-7")
+        staged = None if receipts is None else receipts.staging("w-00000of1-7")
         rows = Rows(
             columns=Columns(names=frozenset(COLUMNS), key=None),
-            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0),
+            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts),
             delay_start_ms=self.clock.now_ms(),
         )
         before = None if receipts is None else receipts.load()
@@ -67,7 +77,7 @@ class Driver:
             rows,
             self.run,
             self.queues,
-            attempt="0x1",
+            attempt=f"{part}x1",
             receipts=staged,
             sent_before=before,
             open_wheel=self.wheel,
@@ -125,13 +135,13 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     """Of rows staged in either way, marked as those that are sent; what another attempt noted is gone."""
     receipts = Receipts(str(tmp_path), "j")
     rows = [("a", DAY, "1", None, None), ("b", DAY, "2", None, "g")]
-    other = receipts.staging("w-00000-3")
+    other = receipts.staging("w-00000of1-3")
     other.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
     other.close()
     driver = Driver("orders")
     driver.commit(driver.task([table(rows)], receipts))
     assert not receipts.load().ids
-    receipts.publish({"w-00000-7"})
+    receipts.publish({"w-00000of1-7"})
     due_at = utc(driver.clock.now_ms() + DAY * 1000)
     marks = [
         Mark.of("orders", Message(body, due_at=due_at, message_id=name, message_group_id=group))
@@ -144,6 +154,71 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()), job="renamed")
     again = driver.task([table(rows)], receipts)
     assert (again.counts.sent, again.counts.already_sent, again.staged) == (0, 2, ())
+
+
+def shared(rows: int, parts: int) -> list[list[pa.RecordBatch]]:
+    """What Spark makes of rows: each in the task of the remainder of its hash."""
+    return [
+        [table([("a", DAY, f"m{n}", None, None) for n in range(p, rows, parts)])]
+        for p in range(parts)
+    ]
+
+
+@pytest.mark.parametrize(("first", "second"), [(8, 8), (4, 16), (16, 4)])
+def test_a_job_run_again_reads_each_mark_once(
+    first: int, second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests grow with the number of tasks, and a task holds the ids of its share: run with as many, with
+    more and with fewer tasks, and twice, so that there are marks of two runs."""
+    driver = Driver("orders")
+    asked: list[str] = []
+    held: list[int] = []
+
+    def run_again(rows: int, parts: int) -> tuple[int, int]:
+        driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()))
+        tasks = [
+            driver.task(each, part=n, parts=parts) for n, each in enumerate(shared(rows, parts))
+        ]
+        staged = [part.staged for task in tasks for part in task.staged]
+        if staged:
+            job = Job(driver.wheel("", "orders"), "j")
+            job.commit(driver.run.batch, staged, parts=parts)
+        return sum(t.counts.sent for t in tasks), sum(t.counts.already_sent for t in tasks)
+
+    assert run_again(800, first) == (800, 0)
+    assert run_again(960, first) == (160, 800)
+    get, of = driver.s3.get_object, SentBefore.of
+
+    def got(**where: str) -> dict[str, Any]:
+        asked.append(where["Key"])
+        return get(**where)
+
+    def kept(ids: pa.Int64Array, contents: pa.Int64Array) -> SentBefore:
+        held.append(len(ids))
+        return of(ids, contents)
+
+    monkeypatch.setattr(driver.s3, "get_object", got)
+    monkeypatch.setattr(SentBefore, "of", kept)
+    assert run_again(1000, second) == (40, 960)
+    marks = [key for key in asked if key.endswith(".marks")]
+    assert len(marks) == 2 * max(first, second)
+    assert len(asked) <= 8 * max(first, second)
+    assert max(held) == 960 // min(first, second)
+    assert len(driver.pending()) == 1000
+
+
+def test_rows_in_any_order_read_all_marks_once_in_a_process() -> None:
+    """As those of format("sqsdelay") come, which nobody has shared out."""
+    driver = Driver("orders")
+    driver.commit(driver.task([table([("a", DAY, "1", None, None)])]))
+    driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()))
+    wheel = driver.wheel("", "orders")
+    driver.wheel = lambda *_: wheel  # type: ignore[method-assign]
+    before = driver.s3.requests["GetObject"]
+    rows = [table([("a", DAY, "1", None, None)])]
+    counts = [driver.task(rows, part=part).counts.already_sent for part in range(5)]
+    assert counts == [1] * 5
+    assert driver.s3.requests["GetObject"] - before == 3  # record, decision, marks
 
 
 def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +285,92 @@ def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
     assert published(task.staged, Options(store="s3://parked"), sleep=slept.append) == 0
     assert len(slept) == 20
     assert [message.message_id for message in driver.pending()] == ["1"]
+
+
+TWO = [table([(f"b{n}", DAY, f"m{n}", ("orders", "bills")[n % 2], None) for n in range(6)])]
+
+
+def both(driver: Driver) -> list[str]:
+    return sorted(m.message_id for name in ("orders", "bills") for m in driver.pending(name))
+
+
+def publish(driver: Driver, task: Task, monkeypatch: pytest.MonkeyPatch, retry: int = 0) -> int:
+    monkeypatch.setattr("sqsdelay.stores.s3.jobs.wheel_of", driver.wheel)
+    options = Options(store="s3://parked", retry_seconds=retry)
+    return published(task.staged, options, sleep=lambda _: None)
+
+
+@pytest.mark.parametrize("job", ["j", None])
+@pytest.mark.parametrize(
+    ("refused", "fails"),
+    [(".decided/", True), ("bills/jobs/", True), ("orders/jobs/", True),
+     ("bills/decided/", False), ("orders/decided/", False)],
+)  # fmt: skip
+def test_one_decision_for_all_endpoints(
+    job: str | None, refused: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever S3 refuses: both endpoints hold their messages or neither does, and a run again without a name
+    stores each once."""
+    driver = Driver("orders", "bills")
+    driver.run = replace(driver.run, job=job)
+    task = driver.task(TWO)
+    put = driver.s3.put_object
+
+    def refusing(**given: Any) -> Any:
+        if given["Key"].startswith(refused):
+            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+        return put(**given)
+
+    monkeypatch.setattr(driver.s3, "put_object", refusing)
+    if fails and (job or "jobs" not in refused):
+        with pytest.raises(StoreUnavailable):
+            publish(driver, task, monkeypatch)
+        monkeypatch.setattr(driver.s3, "put_object", put)
+        assert both(driver) == []
+        driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()))
+        assert publish(driver, driver.task(TWO), monkeypatch) == 0
+    else:
+        assert publish(driver, task, monkeypatch) == 0
+    assert both(driver) == [f"m{n}" for n in range(6)]
+    monkeypatch.setattr(driver.s3, "put_object", put)
+    driver.clock.advance(2 * DAY)
+    assert both(driver) == [f"m{n}" for n in range(6)]
+
+
+@pytest.mark.parametrize("step", range(14))
+@pytest.mark.parametrize("answered", [False, True])
+def test_killed_at_any_step_of_a_commit_for_two(
+    step: int, answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And run again under its name, a day later: each message is there once."""
+    driver = Driver("orders", "bills")
+    task = driver.task(TWO)
+    calls = iter(range(1000))
+
+    def dying(_: str, call: Callable[[], Any]) -> Any:
+        now = next(calls)
+        if now >= step and not (answered and now == step):
+            raise KeyboardInterrupt
+        done = call()
+        if now == step:
+            raise KeyboardInterrupt
+        return done
+
+    alive = driver.s3
+    driver.s3 = InMemoryS3(alive.objects, around=dying)
+    with suppress(KeyboardInterrupt):
+        publish(driver, task, monkeypatch)
+    driver.s3 = alive
+    found = both(driver)
+    assert found in ([], [f"m{n}" for n in range(6)])
+    driver.clock.advance(2 * DAY)
+    assert both(driver) in ([], [f"m{n}" for n in range(6)])
+    now_ms = driver.clock.now_ms()
+    driver.run = replace(
+        driver.run, batch=new_job_batch(now_ms), now_ms=now_ms, after_ms=now_ms + 7_200_000
+    )
+    publish(driver, driver.task(TWO), monkeypatch)
+    assert both(driver) == [f"m{n}" for n in range(6)]
 
 
 def _refused() -> Any:

@@ -135,9 +135,9 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
     """What its receipts show is skipped; the same id with another body is not taken for it."""
     clock = ManualClock()
     receipts = Receipts(str(tmp_path), "a/job")
-    first, _ = one_task(clock, receipts=receipts.writer("w-0-1"), slice_rows=10)
+    first, _ = one_task(clock, receipts=receipts.writer("w-0-1-00000of1-1"), slice_rows=10)
     assert list(first.send([of_ids(["a", "b"], ["x", "y"])])) == []
-    (tmp_path / "a%2Fjob" / "part-cut-off.parquet").write_bytes(b"PAR1 killed")
+    (tmp_path / "a%2Fjob" / "part-w-00000of1-1.parquet").write_bytes(b"PAR1 killed")
     second, _ = one_task(clock, sent_before=receipts.load())
     (kept,) = second.send([of_ids(["a", "b", "c"], ["x", "other", "z"])])
     assert (second.counts.sent, second.counts.already_sent) == (1, 1)
@@ -147,7 +147,7 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
 def test_receipts_of_a_slow_task_become_one_file(tmp_path: Path) -> None:
     """A file a second while it runs; a job of hours leaves as many files as tasks."""
     clock = ManualClock()
-    writer = Receipts(str(tmp_path), "job").writer("w-0-1", monotonic=clock.monotonic)
+    writer = Receipts(str(tmp_path), "job").writer("w-0-1-00000of1-1", monotonic=clock.monotonic)
     message = Message("x", due_at=datetime(2035, 1, 1, tzinfo=UTC), message_id="a")
     for number in range(3):
         writer.add("orders", message, "delay-queue", Mark(number, 7))

@@ -15,6 +15,7 @@ from rich.table import Table
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.cost import PricesFile, read_prices
 from sqsdelay.cli.options import Master
+from sqsdelay.cli.pipeline.spark_job import format_of, on_spark
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import Prices, dollars
 from sqsdelay.cost.recommendation import ways
@@ -26,13 +27,6 @@ if TYPE_CHECKING:
 
     from sqsdelay.spark.estimate import Estimate
 
-_FORMATS: Final = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-}
 DEFAULT_PARK_AFTER: Final = ["1h", f"{DEFAULT_PARK_AFTER_SECONDS}s", "1d"]
 """The middle one is the delay consumer's own."""
 
@@ -67,12 +61,8 @@ def cost(
     used = read_prices(prices)
     if folder is not None and folder.exists():
         raise InvalidSetting(f"--out {folder} already exists; name a new folder")
-    from sqsdelay.spark.session import LOCAL, session
 
-    with (
-        err.status("reading the workload with Spark"),
-        session("sqsdelay pipeline cost", master=master or LOCAL) as spark,
-    ):
+    def run(spark: SparkSession) -> list[Estimate]:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -86,6 +76,10 @@ def cost(
         except (PySparkException, Py4JJavaError) as error:
             why = failure(error)
             raise type(why)(f"the cost of {workload} failed: {why}") from error
+        return found
+
+    with err.status("reading the workload with Spark"):
+        found = on_spark("cost", run, master=master)
     if as_json:
         print_json(_as_json(found, used))
     else:
@@ -104,21 +98,20 @@ def _write(spark: SparkSession, found: Sequence[Estimate], folder: Path) -> None
 
 
 def _read(spark: SparkSession, workload: str) -> DataFrame:
-    name = Path(workload.removesuffix(".gz").rstrip("/"))
-    kind = _FORMATS.get(name.suffix)
+    kind = format_of(workload)
     if kind is None:
         raise InvalidSetting(
-            f"workload {workload}: unknown file type; rename it to end in one of {', '.join(_FORMATS)}"
+            f"workload {workload}: unknown file type; rename it to end in .parquet, .csv or .jsonl"
         )
     reader = spark.read.options(header=True, primitivesAsString=True)
-    rows = reader.load(workload, format=kind)
+    rows = reader.load(workload, format="json" if kind == "jsonl" else kind)
     names = {column.lower() for column in rows.columns}
     if "size" in names or not {"body", "due_at"} & names:
         return rows
     from sqsdelay.spark.estimate import as_workload
     from sqsdelay.spark.sink.send import Format, read_table
 
-    return as_workload(read_table(spark, workload, Format("jsonl" if kind == "json" else kind)))
+    return as_workload(read_table(spark, workload, Format(kind)))
 
 
 def _print(found: Sequence[Estimate], names: Sequence[str], prices: Prices) -> None:

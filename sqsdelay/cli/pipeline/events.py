@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.options import Master
+from sqsdelay.cli.pipeline.spark_job import on_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def events(
@@ -26,15 +30,14 @@ def events(
     Read it with `pipeline report FOLDER --format parquet`, or any engine. Lines that are not events are
     counted and left out; a report counts an event once, even if it was appended twice.
     """
-    from sqsdelay.spark.session import LOCAL, session
 
-    with (
-        err.status("reading the ledger with Spark"),
-        session("sqsdelay pipeline events", master=master or LOCAL) as spark,
-    ):
+    def run(spark: SparkSession) -> tuple[int, int]:
         from sqsdelay.spark.report.read import write_events
 
-        appended, bad_lines = write_events(spark, ledger, folder)
+        return write_events(spark, ledger, folder)
+
+    with err.status("reading the ledger with Spark"):
+        appended, bad_lines = on_spark("events", run, master=master)
     if as_json:
         print_json({"events": appended, "bad_lines": bad_lines})
     else:

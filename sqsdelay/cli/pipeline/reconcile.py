@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -14,7 +12,8 @@ from rich.table import Table
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.options import Hop, Master, OptionalStoreUrl
 from sqsdelay.cli.pipeline.report import GRACE_SECONDS
-from sqsdelay.cli.pipeline.schedule import format_of, print_summary
+from sqsdelay.cli.pipeline.schedule import print_summary
+from sqsdelay.cli.pipeline.spark_job import with_table
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
@@ -47,7 +46,7 @@ Grace = Annotated[
 ]
 TimeZone = Annotated[str, typer.Option(help="Time zone of due times without an offset.")]
 
-_Found = TypeVar("_Found")
+_READING: Final = "reading the table, the receipts and the ledger with Spark"
 _INCLUDE_HELP: Final = (
     "Statuses to send again: lost (the default), pending, unknown, not-sent. May be repeated."
 )
@@ -100,7 +99,10 @@ def reconcile(
         found.write.mode("errorifexists").parquet(place)
         return totals(rows.sparkSession.read.parquet(place))
 
-    counted = _on_spark("reconcile", table, file_format, run, time_zone=time_zone, master=master)
+    with err.status(_READING):
+        counted = with_table(
+            "reconcile", table, file_format, run, time_zone=time_zone, master=master
+        )
     if as_json:
         print_json({"endpoints": counted})
     else:
@@ -173,7 +175,16 @@ def replay(
         )
 
     started = time.monotonic()
-    summary = _on_spark("replay", table, file_format, run, time_zone=time_zone, master=master)
+    with err.status(_READING):
+        summary = with_table(
+            "replay",
+            table,
+            file_format,
+            run,
+            time_zone=time_zone,
+            master=master,
+            sends=options,
+        )
     if as_json:
         print_json(summary)
     else:
@@ -189,38 +200,6 @@ def _options(**given: Any) -> dict[str, Any]:
 
 def _as_of_ms(text: str | None) -> int | None:
     return None if text is None else due_at_ms(parse_due_at(text))
-
-
-def _on_spark(
-    what: str,
-    table: str,
-    file_format: str | None,
-    run: Callable[[DataFrame], _Found],
-    *,
-    time_zone: str,
-    master: str | None,
-) -> _Found:
-    chosen = format_of(table, file_format)
-    from sqsdelay.spark.session import LOCAL, ONE_PROCESS, session
-
-    with (
-        TemporaryDirectory(prefix="sqsdelay-") as folder,
-        err.status("reading the table, the receipts and the ledger with Spark"),
-        session(f"sqsdelay pipeline {what}", master=master or LOCAL, time_zone=time_zone) as spark,
-    ):
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
-        from sqsdelay.spark.archive import archive
-        from sqsdelay.spark.session import failure
-        from sqsdelay.spark.sink.send import Format, read_table
-
-        if not ONE_PROCESS.fullmatch(master or LOCAL):
-            spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))
-        try:
-            return run(read_table(spark, table, Format(chosen)))
-        except (PySparkException, Py4JJavaError) as error:
-            raise failure(error) from error
 
 
 _COLUMNS: Final = (

@@ -12,10 +12,13 @@ from rich.table import Table
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.cost import PricesFile, read_prices
 from sqsdelay.cli.options import Master
+from sqsdelay.cli.pipeline.spark_job import on_spark
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from sqsdelay.spark.report.page import Figures
 
 GRACE_SECONDS: Final = 3600
@@ -51,6 +54,12 @@ def report(
         ),
     ] = None,
     prices: PricesFile = None,
+    store: Annotated[
+        str,
+        typer.Option(
+            help="Store whose price parked messages have: dynamodb, s3, scheduler, postgresql or sqlite."
+        ),
+    ] = "dynamodb",
     master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -69,6 +78,7 @@ def report(
         grace=grace,
         as_of_ms=as_of_ms,
         prices=prices,
+        store=store,
         master=master,
     )
     if as_json:
@@ -85,6 +95,7 @@ def reported(
     grace: int = GRACE_SECONDS,
     as_of_ms: int | None = None,
     prices: Path | None = None,
+    store: str = "dynamodb",
     master: str | None = None,
 ) -> Figures:
     """Write the report, with a sign of life on stderr.
@@ -94,12 +105,8 @@ def reported(
     """
     check_report(folder)
     used = read_prices(prices)
-    from sqsdelay.spark.session import LOCAL, session
 
-    with (
-        err.status("reading the ledger with Spark"),
-        session("sqsdelay pipeline report", master=master or LOCAL) as spark,
-    ):
+    def run(spark: SparkSession) -> Figures:
         from sqsdelay.spark.report.write import write_report
 
         return write_report(
@@ -108,9 +115,13 @@ def reported(
             folder,
             ledger_format=ledger_format,
             prices=used,
+            store=store,
             as_of_ms=as_of_ms,
             grace_seconds=grace,
         )
+
+    with err.status("reading the ledger with Spark"):
+        return on_spark("report", run, master=master)
 
 
 def check_report(folder: str) -> None:

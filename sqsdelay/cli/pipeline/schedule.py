@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -29,19 +27,13 @@ from sqsdelay.cli.options import (
     OptionalStoreUrl,
     max_delay_seconds,
 )
+from sqsdelay.cli.pipeline.spark_job import with_table
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-_FORMATS: Final = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".json": "jsonl",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-}
 _POLL_SECONDS: Final = 0.2
 
 
@@ -117,7 +109,6 @@ def schedule(
     Columns: body; delay_seconds or due_at; message_id, or --key with --job. Optional: endpoint,
     attributes, message_group_id, message_deduplication_id.
     """
-    chosen = format_of(table, file_format)
     given = {
         "endpoint": endpoint,
         "key": key,
@@ -136,61 +127,22 @@ def schedule(
     }
     options = {name: str(value) for name, value in given.items() if value is not None}
     started = time.monotonic()
-    summary = _run(table, chosen, options, time_zone=time_zone, master=master, unique=unique)
+
+    def run(rows: DataFrame) -> dict[str, Any]:
+        from sqsdelay.spark.sink.send import save
+
+        with _progress(rows.sparkSession):
+            return save(rows, unique=unique, **options)
+
+    summary = with_table(
+        "schedule", table, file_format, run, time_zone=time_zone, master=master, sends=options
+    )
     if as_json:
         print_json(summary)
     else:
         print_summary(summary, time.monotonic() - started, rejects)
     if summary["rejected"] or summary["repeated"]:
         raise typer.Exit(1)
-
-
-def format_of(table: str, told: str | None) -> str:
-    """How the input holds its rows.
-
-    Raises:
-        BadParameter: neither its name nor --format says so.
-    """
-    chosen = told or _FORMATS.get(Path(table.rstrip("/")).suffix)
-    if chosen is None or chosen not in _FORMATS.values():
-        raise typer.BadParameter(f"give --format parquet, csv or jsonl for {table}")
-    return chosen
-
-
-def _run(
-    table: str,
-    file_format: str,
-    options: dict[str, str],
-    *,
-    time_zone: str,
-    master: str | None,
-    unique: bool,
-) -> dict[str, Any]:
-    from sqsdelay.spark.session import LOCAL, ONE_PROCESS, session
-
-    with (
-        TemporaryDirectory(prefix="sqsdelay-") as folder,
-        session(
-            "sqsdelay pipeline schedule",
-            master=master or LOCAL,
-            time_zone=time_zone,
-        ) as spark,
-    ):
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
-        from sqsdelay.spark.archive import archive
-        from sqsdelay.spark.session import failure
-        from sqsdelay.spark.sink.send import Format, read_table, save
-
-        if not ONE_PROCESS.fullmatch(master or LOCAL):
-            spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))
-        try:
-            rows = read_table(spark, table, Format(file_format))
-            with _progress(spark):
-                return save(rows, unique=unique, **options)
-        except (PySparkException, Py4JJavaError) as error:
-            raise failure(error) from error
 
 
 @contextmanager

@@ -134,7 +134,11 @@ def moments_chart(
             values = [nan if row[name] is None else row[name] / size for row in moments]
             late.plot(times, values, color=_OF[colour], label=label, **_POINTS)  # type: ignore[arg-type]
         late.set_ylabel(f"{unit} late, at most")
+        # The median is a thousandth of the 99th percentile on a bad day, and both are to be seen.
+        least = min((abs(row["p50_ms"]) for row in moments if row["p50_ms"]), default=size)
+        late.set_yscale("symlog", linthresh=min(least, size) / size)
         late.set_ylim(bottom=min(0, late.get_ylim()[0]))
+        late.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.3g}"))
         for (name, label), colour in zip(within.items(), ("good", "second"), strict=True):
             values = [nan if row[name] is None else 100 * row[name] for row in moments]
             service.plot(times, values, color=_OF[colour], label=label, **_POINTS)  # type: ignore[arg-type]
@@ -202,12 +206,14 @@ def waiting_chart(points: Sequence[tuple[int, int]]) -> str:
     return _svg("waiting", "Pending over time", f"{summary}{points[-1][1]:,} at the end.", draw)
 
 
-def cost_chart(bands: Sequence[tuple[str, Sequence[float]]], currency: str) -> str:
+def cost_chart(
+    bands: Sequence[tuple[str | None, Sequence[float]]], currency: str, store: str
+) -> str:
     """What each band of delays cost: SQS requests, Lambda, the store."""
     if not bands:
         return ""
-    names = [name for name, _ in bands]
-    parts = (("SQS requests", "good"), ("Lambda", "second"), ("DynamoDB", "third"))
+    names = [name or "unknown" for name, _ in bands]
+    parts = (("SQS requests", "good"), ("Lambda", "second"), (store, "third"))
     totals = [sum(amounts) for _, amounts in bands]
 
     def draw(axes: Axes) -> None:

@@ -1,5 +1,6 @@
-"""One row per message, from its events in any order, and what became of it.
+"""One row for each life of a message, from its events in any order, and what became of it.
 
+An id may be used again: a life begins with a send after the message was cancelled, delivered or rejected.
 Lateness starts at the later of due and sent, and ends when the destination queue shows the message. What
 it then waits there for its receiver is another figure.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from sqsdelay.core.message import Route
@@ -56,23 +57,96 @@ _ORDER: Final = [kind.value for kind in (
 
 
 def gathered(events: DataFrame) -> DataFrame:
-    """The events of each message in one row; an event that was written twice counts once."""
+    """The events of each life of a message in one row; an event that was written twice counts once."""
     # One shuffle and one sort for all that follows; of a small ledger, adaptive execution makes few
     # parts. The sort compares numbers first: ids that begin alike are slow to compare.
-    hashed = events.repartition(*KEY).select(F.xxhash64(*KEY).alias(_HASH), "*")
+    hashed = events.repartition(*KEY).select(
+        F.xxhash64(*KEY).alias(_HASH),
+        "*",
+        _instant().alias("instant"),
+        F.array_position(F.lit(_ORDER), F.col("event")).alias("order"),
+        event_is(EventKind.SENT).alias("sent"),
+        reaches_destination().alias("handed_over"),
+        event_is(EventKind.RECEIVED).alias("received"),
+    )
     others = [name for name in events.columns if name not in KEY]
-    of_message = Window.partitionBy(_HASH, *KEY).orderBy(*others)
+    of_message = Window.partitionBy(_HASH, *KEY).orderBy("instant", "order", *others)
     event = F.struct(*others)
     whole = of_message.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    before = of_message.rowsBetween(Window.unboundedPreceding, -1)
     marked = hashed.select(
         "*",
         F.equal_null(F.lag(event).over(of_message), event).alias("again"),
         # Known where it was sent, and needed wherever a request carried it.
         F.max("size").over(whole).alias("known_size"),
+        *[F.last(value, ignorenulls=True).over(before).alias(n) for n, value in _past().items()],
     )
     sized = marked.where("NOT again").withColumn("size", F.coalesce("size", "known_size"))
-    told = sized.select("*", *[column.alias(name) for name, column in _told().items()])
-    return told.groupBy(_HASH, *KEY).agg(*_columns()).drop(_HASH)
+    lived = sized.withColumn("begins", _begins()).withColumns(_lives(of_message))
+    told = lived.select("*", *[column.alias(name) for name, column in _told().items()])
+    return told.groupBy(_HASH, *KEY, _life()).agg(*_columns()).drop(_HASH)
+
+
+def _instant() -> Column:
+    """Where an event stands among the others of its message. A copy that tells no due time was sent straight
+    to its queue: it stands after its sending, whatever the receiver's clock says."""
+    taken_ms = F.when(F.col("due_ms").isNull(), F.col("enqueued_ms") + CLOCK_TOLERANCE_MS)
+    received = F.when(event_is(EventKind.RECEIVED), taken_ms)
+    return F.coalesce(received, F.col("at_ms"))
+
+
+def _past() -> dict[str, Column]:
+    """What a send is compared with: the last of these that is known of the events before it."""
+    sent = F.col("sent")
+    ends = event_is(EventKind.CANCELLED, EventKind.REJECTED, EventKind.RECEIVED)
+    end = F.struct((~sent).alias("over"), "received", "due_ms")
+    return {
+        "ended": F.when(ends | sent, end),
+        "arrived": F.when(F.col("handed_over") | sent_by(Route.DIRECT), F.lit(True)).when(
+            sent, F.lit(False)
+        ),
+        "arrived_due_ms": F.when(F.col("handed_over"), F.col("due_ms")),
+        "sent_due_ms": F.when(sent, F.col("due_ms")),
+        "sent_before": F.when(sent, F.lit(True)),
+        "stated_ms": F.col("due_ms"),
+    }
+
+
+def _begins() -> Column:
+    """Whether an event is a send that begins another life.
+
+    What is handed over has arrived, as far as anyone may know: a send with another due time is another
+    message, one with the same is a replay.
+    """
+    due = F.col("due_ms")
+    other_due = F.coalesce(due != F.col("sent_due_ms"), F.lit(False))
+    # A receiver's clock that is behind tells the arrival before the send.
+    of_this = F.col("ended.received") & F.coalesce(F.col("ended.due_ms") == due, F.lit(True))
+    of_this &= F.col("sent_before").isNull() | other_due
+    of_this &= F.col("sent_before").isNull() | F.col("ended.due_ms").isNotNull()
+    ended = F.col("ended.over") & ~of_this
+    # A replay that was on its way does not hide that the first copy has arrived.
+    arrived = F.col("arrived") | (F.col("arrived_due_ms") == F.col("sent_due_ms"))
+    return F.col("sent") & F.coalesce(ended | (arrived & other_due), F.lit(False))
+
+
+def _lives(of_message: WindowSpec) -> dict[str, Column]:
+    """How many lives have begun, and of the last its due time and the one that was stated before it."""
+    upto = of_message.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    dues = F.struct(F.col("due_ms").alias("own"), F.col("stated_ms").alias("before"))
+    return {
+        "begun": F.count_if("begins").over(upto),
+        "dues": F.last(F.when(F.col("begins"), dues), ignorenulls=True).over(upto),
+    }
+
+
+def _life() -> Column:
+    """The life an event belongs to, 1 and up: a copy of the one before may still be on its way."""
+    due = F.col("due_ms")
+    earlier = ~F.col("sent") & ~event_is(EventKind.RESCHEDULED)
+    earlier &= (due == F.col("dues.before")) & (due != F.col("dues.own"))
+    late = F.when(F.coalesce(earlier, F.lit(False)), 1).otherwise(0)
+    return (F.col("begun") + 1 - late).alias("life")
 
 
 def _told() -> dict[str, Column]:
@@ -82,11 +156,7 @@ def _told() -> dict[str, Column]:
     untold = event_is(EventKind.RELEASED) & F.col("timer_seconds").isNull()
     arrived_ms = F.col("at_ms") + timer_ms
     return {
-        "order": F.array_position(F.lit(_ORDER), F.col("event")),
-        "sent": event_is(EventKind.SENT),
         "sent_directly": sent_by(Route.DIRECT),
-        "handed_over": reaches_destination(),
-        "received": event_is(EventKind.RECEIVED),
         "ends_hop": ends_hop(),
         "place": place(),
         "arrival": F.when(untold, F.greatest(arrived_ms, F.col("due_ms"))).otherwise(arrived_ms),
@@ -147,7 +217,7 @@ def judged(
     recorded: DataFrame | None = None,
     also: Sequence[str] = (),
 ) -> DataFrame:
-    """What became of each message by ``as_of_ms``.
+    """What became of each life of a message by ``as_of_ms``.
 
     Args:
         rows: what `gathered` made.
@@ -191,6 +261,8 @@ def _times() -> list[Column]:
         _since_due(F.col("handed.late_ms"), F.col("handed.arrival"), due).alias("handed_since_due"),
         _since_due(_receivers_lateness(), direct, due).alias("shown_since_due"),
         _since_due(F.lit(None).cast("bigint"), F.col("got.at_ms"), due).alias("received_since_due"),
+        # By the broker's clock: what is worked out from a receiver's may be seconds off.
+        F.least(F.col("handed.late_ms"), _receivers_lateness()).alias("exactly_since_due"),
     ]
 
 
@@ -207,8 +279,9 @@ def _since_due(stated: Column, at: Column, due: Column) -> Column:
 
 
 def _lateness() -> list[Column]:
-    """Of every message that was shown or received, whatever became of it; nothing is later than its
-    reception. Before the due time it counts from there, and is negative."""
+    """Of every message that was shown or received, whatever became of it. What an event states is exact; of
+    what is worked out, nothing is later than its reception. Before the due time it counts from there, and is
+    negative."""
     received = F.col("received_since_due")
     shown = F.coalesce(F.col("handed_since_due"), F.col("shown_since_due"))
     asked_late = F.col("late_from_ms") - F.col("due_ms")
@@ -219,8 +292,9 @@ def _lateness() -> list[Column]:
 
     arrived = F.col("status").isin(*ARRIVED)
     waited = F.when(shown.isNotNull(), F.greatest(received - shown, F.lit(0)))
+    since_due = F.coalesce(F.col("exactly_since_due"), F.least(shown, received))
     return [
-        F.when(arrived, late(F.least(shown, received))).alias("late_ms"),
+        F.when(arrived, late(since_due)).alias("late_ms"),
         F.when(arrived & received.isNotNull(), waited).alias("waited_ms"),
         late(F.col("handed_since_due")).alias("hand_over_late_ms"),
         late(received).alias("received_late_ms"),
@@ -254,6 +328,7 @@ def _shown() -> list[Column | str]:
     delay = F.col("delay_seconds")
     return [
         *KEY,
+        "life",
         "status",
         F.when(F.col("status").isin(*OPEN), F.col("last.place")).alias("last_seen"),
         (F.col("copies") > 1).alias("duplicated"),

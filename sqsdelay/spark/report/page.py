@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,7 +24,7 @@ from sqsdelay.spark.report.charts import (
     moments_chart,
     waiting_chart,
 )
-from sqsdelay.spark.report.messages import LOST, REJECTED
+from sqsdelay.spark.report.messages import LOST, PENDING, REJECTED, UNKNOWN
 from sqsdelay.spark.report.tables import HOUR_MS, MOMENT, WITHIN_MS
 
 MOST_LISTED: Final = 20
@@ -88,13 +88,14 @@ class Figures:
         lines."""
         (row,) = tables["summary"].where("endpoint IS NULL").collect()
         known = {name: row[name] for name in cls.__slots__ if name in row}
-        most_first = tables["last_seen"].sort(F.desc("messages"), "endpoint", "status", "last_seen")
+        worst = F.array_position(F.lit([LOST, UNKNOWN, PENDING]), F.col("status"))
+        worst_first = tables["last_seen"].sort(worst, F.desc("messages"), "endpoint", "last_seen")
         return cls(
             as_of=as_of,
             grace_seconds=grace_seconds,
             lines=lines,
             bad_lines=bad_lines,
-            last_seen=_rows(most_first, MOST_LISTED),
+            last_seen=_rows(worst_first, MOST_LISTED),
             **known,
         )
 
@@ -104,72 +105,68 @@ class Figures:
         return self.delivered + self.handed_over
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """What one band of delays cost, in all endpoints."""
-
-    delay: str
-    messages: int
-    hops: int
-    parked: int
-    fifo_requests: float
-    standard_requests: float
-    sqs_cost: float
-    lambda_cost: float
-    store_cost: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
-    """All that a page shows."""
-
-    ledger: str
-    figures: Figures
-    endpoints: Sequence[Mapping[str, Any]]
-    cohorts: Sequence[Mapping[str, Any]]
-    lateness: Histogram
-    moments: Sequence[Mapping[str, Any]]
-    moment_ms: int
-    waiting: Sequence[tuple[int, int]]
-    costs: Sequence[Costs]
-    troubles: Mapping[str, Sequence[Mapping[str, Any]]]
-    bad_lines: Sequence[Mapping[str, Any]]
-    prices: Prices
-
-
-def contents(
+def render(
     figures: Figures,
     tables: Mapping[str, DataFrame],
     prices: Prices,
     ledger: str,
     *,
     moment_hours: int,
-) -> Content:
-    """Gather what the page shows from the tables."""
+    store: str,
+) -> str:
+    """The page's text. What stands in the ledger is shown as text, whatever it is."""
+    moment_ms = moment_hours * HOUR_MS
     by_size = tables["summary"].where("endpoint IS NOT NULL")
     # Side by side: each is a small job, and most of its time is Spark's planning.
     with ThreadPoolExecutor() as pool:
-        moments = pool.submit(_moments, tables["arrivals"], moment_hours * HOUR_MS)
+        moments = pool.submit(_moments, tables["arrivals"], moment_ms)
         lateness = pool.submit(_histogram, tables["spread"], figures)
         troubles = pool.submit(_troubles, tables["messages"], figures)
         costs = pool.submit(_costs, tables["cost"])
         waiting = pool.submit(tables["waiting"].sort("at_ms").collect)
         endpoints = pool.submit(_rows, by_size.sort(F.desc("messages"), "endpoint"), MOST_ENDPOINTS)
-        cohorts = tables["cohorts"].where("endpoint IS NULL").sort("band")
-        return Content(
-            ledger=ledger,
-            figures=figures,
-            cohorts=_rows(cohorts, len(BANDS) + 1),
-            bad_lines=_rows(tables["bad_lines"], MOST_LISTED) if figures.bad_lines else [],
-            endpoints=endpoints.result(),
-            lateness=lateness.result(),
-            moments=moments.result(),
-            moment_ms=moment_hours * HOUR_MS,
-            waiting=[(row.at_ms, row.waiting) for row in waiting.result()],
-            costs=costs.result(),
-            troubles=troubles.result(),
-            prices=prices,
-        )
+        cohorts = _rows(tables["cohorts"].where("endpoint IS NULL").sort("band"), len(BANDS) + 1)
+        bad_lines = _rows(tables["bad_lines"], MOST_LISTED) if figures.bad_lines else []
+    environment = Environment(
+        loader=PackageLoader("sqsdelay.spark.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"whole": _whole, "ms": _ms, "share": _share, "money": _money}
+    parts = ("sqs_cost", "lambda_cost", "store_cost")
+    bands = [(band["delay"], [band[name] for name in parts]) for band in costs.result()]
+    drawn = {
+        "lateness": lateness_chart(lateness.result()),
+        "moments": moments_chart(moments.result(), moment_ms=moment_ms, within=WITHIN),
+        "waiting": waiting_chart([(row.at_ms, row.waiting) for row in waiting.result()]),
+        "cost": cost_chart(bands, prices.currency, store),
+    }
+    return environment.get_template("report.html").render(
+        ledger=ledger,
+        figures=figures,
+        prices=prices,
+        store=store,
+        grace=duration(figures.grace_seconds * 1000),
+        moment=duration(moment_ms),
+        within=WITHIN,
+        most_listed=MOST_LISTED,
+        most_endpoints=MOST_ENDPOINTS,
+        texts=_TEXTS,
+        not_arrived=_grid(figures.last_seen, _NOT_ARRIVED),
+        by_endpoint=_grid(endpoints.result(), _arrivals("Endpoint", "endpoint", figures)),
+        by_delay=_grid(cohorts, _arrivals("Delay", "delay", figures)),
+        costs=_grid(costs.result(), [*_COSTS, (store, "store_cost", _money)]),
+        totals={name: sum(band[name] for band in costs.result()) for name in _SUMMED},
+        troubles={
+            kind: _grid(rows, [*_TROUBLE, *_REASON] if kind == "rejected" else _TROUBLE)
+            for kind, rows in troubles.result().items()
+        },
+        bad_lines=_grid(bad_lines, [("Line", "line", _short), *_REASON, ("File", "file", str)]),
+        # The only text that is not escaped: our own drawings, whose words are.
+        charts={name: Markup(drawing) for name, drawing in drawn.items()},
+    )
 
 
 def _rows(table: DataFrame, most: int) -> list[dict[str, Any]]:
@@ -215,15 +212,11 @@ def duration(ms: int) -> str:
     return f"{ms} ms"
 
 
-def _costs(cost: DataFrame) -> list[Costs]:
-    names = [name for name in Costs.__slots__ if name != "delay"]
-    grouped = cost.groupBy("band").agg(*[F.sum(name).alias(name) for name in names]).collect()
+def _costs(cost: DataFrame) -> list[dict[str, Any]]:
+    grouped = cost.groupBy("band").agg(*[F.sum(name).alias(name) for name in _SUMMED]).collect()
     ordered = sorted(grouped, key=lambda row: len(BANDS) if row.band is None else row.band)
     return [
-        Costs(
-            delay="unknown" if row.band is None else BANDS[row.band].name,
-            **{name: row[name] for name in names},
-        )
+        row.asDict() | {"delay": None if row.band is None else BANDS[row.band].name}
         for row in ordered
     ]
 
@@ -241,56 +234,6 @@ def _troubles(messages: DataFrame, figures: Figures) -> dict[str, list[dict[str,
         for name, (count, condition) in kinds.items()
         if count
     }
-
-
-PAGE: Final = "report.html"
-_NONE: Final = "-"
-WITHIN: Final = {name: f"within {duration(ms)}" for name, ms in WITHIN_MS.items()}
-
-
-def render(content: Content) -> str:
-    """The page's text. What stands in the ledger is shown as text, whatever it is."""
-    environment = Environment(
-        loader=PackageLoader("sqsdelay.spark.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "whole": _whole,
-        "ms": _ms,
-        "share": _share,
-        "instant": _instant,
-        "money": _money,
-    }
-    bands = [
-        (band.delay, (band.sqs_cost, band.lambda_cost, band.store_cost)) for band in content.costs
-    ]
-    return environment.get_template("report.html").render(
-        content=content,
-        figures=content.figures,
-        grace=duration(content.figures.grace_seconds * 1000),
-        moment=duration(content.moment_ms),
-        within=WITHIN,
-        most_listed=MOST_LISTED,
-        most_endpoints=MOST_ENDPOINTS,
-        totals=_totals(content),
-        # The only text that is not escaped: our own drawings, whose words are.
-        charts={
-            "lateness": Markup(lateness_chart(content.lateness)),
-            "moments": Markup(
-                moments_chart(content.moments, moment_ms=content.moment_ms, within=WITHIN)
-            ),
-            "waiting": Markup(waiting_chart(content.waiting)),
-            "cost": Markup(cost_chart(bands, content.prices.currency)),
-        },
-    )
-
-
-def _totals(content: Content) -> dict[str, float]:
-    names = ("sqs_cost", "lambda_cost", "store_cost", "fifo_requests", "standard_requests", "hops")
-    return {name: sum(getattr(band, name) for band in content.costs) for name in names}
 
 
 def _whole(number: float | None) -> str:
@@ -317,3 +260,91 @@ def _instant(ms: int | None) -> str:
 
 def _money(amount: Any) -> str:
     return dollars(Fraction(amount))
+
+
+def _named(text: str | None) -> str:
+    return text or "unknown"
+
+
+def _known(text: str | None) -> str:
+    return text or _NONE
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _MOST_CHARS else f"{line[:_MOST_CHARS]}…"
+
+
+PAGE: Final = "report.html"
+_NONE: Final = "-"
+_MOST_CHARS: Final = 200
+WITHIN: Final = {name: f"within {duration(ms)}" for name, ms in WITHIN_MS.items()}
+
+_Column = tuple[str, str, Callable[[Any], str]]
+"""Title, name in the row, and how it is shown."""
+
+_TEXTS: Final = (
+    "Status", "Endpoint", "Last seen in", "Delay", "Message", "Last seen", "Reason", "Line", "File",
+)  # fmt: skip
+_BAD: Final = ("lost", "unknown", "duplicated", "early", "rejected")
+_NOT_ARRIVED: Final[Sequence[_Column]] = (
+    ("Status", "status", str.capitalize),
+    ("Endpoint", "endpoint", str),
+    ("Last seen in", "last_seen", _known),
+    ("Messages", "messages", _whole),
+    ("First due", "first_due_ms", _instant),
+    ("Last due", "last_due_ms", _instant),
+    ("Newest event", "last_event_ms", _instant),
+)
+_COSTS: Final[Sequence[_Column]] = (
+    ("Delay", "delay", _named),
+    ("Messages", "messages", _whole),
+    ("Parked", "parked", _whole),
+    ("Hops", "hops", _whole),
+    ("FIFO requests", "fifo_requests", _whole),
+    ("Standard requests", "standard_requests", _whole),
+    ("SQS", "sqs_cost", _money),
+    ("Lambda", "lambda_cost", _money),
+)
+_SUMMED: Final = (*[name for _, name, _ in _COSTS[1:]], "store_cost")
+_TROUBLE: Final[Sequence[_Column]] = (
+    ("Message", "message_id", str),
+    ("Endpoint", "endpoint", str),
+    ("Sent", "sent_ms", _instant),
+    ("Due", "due_ms", _instant),
+    ("Received", "received_ms", _instant),
+    ("Late by", "late_ms", _ms),
+    ("Waited", "waited_ms", _ms),
+    ("Copies", "copies", _whole),
+    ("Last seen", "last_seen", _known),
+    ("Newest event", "last_event", str),
+)
+_REASON: Final[Sequence[_Column]] = (("Reason", "reason", _known),)
+
+
+def _arrivals(title: str, name: str, figures: Figures) -> list[_Column]:
+    """Columns of what came of messages; of what there is none of, none."""
+    rare = [*_BAD[1:], "handed_over", "cancelled"]
+    there = ["lost", *[each for each in rare if getattr(figures, each)], "delivered", "pending"]
+    late = {"p50": "p50_ms", "p90": "p90_ms", "p99": "p99_ms", "max": "max_ms"}
+    late |= {"waited": "waited_p50_ms", "most": "waited_max_ms"}
+    return [
+        (title, name, _named),
+        ("Messages", "messages", _whole),
+        *[(each.replace("_", " ").capitalize(), each, _whole) for each in there],
+        *[(limit.capitalize(), each, _share) for each, limit in WITHIN.items()],
+        *[(short, each, _ms) for short, each in late.items()],
+    ]
+
+
+def _grid(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[_Column]
+) -> tuple[list[str], list[tuple[set[int], list[str]]]]:
+    """A table's titles, and of each row what is bad in it and its texts."""
+
+    def bad(row: Mapping[str, Any]) -> set[int]:
+        if row.get("status") in _BAD and "first_due_ms" in row:
+            return {0, 3}
+        return {n for n, (_, name, _) in enumerate(columns) if name in _BAD and row[name]}
+
+    texts = [(bad(row), [show(row[name]) for _, name, show in columns]) for row in rows]
+    return [title for title, _, _ in columns], texts

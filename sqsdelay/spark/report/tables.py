@@ -6,7 +6,8 @@ The messages are read twice, and not once for each table.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate
@@ -16,8 +17,8 @@ from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices, Workload
-from sqsdelay.cost.strategies import store_lines
-from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, function_lines
+from sqsdelay.cost.strategies import scheduled_by_sender, store_lines, stored_in_s3
+from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, Line, function_lines
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.spark.report.messages import ARRIVED, CANCELLED, LOST, OPEN, PENDING, STATUSES
 from sqsdelay.spark.report.requests import SHARES
@@ -132,10 +133,11 @@ def counts(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
     late = F.col(_LATE)
     conditions = {name: F.col("status") == status for name, status in _STATUSES.items()}
     conditions |= {"duplicated": F.col("duplicated"), "early": F.col("early")}
-    # Early, lost, rejected and overdue messages are not within; what was cancelled is owed to nobody.
+    # Early by less is as good as late by less. Lost, rejected and overdue messages are not within; what
+    # was cancelled is owed to nobody.
     owed = ~F.col("status").isin(CANCELLED, *ARRIVED)
     for name, most_ms in WITHIN_MS.items():
-        conditions[name] = late.between(0, most_ms)
+        conditions[name] = late.between(-most_ms, most_ms)
         missed = owed & (F.col("late_from_ms") + most_ms < as_of_ms)
         conditions[f"owed_{name}"] = late.isNotNull() | missed
     return _by(messages, as_of_ms).agg(
@@ -218,16 +220,42 @@ def last_seen(messages: DataFrame) -> DataFrame:
     ).sort(*key)
 
 
-def cost(messages: DataFrame, arrivals: DataFrame, prices: Prices, *, as_of_ms: int) -> DataFrame:
+NAMES: Final = {
+    "dynamodb": "DynamoDB",
+    "s3": "S3",
+    "scheduler": "EventBridge",
+    "postgresql": "PostgreSQL",
+    "sqlite": "SQLite",
+}
+"""Of the stores, by the word that their URLs begin with."""
+
+
+_LEAST_PARKED_SECONDS: Final = 7200
+
+
+def _lines(store: str, load: Workload, prices: Prices) -> Sequence[Line]:
+    """What keeping messages costs, for each of them."""
+    if store == "dynamodb":
+        return store_lines(load, prices)
+    # What is due so soon is never parked: the model sends it another way.
+    load = replace(load, delay_seconds=max(load.delay_seconds, _LEAST_PARKED_SECONDS))
+    bills = {"s3": stored_in_s3, "scheduler": scheduled_by_sender}
+    lines = bills[store](load, prices).lines if store in bills else ()
+    return [line for line in lines if not line.fixed and line.what.startswith(NAMES[store])]
+
+
+def cost(
+    messages: DataFrame, arrivals: DataFrame, prices: Prices, *, as_of_ms: int, store: str
+) -> DataFrame:
     """What the requests cost per endpoint and band of delays, in the currency of ``prices``.
 
     ``sqs_cost`` is for the requests the ledger shows. ``lambda_cost`` is what the consumer's and the
-    dispatcher's batches cost if they ran on Lambda, ``store_cost`` what parked messages cost if the
-    store is DynamoDB.
+    dispatcher's batches cost if they ran on Lambda, ``store_cost`` what parked messages cost in
+    ``store``.
     """
     key = ("endpoint", "band")
     sums = arrivals.where((F.col("table") == BAND) & F.col("endpoint").isNotNull())
-    stored = _store_costs(messages, prices, as_of_ms=as_of_ms)
+    stored = _store_costs(messages, prices, as_of_ms=as_of_ms, store=store)
     both = sums.join(
         stored, [F.equal_null(sums[name], stored[f"stored_{name}"]) for name in key], "left"
     )
@@ -251,7 +279,7 @@ def cost(messages: DataFrame, arrivals: DataFrame, prices: Prices, *, as_of_ms: 
     ).sort(*key)
 
 
-def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int) -> DataFrame:
+def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int, store: str) -> DataFrame:
     """By the cost model, which is asked once for each size: it is linear in the time parked."""
 
     def amount(parked: int, size: int | None, seconds: int) -> Decimal:
@@ -259,7 +287,7 @@ def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int) -> DataF
         load = Workload(
             delay_seconds=seconds, messages=parked, message_bytes=min(max(1, size or 1), most)
         )
-        total = sum((line.amount for line in store_lines(load, prices)), Fraction(0))
+        total = sum((line.amount for line in _lines(store, load, prices)), Fraction(0))
         return round(Decimal(total.numerator) / Decimal(total.denominator), 15)
 
     until = F.least(F.coalesce(F.col("released_ms"), F.lit(as_of_ms)), F.lit(as_of_ms))

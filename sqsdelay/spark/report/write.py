@@ -21,9 +21,9 @@ from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.output_folder import MARK, NewFolder, replaced
-from sqsdelay.spark.report.page import PAGE, Figures, contents, hours_of_a_moment, render
+from sqsdelay.spark.report.page import PAGE, Figures, hours_of_a_moment, render
 from sqsdelay.spark.report.read import Reading, read_ledger
-from sqsdelay.spark.report.tables import Counted, counts, spread, waiting
+from sqsdelay.spark.report.tables import NAMES, Counted, counts, spread, waiting
 from sqsdelay.spark.session import cause
 
 DEFAULT_GRACE_SECONDS: Final = 3600
@@ -51,6 +51,7 @@ def write_report(
     *,
     ledger_format: str | None = None,
     prices: Prices,
+    store: str = "dynamodb",
     as_of_ms: int | None = None,
     grace_seconds: int = DEFAULT_GRACE_SECONDS,
 ) -> Figures:
@@ -65,6 +66,8 @@ def write_report(
             report's.
         ledger_format: see `read_ledger`.
         prices: what requests cost.
+        store: the URL of the store that parked messages are in, or how it begins: ``dynamodb``, ``s3``,
+            ``scheduler``, ``postgresql`` or ``sqlite``. The latter two are priced as nothing.
         as_of_ms: the instant the report describes: later events are left out. The newest event's
             if left out.
         grace_seconds: a message is lost when it was due longer ago and has not arrived.
@@ -72,6 +75,9 @@ def write_report(
     Raises:
         ConfigurationError: no ledger, no events in it, or a folder that holds something else.
     """
+    store = store.partition(":")[0]
+    if store not in NAMES:
+        raise InvalidSetting(f"store={store!r} has no price; use one of {', '.join(NAMES)}")
     if grace_seconds < 0:
         raise InvalidSetting(f"grace_seconds={grace_seconds}; use 0 or more")
     name = ledger if isinstance(ledger, str) else "the DataFrame"
@@ -93,12 +99,12 @@ def write_report(
             as_of_ms=as_of,
             grace_ms=grace_seconds * 1000,
         )
-        messages = _written(known.sortWithinPartitions(*KEY), new.uri(_MESSAGES))
+        messages = _written(known.sortWithinPartitions(*KEY, "life"), new.uri(_MESSAGES))
         new.remove(_GATHERED)
         counted = _counted(messages, new, as_of)
         moment_hours = hours_of_a_moment(counted.hours())
         arrivals = _written(counted.arrivals(moment_hours), new.uri(_ARRIVALS))
-        written = _write_tables(messages, arrivals, new, prices, as_of)
+        written = _write_tables(messages, arrivals, new, prices, as_of, store)
         written |= {_MESSAGES: messages, "spread": counted.spread, "arrivals": arrivals}
         bad_lines = reading.bad_lines().sort("file", "line").coalesce(1)
         written["bad_lines"] = _written(bad_lines, new.uri("bad_lines"))
@@ -109,7 +115,7 @@ def write_report(
             lines=reading.counts.get["lines"],
             bad_lines=reading.bad,
         )
-        page = render(contents(figures, written, prices, name, moment_hours=moment_hours))
+        page = render(figures, written, prices, name, moment_hours=moment_hours, store=NAMES[store])
         for part in (_COUNTS, _SPREAD, _ARRIVALS):
             new.remove(part)
         new.write_text(PAGE, page)
@@ -127,14 +133,19 @@ def _counted(messages: DataFrame, folder: NewFolder, as_of_ms: int) -> Counted:
 
 
 def _write_tables(
-    messages: DataFrame, arrivals: DataFrame, folder: NewFolder, prices: Prices, as_of_ms: int
+    messages: DataFrame,
+    arrivals: DataFrame,
+    folder: NewFolder,
+    prices: Prices,
+    as_of_ms: int,
+    store: str,
 ) -> dict[str, DataFrame]:
     tables_of: dict[str, Callable[[], DataFrame]] = {
         "summary": lambda: tables.summary(arrivals),
         "last_seen": lambda: tables.last_seen(messages),
         "lateness": lambda: tables.lateness(arrivals),
         "cohorts": lambda: tables.cohorts(arrivals),
-        "cost": lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of_ms),
+        "cost": lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of_ms, store=store),
         "waiting": lambda: waiting(messages, as_of_ms=as_of_ms),
     }
 

@@ -11,6 +11,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, cast
 
@@ -47,14 +48,13 @@ _PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"
 class _Place:
     """An endpoint's wheel, as a task's sender sees its store."""
 
-    def __init__(self, wheel: Wheel, run: Run, attempt: str, *, since_ms: int, retry: int) -> None:
+    def __init__(
+        self, wheel: Wheel, run: Run, attempt: str, *, parts: int, since_ms: int, retry: int
+    ) -> None:
         job = Job(wheel, run.job)
-        known, ids, contents = job.stored()
-        order = pc.sort_indices(pa.array(ids, pa.int64()))
-        self.stored = SentBefore(
-            ids=array("q", pa.array(ids, pa.int64()).take(order).to_pylist()),
-            contents=array("q", pa.array(contents, pa.int64()).take(order).to_pylist()),
-        )
+        # Of rows that come in any order all tasks of a process need all marks, and share them.
+        read = _read_once if parts == 1 else _read
+        known, self.stored = read(wheel, run, 0 if parts == 1 else _part_of(attempt), parts)
         self.staging = Staging(
             wheel, job, run.batch, attempt, now_ms=run.now_ms, known=known, retry_seconds=retry
         )
@@ -72,6 +72,19 @@ class _Place:
                 array("q", (content_of(m, self._since_ms) for m in found)),
             )
         return [True] * len(messages)
+
+
+def _part_of(attempt: str) -> int:
+    return int(attempt.partition("x")[0])
+
+
+def _read(wheel: Wheel, run: Run, part: int, parts: int) -> tuple[str, SentBefore]:
+    """What earlier runs have stored of a task's share, and a digest of these runs."""
+    known, ids, contents = Job(wheel, run.job).stored(part, parts)
+    return known, SentBefore.of(pa.array(ids, pa.int64()), pa.array(contents, pa.int64()))
+
+
+_read_once = lru_cache(maxsize=16)(_read)
 
 
 class Bulk:
@@ -256,6 +269,7 @@ class Bulk:
                 wheel,
                 self._run,
                 self._attempt,
+                parts=options.parts,
                 since_ms=self._since_ms,
                 retry=options.retry_seconds,
             )

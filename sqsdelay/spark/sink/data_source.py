@@ -84,7 +84,8 @@ class BatchWriter(DataSourceArrowWriter):
         self._times = sink.begin()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.send(iterator, this_attempt(self._write_id, self._batch), self._times)
+        attempt = this_attempt(self._write_id, self._batch, self._sink.options.parts)
+        return self._sink.send(iterator, attempt, self._times)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._sink.commit(_reports(messages), self._sink.options.summary)

@@ -42,6 +42,7 @@ _LEAST: Final = {
     "retry_seconds": 0,
     "rate": 1,
     "tasks": 1,
+    "parts": 1,
     "batch": 0,
     "park_after": 0,
     "replay": 1,
@@ -67,6 +68,8 @@ class Options:
         plan: send nothing, and tell in the summary what sending would come to.
         past_due: ``send`` what is due already at once, or ``reject`` it.
         rate: messages a second that the whole job sends at most.
+        parts: among how many tasks `send` shares the rows out by their ids: a job run again reads in each
+            what the like task has noted. 1 for rows that come in any order.
         tasks: how many of its tasks run at a time: each sends its share of ``rate``.
         store: the URL of the store of each endpoint, where messages due far ahead are parked at once.
         park_after: seconds above which they are.
@@ -90,6 +93,7 @@ class Options:
     plan: bool = False
     past_due: str = "send"
     rate: int | None = None
+    parts: int = 1
     tasks: int | None = None
     store: str | None = None
     park_after: int = DEFAULT_PARK_AFTER_SECONDS

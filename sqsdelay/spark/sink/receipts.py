@@ -18,10 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
+from math import gcd
 from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -96,8 +98,9 @@ _FLUSH_SECONDS: Final = 1.0
 
 _READERS: Final = 16
 _STAGED: Final = "_staged-"
-_STAGED_NAME: Final = re.compile(r"-\d{5}-\d+$")
+_TASK: Final = r"-\d{5,}of\d+-\d+"
 """What a task adds to the name of its write."""
+_NAME: Final = re.compile(r"part-.*-(?P<part>\d{5,})of(?P<parts>\d+)-\d+")
 
 _SCHEMA: Final = pa.schema(
     {
@@ -119,11 +122,25 @@ class SentBefore:
     ids: Sequence[int] = ()
     contents: Sequence[int] = ()
 
+    @classmethod
+    def of(cls, ids: pa.Int64Array, contents: pa.Int64Array) -> SentBefore:
+        """Of marks in any order: 16 bytes are kept of each."""
+        order = pc.sort_indices(ids)
+        return cls(ids=_numbers(ids.take(order)), contents=_numbers(contents.take(order)))
+
     def content(self, message_id: int) -> int | None:
         """The content that was sent under this id; None if none was."""
         place = bisect_left(self.ids, message_id)
         found = place < len(self.ids) and self.ids[place] == message_id
         return self.contents[place] if found else None
+
+
+def _numbers(column: pa.Int64Array) -> array[int]:
+    values = column.buffers()[1]
+    found = array("q")
+    if values is not None:
+        found.frombytes(memoryview(values)[8 * column.offset :][: 8 * len(column)])
+    return found
 
 
 def job_folder(folder: str, job: str) -> str:
@@ -149,17 +166,35 @@ class Receipts:
     ) -> None:
         self._fs, root = opened(folder, "receipts")
         self._root = job_folder(root, job)
+        self._stop = f"{self._root}/_stop"
         if batch is not None:
             self._root += f"/batch={batch}"
         if replay is not None:
             self._root += f"/replay={replay}"
 
+    def stop(self) -> None:
+        """Tell the job's tasks to note what they have sent, and to send nothing more.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        with self._fs.open_output_stream(self._stop):
+            pass
+
+    def stopped(self) -> bool:
+        """Whether they were told to."""
+        found = self._fs.get_file_info(self._stop)
+        return bool(found.type is not fs.FileType.NotFound)
+
     def delay_start_ms(self, now_ms: int) -> int:
-        """The job's instant: the one that its first run left here, or else now.
+        """The job's instant: the one that its first run left here, or else now. A run that was stopped
+        may go on from here.
 
         Raises:
             ConfigurationError: it cannot be read or written.
         """
+        if self.stopped():
+            self._fs.delete_file(self._stop)
         kept = self.kept_start_ms()
         if kept is not None:
             return kept
@@ -187,15 +222,20 @@ class Receipts:
         except (OSError, ValueError, KeyError) as error:
             raise _unkept(path, error) from error
 
-    def load(self) -> SentBefore:
-        """All that is recorded."""
+    def load(self, part: int = 0, parts: int = 1) -> SentBefore:
+        """All that is recorded, or what a task may need of it.
+
+        Args:
+            part: the task.
+            parts: among how many tasks the rows are shared out by their ids; 1 reads all.
+        """
         with ThreadPoolExecutor(_READERS) as pool:
-            tables = [table for table in pool.map(self._read, self._files()) if table is not None]
+            files = self._files(part, parts)
+            tables = [table for table in pool.map(self._read, files) if table is not None]
         if not tables:
             return SentBefore()
-        rows = pa.concat_tables(tables).sort_by("id_mark")
-        ids, contents = (array("q", rows.column(name).to_pylist()) for name in _MARKS)
-        return SentBefore(ids=ids, contents=contents)
+        rows = pa.concat_tables(tables).combine_chunks()
+        return SentBefore.of(*(rows.column(name).combine_chunks() for name in _MARKS))
 
     def writer(self, name: str, **more: Any) -> ReceiptsWriter:
         """A writer of one attempt on a task, under a name that no other attempt has."""
@@ -211,8 +251,8 @@ class Receipts:
         Args:
             names: as given to `staging`.
         """
-        writes = "|".join({re.escape(_STAGED_NAME.sub("", name)) for name in names})
-        of_ours = re.compile(rf"{_STAGED}(({writes})-\d{{5}}-\d+)(-\d{{5}})?\.parquet")
+        writes = "|".join({re.escape(re.sub(_TASK + "$", "", name)) for name in names})
+        of_ours = re.compile(rf"{_STAGED}(({writes}){_TASK})(-\d{{5}})?\.parquet")
         selector = fs.FileSelector(self._root, allow_not_found=True)
         for info in self._fs.get_file_info(selector):
             found = of_ours.fullmatch(info.base_name)
@@ -221,10 +261,15 @@ class Receipts:
             elif found is not None:
                 self._fs.delete_file(info.path)
 
-    def _files(self) -> list[str]:
+    def _files(self, part: int, parts: int) -> list[str]:
         selector = fs.FileSelector(self._root, allow_not_found=True)
         found = self._fs.get_file_info(selector)
-        return [info.path for info in found if info.base_name.startswith("part-")]
+        named = ((info.path, _NAME.match(info.base_name)) for info in found)
+        return [
+            path
+            for path, name in named
+            if name is not None and (int(name["part"]) - part) % gcd(int(name["parts"]), parts) == 0
+        ]
 
     def _read(self, path: str) -> pa.Table | None:
         try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import tenacity
@@ -39,11 +39,13 @@ class Attempt:
     """Spark's, which no other attempt has."""
     batch: int | None = None
     """Of a stream."""
+    parts: int = 1
+    """Among so many tasks the rows are shared out by their ids."""
 
     @property
     def file_name(self) -> str:
-        """What its files are named by: no other attempt's are."""
-        return f"{self.write_id}-{self.partition:05d}-{self.task_id}"
+        """What its files are named by: no other attempt's are. It tells whose rows are in them."""
+        return f"{self.write_id}-{self.partition:05d}of{self.parts}-{self.task_id}"
 
 
 def context() -> TaskContext:
@@ -53,7 +55,7 @@ def context() -> TaskContext:
     return found
 
 
-def this_attempt(write_id: str, batch: int | None = None) -> Attempt:
+def this_attempt(write_id: str, batch: int | None = None, parts: int = 1) -> Attempt:
     """This worker's attempt on a task of a write."""
     current = context()
     return Attempt(
@@ -62,6 +64,7 @@ def this_attempt(write_id: str, batch: int | None = None) -> Attempt:
         number=current.attemptNumber(),
         task_id=current.taskAttemptId(),
         batch=batch,
+        parts=parts,
     )
 
 
@@ -210,7 +213,7 @@ def published(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Publish what committed attempts have staged, one endpoint after the other.
+    """Publish what committed attempts have staged: in all endpoints, or in none.
 
     Each step is tried again for the option ``retry_seconds``.
 
@@ -218,27 +221,65 @@ def published(
         How many messages another run of the same job had stored meanwhile, and this one then did not.
 
     Raises:
-        StoreUnavailable: not all is published; the job, run again, stores what is missing.
+        StoreUnavailable: nothing is published; the job can be run again, with a name or without.
     """
-    stored_already = 0
-    for (endpoint, run), staged in _by_endpoint(parts).items():
-        publish = partial(_publish, endpoint, run, staged, options)
-        if not insist(publish, options.retry_seconds, sleep=sleep):
-            stored_already += sum(each.messages for each in staged)
-    return stored_already
 
+    def insisted(call: Callable[..., _Answer], *arguments: Any, **more: Any) -> _Answer:
+        return insist(partial(call, *arguments, **more), options.retry_seconds, sleep=sleep)
 
-def _publish(endpoint: str, run: Run, staged: Sequence[Staged], options: Options) -> bool:
-    return _job(endpoint, run, options).commit(run.batch, staged)
-
-
-def given_up(parts: Iterable[StagedPart], options: Options) -> None:
-    """Give up what a job that failed has staged; what cannot be now is, when its slot comes near."""
-    for endpoint, run in _by_endpoint(parts):
+    found = list(parts)
+    staged = {
+        insisted(_job, endpoint, run, options): (run.batch, each)
+        for (endpoint, run), each in _by_endpoint(found).items()
+    }
+    if len(staged) == 1:
+        new = [
+            job
+            for job, (batch, each) in staged.items()
+            if insisted(job.commit, batch, each, parts=options.parts)
+        ]
+    else:
         try:
-            _job(endpoint, run, options).abort(run.batch)
+            new = _decided_for_all(staged, insisted, options.parts)
+        except StoreUnavailable:
+            if given_up(found, options):
+                raise
+            new = list(staged)  # An answer was lost: it was decided.
+    return sum(sum(e.messages for e in each) for job, (_, each) in staged.items() if job not in new)
+
+
+def _decided_for_all(
+    staged: Mapping[Job, tuple[str, Sequence[Staged]]], insisted: Callable[..., Any], parts: int
+) -> list[Job]:
+    """Publish in several endpoints by one decision; those in which no other run has stored the same."""
+    names = [job.endpoint for job in staged]
+    new = [
+        job
+        for job, (batch, each) in staged.items()
+        if insisted(job.noted, batch, each, names, parts=parts)
+    ]
+    attempts = {job.endpoint: [each.attempt for each in staged[job][1]] for job in new}
+    for job in new[:1]:
+        insisted(job.decide_for_all, staged[job][0], attempts)
+    return new
+
+
+def given_up(parts: Iterable[StagedPart], options: Options) -> bool:
+    """Give up what a job that failed has staged; what cannot be now is, when its slot comes near.
+
+    Returns:
+        False where it is published.
+    """
+    staged = _by_endpoint(parts)
+    for endpoint, run in staged:
+        try:
+            job = _job(endpoint, run, options)
+            if len(staged) > 1 and not job.is_given_up(run.batch):
+                return False
+            job.abort(run.batch)
         except StoreError as error:
             logger.warning("what was staged for %s is left: %s", endpoint, one_line(error))
+    return True
 
 
 def _by_endpoint(parts: Iterable[StagedPart]) -> dict[tuple[str, Run], Sequence[Staged]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
@@ -136,47 +138,68 @@ def check_unique(rows: DataFrame, columns: Columns) -> None:
 
 
 def shared_out(
-    rows: DataFrame, columns: Columns, *, tasks: int, options: Options | None = None
-) -> DataFrame:
-    """The rows in tasks of about `ROWS_PER_TASK`, all rows of one id in the same task.
+    rows: DataFrame, columns: Columns, options: Options, *, tasks: int
+) -> tuple[DataFrame, Options]:
+    """The rows in tasks of about `ROWS_PER_TASK`, all rows of one id in the same task; and the options, told
+    how many these are.
 
     Rows that are staged in an S3 store are shared out among fewer tasks: each writes an object for every
-    slot it meets, and few large ones are wanted.
+    slot it meets, and few large ones are wanted. Their number is a power of two, so that of a job that is
+    run again, on more rows or fewer, each task has the ids of a few of the earlier tasks.
 
     Args:
-        tasks: how many run at a time: there are not fewer.
-        options: of the write.
+        tasks: how many run at a time: there are hardly fewer.
     """
-    run = None if options is None else run_of(options, time.time_ns() // 1_000_000)
+    wanted = 2 ** round(math.log2(_wanted(rows, columns, options, tasks)))
+    shared = rows.repartition(wanted, message_id(columns, options))
+    return shared, replace(options, parts=wanted)
+
+
+def _wanted(rows: DataFrame, columns: Columns, options: Options, tasks: int) -> int:
+    run = run_of(options, time.time_ns() // 1_000_000)
     if run is None:
-        return rows.repartition(_share(rows.count(), tasks), _identity(columns))
+        return _share(rows.count(), tasks)
     found = rows.agg(
         F.count(F.lit(1)).alias("rows"),
-        F.count(F.when(_is_far(rows, columns, run), F.lit(1))).alias("far"),
+        F.count(F.when(_is_far(columns, run), F.lit(1))).alias("far"),
     ).collect()[0]
-    near = _share(found.rows - found.far, tasks) if found.rows > found.far else 1
-    far = max(-(-found.far // STAGED_PER_TASK), min(tasks, -(-found.far // _WORTH_A_TASK)))
-    return rows.repartition(max(near, far), _identity(columns))
+    everything, far = int(found.rows), int(found.far)
+    near = _share(everything - far, tasks) if everything > far else 1
+    return max(near, -(-far // STAGED_PER_TASK), min(tasks, -(-far // _WORTH_A_TASK)))
 
 
 def _share(rows: int, tasks: int) -> int:
     return max(tasks, -(-rows // ROWS_PER_TASK))
 
 
-def _is_far(rows: DataFrame, columns: Columns, run: Run) -> Column:
-    spelled = {ours: name for name, ours in columns.spelled.items()}
+def _is_far(columns: Columns, run: Run) -> Column:
     if columns.has(DELAY):
-        delays = rows[f"`{spelled.get(DELAY, DELAY)}`"]
-        return delays > (run.after_ms - run.now_ms) / 1000
-    return rows[f"`{spelled.get(DUE_AT, DUE_AT)}`"].cast("double") > run.after_ms / 1000
+        return spelled(columns, DELAY) > (run.after_ms - run.now_ms) / 1000
+    return spelled(columns, DUE_AT).cast("double") > run.after_ms / 1000
+
+
+def spelled(columns: Columns, name: str) -> Column:
+    """One of our columns, as the table spells it."""
+    theirs = {ours: theirs for theirs, ours in columns.spelled.items()}
+    return F.col(f"`{theirs.get(name, name)}`")
+
+
+def message_id(columns: Columns, options: Options) -> Column:
+    """As `sqsdelay.spark.sink.rows.derived_id` makes it, where the row has none of its own."""
+    own = F.lit(None).cast("string")
+    if columns.has(MESSAGE_ID):
+        own = spelled(columns, MESSAGE_ID)
+    if columns.key is None:
+        return own
+    key = spelled(columns, columns.key).cast("string")
+    return F.coalesce(own, F.sha2(F.concat(F.lit(f"{options.job}\0"), key), 256))
 
 
 def _identity(columns: Columns) -> Column:
     """What tells messages apart, as text: a row's own id, else its key."""
-    spelled = {ours: name for name, ours in columns.spelled.items()}
     names = [MESSAGE_ID] if columns.has(MESSAGE_ID) else []
     names += [] if columns.key is None else [columns.key]
-    return F.coalesce(*(F.col(f"`{spelled.get(name, name)}`").cast("string") for name in names))
+    return F.coalesce(*(spelled(columns, name).cast("string") for name in names))
 
 
 _REPORT: Final = "report binary"
@@ -217,13 +240,13 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         options = {"tasks": at_a_time} | options
     parsed = Options.parse({name: str(value) for name, value in options.items()})
     columns = checked_columns(rows.schema, parsed)
-    sink = Sink(options=parsed, columns=columns)
     if unique:
         check_unique(rows, columns)
+    times = Sink(options=parsed, columns=columns).begin()
     write_id = uuid.uuid4().hex if parsed.batch is None else f"{parsed.job}-{parsed.batch}"
-    task = partial(_task, sink, write_id, sink.begin())
-    shared = shared_out(rows, columns, tasks=parsed.tasks or at_a_time or 1, options=parsed)
-    return _sent(shared, task, sink, write_id)
+    shared, parsed = shared_out(rows, columns, parsed, tasks=parsed.tasks or at_a_time or 1)
+    sink = Sink(options=parsed, columns=columns)
+    return _sent(shared, partial(_task, sink, write_id, times), sink, write_id)
 
 
 def _sent(rows: DataFrame, task: Any, sink: Sink, write_id: str) -> dict[str, Any]:
@@ -242,7 +265,8 @@ def _task(
     sink: Sink, write_id: str, times: Times, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What a worker does: a row for what became of its own."""
-    report = sink.send(batches, this_attempt(write_id, sink.options.batch), times)
+    attempt = this_attempt(write_id, sink.options.batch, sink.options.parts)
+    report = sink.send(batches, attempt, times)
     yield pa.RecordBatch.from_pydict({"report": pa.array([pickle.dumps(report)], pa.binary())})
 
 
@@ -276,7 +300,8 @@ def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
     columns = checked_columns(rows.schema, parsed)
     if unique:
         check_unique(rows, columns)
-    rows = shared_out(rows, columns, tasks=at_a_time, options=parsed)
+    rows, parsed = shared_out(rows, columns, parsed, tasks=at_a_time)
+    texts["parts"] = str(parsed.parts)
     with TemporaryDirectory(prefix="sqsdelay-") as folder:
         # Spark commits in a process of its own, on this machine.
         summary = Path(folder) / "summary.json"

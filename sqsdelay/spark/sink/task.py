@@ -78,6 +78,7 @@ class Task:
         slice_rows: rows given to the sender at a time; None for all that Spark hands over.
         rate: messages a second that this task sends at most.
         planned: where to sum up what is sent; None for a job that is no plan.
+        stopped: whether the job is to end now.
         bulk: where rows due far ahead are staged; None where they are sent as all others.
     """
 
@@ -96,6 +97,7 @@ class Task:
         rate: float | None = None,
         planned: Planned | None = None,
         bulk: Bulk | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._rows = rows
         self._sender = sender
@@ -110,6 +112,7 @@ class Task:
         self._pace = Pace(rate, clock=self._clock, sleep=sleep)
         self._planned = planned
         self._bulk = bulk
+        self._stopped = stopped
         self._seen = SeenIds()
         self.counts = Counts()
         self.staged: tuple[StagedPart, ...] = ()
@@ -139,6 +142,7 @@ class Task:
             self.counts.workload = self._planned.workload
 
     def _send_chunk(self, chunk: pa.RecordBatch) -> dict[int, SqsDelayError]:
+        self._go_on()
         errors: dict[int, SqsDelayError] = {}
         by_endpoint: dict[tuple[str, bool], _Waiting] = {}
         for row, (endpoint, message) in self._left(chunk):
@@ -157,11 +161,16 @@ class Task:
         for (endpoint, far), waiting in by_endpoint.items():
             step = self._slice_rows or len(waiting)
             for start in range(0, len(waiting), step):
+                self._go_on()
                 sent = self._send_waiting(endpoint, waiting[start : start + step], far=far)
                 errors.update(sent)
         for error in errors.values():
             self.counts.count_rejected(error)
         return errors
+
+    def _go_on(self) -> None:
+        if self._stopped():
+            raise SqsDelayError("the job was stopped; what it has sent is in its receipts")
 
     def _left(self, chunk: pa.RecordBatch) -> Iterator[tuple[int, tuple[str, _Read]]]:
         """The rows that are to be looked at one by one, with their places in the chunk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -132,12 +133,15 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
     rate = None if options.rate is None else options.rate / (options.tasks or 1)
     slices = []
     before = original = writer = staged_receipts = None
+    stopped: Callable[[], bool] = bool
     if options.receipts is not None:
         job, batch, replay = str(options.job), attempt.batch, options.replay
         receipts = Receipts(options.receipts, job, batch=batch, replay=replay)
         before = _sent_before(receipts, options, attempt)
         if replay is not None:
-            original = _original(options)
+            # No run of the job goes on meanwhile.
+            original = Receipts(options.receipts, job).load(attempt.partition, attempt.parts)
+        stopped = receipts.stopped
         writer = None if options.plan else receipts.writer(attempt.file_name)
         if run is not None:
             staged_receipts = receipts.staging(attempt.file_name)
@@ -154,15 +158,9 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
         slice_rows=min(slices, default=None),
         rate=None if options.plan else rate,
         planned=Planned(options, now_ms) if options.plan else None,
+        stopped=stopped,
         bulk=None if run is None else _bulk(rows, run, attempt, before, staged_receipts),
     )
-
-
-@lru_cache(maxsize=1)
-def _original(options: Options) -> SentBefore:
-    """What the job sent that is replayed: no run of it goes on meanwhile."""
-    assert options.receipts is not None, "checked with the options"
-    return Receipts(options.receipts, str(options.job)).load()
 
 
 def _bulk(
@@ -202,7 +200,10 @@ _loaded: dict[object, SentBefore] = {}
 
 
 def _sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
-    """Read once for a process and a write, and again for an attempt that follows a failed one."""
+    """A task's share. Of rows that come in any order, all of it, read once for a process and a write, and
+    again for an attempt that follows a failed one."""
+    if attempt.parts > 1:
+        return receipts.load(attempt.partition, attempt.parts)
     retry = attempt.task_id if attempt.number else None
     key = (options, attempt.batch, attempt.write_id, retry)
     if key not in _loaded:

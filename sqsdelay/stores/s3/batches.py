@@ -6,11 +6,15 @@ others have given up, and whoever finds him standing still can give his batch up
 
 A batch of many writers, of which some may have begun a second time, is committed with the names of the
 attempts that count: what others have written of it never does.
+
+A job that writes to several endpoints has one decision for all of them, beside the endpoints' folders. Each
+endpoint keeps its part of it with its own decisions, once anyone has asked there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from sqsdelay.errors import StoreUnavailable
@@ -24,6 +28,9 @@ limit of a function."""
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 
+LATEST_MS: Final = 10**15 - 1
+"""What a job's batch tells for its latest due time, which is known only at the end."""
+
 _REMEMBERED: Final = 10_000
 
 Counting = frozenset[str] | bool
@@ -36,6 +43,9 @@ class Batches:
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
         self.prefix = f"{prefix}decided/"
+        root, _, self._endpoint = prefix.rstrip("/").rpartition("/")
+        self.root = f"{root}/" if root else ""
+        """What the prefixes of all endpoints of the store have in common."""
         self._known: dict[str, Counting] = {}
 
     def key(self, batch: str) -> str:
@@ -47,9 +57,48 @@ class Batches:
         if batch not in self._known:
             fields, etag = self._bucket.get_json(self.key(batch))
             if etag is None:
-                return None
+                return self._of_all(batch)
             self._remember(batch, fields)
         return self._known[batch]
+
+    def _of_all(self, batch: str) -> Counting | None:
+        """What was decided for several endpoints, kept with this one's decisions from now on."""
+        if times_of(batch)[0] != LATEST_MS:
+            return None
+        fields, etag = self._bucket.get_json(self._key_of_all(batch))
+        if etag is None:
+            return None
+        attempts = fields["attempts"].get(self._endpoint)
+        mine = (
+            {"decision": ABORTED}
+            if attempts is None
+            else {"decision": COMMITTED, "attempts": attempts}
+        )
+        with suppress(StoreUnavailable):  # It counts all the same.
+            self._decide(batch, mine)
+        self._remember(batch, mine)
+        return self._known[batch]
+
+    def _key_of_all(self, batch: str) -> str:
+        return f"{self.root}.decided/{batch}"
+
+    def decide_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> bool:
+        """Commit a job's batch in all its endpoints at once.
+
+        Args:
+            attempts: by endpoint, as its prefix has it, whose objects count. None at all gives the batch up.
+
+        Returns:
+            False where the opposite was decided before.
+        """
+        decision = COMMITTED if attempts else ABORTED
+        named = {endpoint: sorted(each) for endpoint, each in attempts.items()}
+        key = self._key_of_all(batch)
+        try:
+            self._bucket.put_json(key, {"decision": decision, "attempts": named})
+        except Changed:
+            return bool(self._bucket.get_json(key)[0]["decision"] == decision)
+        return True
 
     def _remember(self, batch: str, decided: dict[str, Any]) -> None:
         if len(self._known) >= _REMEMBERED:
@@ -107,6 +156,9 @@ class Batches:
             if self._bucket.clock.now_ms() - begun_ms < BATCH_SECONDS * 1000:
                 return None
             # Its writer is dead, or will find that it was given up.
-            self.abort(name.batch)
+            if times_of(name.batch)[0] == LATEST_MS:
+                self.decide_for_all(name.batch, {})
+            else:
+                self.abort(name.batch)
             counting = self._counting(name.batch)
         return name.attempt in counting if isinstance(counting, frozenset) else bool(counting)

@@ -9,22 +9,25 @@ be run again under its name, so what earlier runs have stored is kept beside the
 
 A batch gets into the record before it is decided, under the condition that the record is still the one
 that all of its tasks have read. So of two runs at a time one is told to begin anew, and a run that was
-killed between the two writes is finished by the next that reads the record.
+killed between the two writes is finished by the next that reads the record. A run over several endpoints
+gets into the record of each, and then has one decision; the next run finishes it if all records have it, and
+gives it up if not.
 """
 
 from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
+from math import gcd
 from typing import Final
 from urllib.parse import urlsplit
 
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.stores.s3.batches import BATCH_SECONDS
+from sqsdelay.stores.s3.batches import BATCH_SECONDS, LATEST_MS
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
 from sqsdelay.stores.s3.layout import (
     DEFAULT_SLOTS,
@@ -41,9 +44,6 @@ JOB_SECONDS: Final = 86_400
 """How long a run may take before others may give up what it has staged."""
 
 _KEPT_MS: Final = 86_400_000
-_LATEST_MS: Final = 10**15 - 1
-"""What a job's batch tells for its latest due time, which is known only at the end."""
-
 _FULL: Final = 1 << 64
 _RECORD: Final = "record.json"
 
@@ -75,7 +75,7 @@ def wheel_of(url: str, endpoint: str) -> Wheel | None:
 
 def new_job_batch(now_ms: int) -> str:
     """A batch's name for one run of a job: it may be written to for `JOB_SECONDS`."""
-    return new_batch(_LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)
+    return new_batch(LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,21 @@ class _Run:
     messages: int
     total: int
     last_ms: int
+    parts: int = 1
+    """Its rows were shared out by their ids among so many tasks, which begin their attempts' names; 1 where
+    a task may have had any."""
+    endpoints: list[str] = field(default_factory=list)
+    """All that it has staged for, where these are several; as their prefixes have them."""
+
+    def shared_with(self, part: int, parts: int) -> list[str]:
+        """The attempts that may have had rows of this task: the remainder of one hash by both numbers
+        agrees in what the numbers have in common."""
+        common = gcd(self.parts, parts)
+        return [
+            attempt
+            for attempt in self.attempts
+            if common == 1 or (int(attempt.partition("x")[0]) - part) % common == 0
+        ]
 
 
 class Job:
@@ -119,17 +134,26 @@ class Job:
         self._bucket = wheel.bucket
         self._batches = wheel.batches
         self._slots_prefix = wheel.slots_prefix
+        self._wheel_prefix = wheel.prefix
         self._name = name
         self._prefix = f"{wheel.prefix}jobs/{digest(name or '')}/"
 
-    def stored(self) -> tuple[str, array[int], array[int]]:
+    def stored(self, part: int = 0, parts: int = 1) -> tuple[str, array[int], array[int]]:
         """A digest of the batches that count, and of their messages the ids and the contents, as marks.
 
         A batch that was only to be decided when its driver was killed is decided here.
+
+        Args:
+            part: the task that asks: marks are read of messages that may be its own.
+            parts: among how many tasks the rows are shared out by their ids; of 1 all marks are read.
         """
         runs, _ = self._counting()
         ids, contents = array("q"), array("q")
-        keys = [self._marks(run.batch, attempt) for run in runs for attempt in run.attempts]
+        keys = [
+            self._marks(run.batch, attempt)
+            for run in runs
+            for attempt in run.shared_with(part, parts)
+        ]
         for key, found in zip(keys, self._bucket.each(self._bucket.get, keys), strict=True):
             if found is None:
                 raise StoreUnavailable(
@@ -146,8 +170,11 @@ class Job:
         if self._name is not None and ids:
             self._bucket.put(self._marks(batch, attempt), ids.tobytes() + contents.tobytes())
 
-    def commit(self, batch: str, staged: Sequence[Staged]) -> bool:
+    def commit(self, batch: str, staged: Sequence[Staged], *, parts: int = 1) -> bool:
         """Publish what these attempts have staged.
+
+        Args:
+            parts: among how many tasks their rows were shared out by their ids.
 
         Returns:
             False where another run has stored the very same messages meanwhile: these are given up.
@@ -156,29 +183,48 @@ class Job:
             StoreUnavailable: another run has stored others, or it took longer than `JOB_SECONDS`. Nothing
                 is stored.
         """
-        run = _Run(
-            batch,
-            [each.attempt for each in staged],
-            sum(each.messages for each in staged),
-            sum(each.total for each in staged) % _FULL,
-            max(each.last_ms for each in staged),
-        )
-        if self._name is not None and not self._note(run, staged):
+        run = _run(batch, staged, parts)
+        if not self._note(run, staged):
             return False
         if not self._batches.commits(batch, run.attempts):
-            raise StoreUnavailable(
-                f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
-                "is in the store: run it again"
-            )
+            raise _given_up()
         return True
+
+    @property
+    def endpoint(self) -> str:
+        """As the prefix has it."""
+        return self._wheel_prefix.removeprefix(self._batches.root).rstrip("/")
+
+    def noted(
+        self, batch: str, staged: Sequence[Staged], endpoints: Sequence[str], *, parts: int
+    ) -> bool:
+        """Put a run over several endpoints into this one's record; the rest as `commit`, which decides."""
+        run = replace(_run(batch, staged, parts), endpoints=list(endpoints))
+        return self._note(run, staged)
+
+    def decide_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> None:
+        """Publish what the attempts of all these endpoints have staged.
+
+        Raises:
+            StoreUnavailable: it was given up, and nothing is stored.
+        """
+        if not self._batches.decide_for_all(batch, attempts):
+            raise _given_up()
+
+    def is_given_up(self, batch: str) -> bool:
+        """Give a run over several endpoints up in all of them; False where it is published."""
+        return self._batches.decide_for_all(batch, {})
 
     def _note(self, run: _Run, staged: Sequence[Staged]) -> bool:
         """Put a run into the record; False where another has stored the same."""
+        if self._name is None:
+            return True
         first, *more = {each.known for each in staged}
         while True:
-            counting, etag = self._counting()
-            if run in counting:
+            runs, etag = _record(self._bucket, self._prefix + _RECORD)
+            if run in runs:
                 return True
+            counting = [each for each in runs if self._counts(each)]
             # A record only grows at its end: what others have stored since comes after what was known.
             ends = range(len(counting) + 1)
             known = next((n for n in ends if _known(counting[:n]) == first), None)
@@ -209,6 +255,24 @@ class Job:
                 keys.append(key)
         bucket.each(bucket.delete, keys)
 
+    def _counts(self, run: _Run) -> bool:
+        """Whether a run in the record is published; it is now, if its driver did not come to that."""
+        batches = self._batches
+        committed = batches.committed(run.batch)
+        if committed is not None:
+            return committed
+        if not run.endpoints:
+            return batches.commits(run.batch, run.attempts)
+        attempts = {name: self._attempts(name, run.batch) for name in run.endpoints}
+        batches.decide_for_all(run.batch, attempts if all(attempts.values()) else {})
+        return bool(batches.committed(run.batch))
+
+    def _attempts(self, endpoint: str, batch: str) -> list[str]:
+        """Those of a run that another endpoint's record has; none where it has not come to that."""
+        inside = self._prefix.removeprefix(self._wheel_prefix)
+        key = f"{self._batches.root}{endpoint}/{inside}{_RECORD}"
+        return next((r.attempts for r in _record(self._bucket, key)[0] if r.batch == batch), [])
+
     def _marks(self, batch: str, attempt: str) -> str:
         return f"{self._prefix}{batch}~{attempt}.marks"
 
@@ -220,13 +284,26 @@ class Job:
         if self._name is None:
             return [], None
         runs, etag = _record(self._bucket, self._prefix + _RECORD)
-        committed = self._batches.committed
+        return [run for run in runs if self._counts(run)], etag
 
-        def counts(run: _Run) -> bool:
-            known = committed(run.batch)
-            return self._batches.commits(run.batch, run.attempts) if known is None else known
 
-        return [run for run in runs if counts(run)], etag
+def _given_up() -> StoreUnavailable:
+    """What a run is told that others have given up."""
+    return StoreUnavailable(
+        f"the job took longer than {JOB_SECONDS} s, or another run of it began meanwhile, and was given "
+        "up; none of its messages is in the store: run it again"
+    )
+
+
+def _run(batch: str, staged: Sequence[Staged], parts: int) -> _Run:
+    return _Run(
+        batch,
+        [each.attempt for each in staged],
+        sum(each.messages for each in staged),
+        sum(each.total for each in staged) % _FULL,
+        max(each.last_ms for each in staged),
+        parts,
+    )
 
 
 def _known(runs: Sequence[_Run]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
 from sqsdelay.errors import ConfigurationError, MalformedEvent
 from sqsdelay.ledger.events import EventKind, Source, from_json, to_json
-from sqsdelay.spark.report.charts import cost_chart
+from sqsdelay.spark.report.charts import cost_chart, moments_chart
 from sqsdelay.spark.report.messages import gathered, judged
 from sqsdelay.spark.report.page import Figures
 from sqsdelay.spark.report.read import read_ledger
@@ -274,6 +275,18 @@ def test_the_page_shows_its_figures_and_plots(reported: tuple[Path, Figures]) ->
             assert plot.size["height"] > 100
             assert plot.accessible_name
             assert plot.find_elements(By.TAG_NAME, "path")
+        for width in (1300, 390):
+            browser.set_window_size(width, 900)
+            wide = browser.execute_script(
+                "const most = document.documentElement.clientWidth;"
+                "return [...document.querySelectorAll('th, td, dd, p, svg')].filter(e => e.offsetParent "
+                "&& (e.getBoundingClientRect().right > most || e.scrollWidth > e.clientWidth + 1))"
+                ".map(e => e.outerHTML.slice(0, 200))"
+            )
+            assert wide == [], width
+        browser.set_window_size(1200, 900)
+        order = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#last-seen tbody th")]
+        assert order == sorted(order, key=["Lost", "Unknown", "Pending"].index)
         lost = browser.find_element(By.ID, "lost").text
         assert "lost-in-queue" in lost
         assert told.HOSTILE in browser.find_element(By.ID, "rejected").text
@@ -284,10 +297,41 @@ def test_the_page_shows_its_figures_and_plots(reported: tuple[Path, Figures]) ->
         assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
 
 
+def test_the_median_is_seen_beside_the_99th_percentile() -> None:
+    """40 ms and an hour: neither line lies on an axis."""
+    row = {"p50_ms": 40, "p99_ms": 3_600_000, "within_1s": 0.9, "within_60s": 1.0, "lost": 0}
+    drawn = moments_chart(
+        [row | {"at_ms": told.T0}, row | {"at_ms": told.T0 + told.HOUR}],
+        moment_ms=told.HOUR,
+        within={"within_1s": "within 1 s", "within_60s": "within 60 s"},
+    )
+    heights = {float(y) for y in re.findall(r'd="M [\d.]+ ([\d.]+) \nL [\d.]+ \1 \n" clip', drawn)}
+    below = max(heights)
+    assert sum(below - height > 10 for height in heights) >= 2, heights
+
+
+@pytest.mark.parametrize("store", ["s3", "s3://bucket/delays", "scheduler", "sqlite"])
+def test_the_price_is_that_of_the_store_in_use(
+    spark: SparkSession, tmp_path: Path, store: str
+) -> None:
+    """As the cost model has it; one's own database costs nothing a message."""
+    message = told.sent("m", route=Route.STORE, batch=None, delay=864_000)
+    (tmp_path / "ledger.jsonl").write_text(to_json(message))
+    write_report(
+        spark, str(tmp_path / "ledger.jsonl"), tmp_path / "out", prices=PRICES, store=store
+    )
+    (row,) = table(tmp_path / "out", "cost")
+    assert (row["store_cost"] > 0) == (store != "sqlite")
+    name = {"s3": "S3", "scheduler": "EventBridge"}.get(store.partition(":")[0], "SQLite")
+    page = (tmp_path / "out/report.html").read_text()
+    assert f"{name}: what parked messages cost there" in page
+    assert "DynamoDB" not in page
+
+
 def test_a_currency_is_no_formula() -> None:
     """matplotlib would read what stands between two dollar signs as mathematics."""
-    assert "US$ or A$" in cost_chart([("up to 1 min", (1.0, 2.0, 3.0))], "US$ or A$")
-    assert "$\\frac$" in cost_chart([("up to 1 min", (1.0, 2.0, 3.0))], "$\\frac$")
+    assert "US$ or A$" in cost_chart([("up to 1 min", (1.0, 2.0, 3.0))], "US$ or A$", "S3")
+    assert "$\\frac$" in cost_chart([("up to 1 min", (1.0, 2.0, 3.0))], "$\\frac$", "S3")
 
 
 def test_a_folder_of_something_else_is_left_alone(

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 
 from benchmarks.support.sqs_stub import REGION, Stub
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.spark.sink import send
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import ManualClock
 from tests.functional.spark.sent import ids
@@ -201,6 +202,23 @@ def test_a_driver_killed_between_staging_and_commit(
     noted = spark.read.parquet(str(tmp_path / "receipts" / "killed")).collect()
     assert len({row.message_id for row in noted}) == len(noted) == 31
     assert {row.route for row in noted} == {"store"}
+
+
+def test_a_job_run_again_reads_its_share(
+    spark: SparkSession, sqs: Stub, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the marks of a run that was shared out by ids, each task reads those of the task before it."""
+    monkeypatch.setattr(send, "STAGED_PER_TASK", 25)
+    asked: list[str] = []
+    s3.before = lambda method, key: asked.append(key) if method == "GET" else None
+    options = {"endpoint": "orders", "store": STORE, "key": "id", "job": "again"}
+    for days, sent in ((201, 200), (211, 10)):
+        asked.clear()
+        counts = send.save(table(spark, range(1, days)), **options)
+        assert (counts["sent"], counts["already_sent"]) == (sent, days - 1 - sent)
+    marks = [key for key in asked if key.endswith(".marks")]
+    assert len(marks) == len(set(marks)) == 8
+    assert store_of(s3).pending_count() == 210
 
 
 def test_another_job_stores_the_same_ids_again(

@@ -102,7 +102,7 @@ def everything() -> dict[str, list[Event]]:
             fine, hop(fine), handed_over(fine), received(fine),
             twice, hop(twice), handed_over(twice), received(twice),
             received(twice, copy="other", late_ms=900),
-            early, hop(early), handed_over(early), received(early, late_ms=-3000),
+            early, hop(early), handed_over(early, late_ms=-3000), received(early, late_ms=-3000),
             again, hop(again), handed_over(again), received(again), received(again),
             direct, received(direct),
         ],

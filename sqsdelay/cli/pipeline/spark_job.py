@@ -1,0 +1,161 @@
+"""What the commands share that run on Spark: a session, errors of one line, and an end by Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import typer
+
+from sqsdelay.cli.console import err
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FORMATS: Final = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+EXIT_INTERRUPTED: Final = 130
+"""Of a command that Ctrl-C ends, as shells have it: 128 and the signal's number."""
+
+_PATIENCE_SECONDS: Final = 5.0
+"""For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
+
+_Found = TypeVar("_Found")
+
+
+def format_of(table: str, told: str | None = None) -> str | None:
+    """How the input holds its rows; None if neither its name nor --format says so."""
+    chosen = told or _FORMATS.get(Path(table.removesuffix(".gz").rstrip("/")).suffix)
+    return chosen if chosen in _FORMATS.values() else None
+
+
+def on_spark(
+    what: str,
+    run: Callable[[SparkSession], _Found],
+    *,
+    master: str | None,
+    time_zone: str = "UTC",
+    sends: Mapping[str, Any] | None = None,
+) -> _Found:
+    """What a command does with Spark.
+
+    Args:
+        what: the command's name.
+        sends: the options of what it sends; None if it sends nothing.
+
+    Raises:
+        SqsDelayError: Spark failed; with the reason in one line.
+        Exit: Ctrl-C was pressed. What a job had sent is in its receipts.
+    """
+    from sqsdelay.spark.session import LOCAL, ONE_PROCESS, session
+
+    app = f"sqsdelay pipeline {what}"
+    with (
+        _ended_by_ctrl_c(sends) as interruptible,
+        TemporaryDirectory(prefix="sqsdelay-") as folder,
+        session(app, master=master or LOCAL, time_zone=time_zone) as spark,
+    ):
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        from sqsdelay.spark.archive import archive
+        from sqsdelay.spark.session import failure
+
+        if not ONE_PROCESS.fullmatch(master or LOCAL):
+            spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))
+        try:
+            with interruptible(spark):
+                return run(spark)
+        except (PySparkException, Py4JJavaError) as error:
+            raise failure(error) from error
+
+
+def with_table(
+    what: str,
+    table: str,
+    file_format: str | None,
+    run: Callable[[DataFrame], _Found],
+    **more: Any,
+) -> _Found:
+    """What a command does with the rows of a file; see `on_spark`.
+
+    Raises:
+        BadParameter: neither the file's name nor --format says how it holds its rows.
+    """
+    chosen = (
+        None if table.endswith(".gz") and file_format is None else format_of(table, file_format)
+    )
+    if chosen is None:
+        raise typer.BadParameter(f"give --format parquet, csv or jsonl for {table}")
+
+    def read(spark: SparkSession) -> _Found:
+        from sqsdelay.spark.sink.send import Format, read_table
+
+        return run(read_table(spark, table, Format(chosen)))
+
+    return on_spark(what, read, **more)
+
+
+_Interruptible = Callable[["SparkSession"], Any]
+
+
+@contextmanager
+def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[_Interruptible]:
+    """One line and an exit code; what is being sent ends where it is."""
+    pressed = threading.Event()
+
+    @contextmanager
+    def interruptible(spark: SparkSession) -> Iterator[None]:
+        """Spark has a handler of its own, which kills the tasks before they have noted anything."""
+
+        def stop(*_: object) -> None:
+            if pressed.is_set() or sends is None or "receipts" not in sends:
+                pressed.set()
+                spark.sparkContext.cancelAllJobs()
+                raise KeyboardInterrupt
+            pressed.set()
+            patience = threading.Timer(_PATIENCE_SECONDS, spark.sparkContext.cancelAllJobs)
+            patience.daemon = True
+            patience.start()
+            _receipts(sends).stop()
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    try:
+        yield interruptible
+    except BaseException as error:
+        if not pressed.is_set() and not isinstance(error, KeyboardInterrupt):
+            raise
+        err.print(f"stopped{_how_to_go_on(sends)}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _receipts(sends: Mapping[str, Any]) -> Any:
+    from sqsdelay.spark.sink.receipts import Receipts
+
+    return Receipts(str(sends["receipts"]), str(sends["job"]))
+
+
+def _how_to_go_on(sends: Mapping[str, Any] | None) -> str:
+    if sends is None:
+        return ""
+    if "receipts" in sends:
+        return ": run the same command again, and it sends the rest"
+    return (
+        ": run again, it sends all rows again, with the same message ids; with --receipts FOLDER it would "
+        "send the rest"
+    )
