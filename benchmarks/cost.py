@@ -144,6 +144,7 @@ def load(delay_seconds: int, messages: int, batch: int) -> Workload:
         messages=messages,
         batch=batch,
         message_bytes=size_of(BODY, {}),
+        park_after_seconds=0,  # what is counted is parked, whatever its delay
     )
 
 

@@ -101,12 +101,12 @@ def emulated() -> Iterator[tuple[time_machine.Traveller, Wire, Any]]:
 
 
 @cache
-def relayed(delay_seconds: int, messages: int) -> Counted:
+def relayed(delay_seconds: int, messages: int, body: str = BODY) -> Counted:
     """Send together, relay hop by hop, until the last is handed over."""
     with emulated() as (travel, wire, client):
         clock = TravellingClock()
         sent = DelaySender(client, clock=clock).send_many(
-            "orders", [Message(BODY, delay=delay_seconds)] * messages
+            "orders", [Message(body, delay=delay_seconds)] * messages
         )
         assert all(result.error is None for result in sent)
         consumer = DelayConsumer("orders", client, clock=clock)
@@ -121,14 +121,19 @@ def relayed(delay_seconds: int, messages: int) -> Counted:
 
 
 @cache
-def stored(url: str, delay_seconds: int, messages: int) -> Counted:
+def stored(
+    url: str, delay_seconds: int, messages: int, body: str = BODY, *, own_ids: bool = False
+) -> Counted:
     """Put into the store by the sender, and released by the dispatcher."""
     with emulated() as (travel, wire, client):
         clock = TravellingClock()
         store = open_table(url, wire, clock)
-        message = Message(BODY, delay=delay_seconds)
         now_ms = clock.now_ms()
-        store.store([to_store(message, "orders", now_ms=now_ms) for _ in range(messages)])
+        given = [
+            Message(body, delay=delay_seconds, message_id=f"order-{n}" if own_ids else None)
+            for n in range(messages)
+        ]
+        store.store([to_store(message, "orders", now_ms=now_ms) for message in given])
         # Registering the store's shards is no message's cost.
         wire.counts[AMENDMENTS] = 0
         travel.shift(delay_seconds - MAX_MESSAGE_TIMER_SECONDS)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
-from sqsdelay.cli.console import err, out, print_json, tell
+from sqsdelay.cli.console import err, out, print_json, print_rows, say, tell
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import (
+    NAMES,
     Bill,
     Prices,
     Recommendation,
@@ -61,9 +61,12 @@ def cost(
             "--infrequent-access", help="The DynamoDB store's table is of the class Standard-IA."
         ),
     ] = False,
-    advise: Annotated[
+    own_ids: Annotated[
         bool,
-        typer.Option("--recommend", help="Name the cheapest deployment for these messages."),
+        typer.Option("--own-ids", help="The senders name ids, which do not tell due times."),
+    ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also show every other way, and what it is made of.")
     ] = False,
     prices: PricesFile = None,
     show_prices: Annotated[
@@ -71,7 +74,7 @@ def cost(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every line item as JSON.")] = False,
 ) -> None:
-    """Compare the cost of each way to delay messages.
+    """Name the cheapest way to deploy, the next ones, and what each costs.
 
     Costs count up to arrival in the destination queue.
 
@@ -87,27 +90,42 @@ def cost(
         messages=messages,
         message_bytes=parse_size(size),
         batch=batch,
+        own_ids=own_ids,
         infrequent_access=infrequent_access,
     )
     used = read_prices(prices)
-    found = bills(load, used)
+    found, advice = bills(load, used), recommend(load, used)
     if as_json:
-        advice = _advice_as_json(recommend(load, used)) if advise else {}
-        print_json(_as_json(load, used, found) | advice)
+        print_json(_as_json(load, used, found) | _advice_as_json(advice))
         return
-    _print(load, used, found)
-    if advise:
-        _recommend(recommend(load, used))
+    _recommend(load, advice, next(b for b in found if b.strategy == PLAIN))
+    if every:
+        _print(load, found)
+    err.print(
+        f"{used.currency}, {used.region}, prices read on {used.read_on}; "
+        "for what each word means, see docs/cost.md",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
-def _recommend(advice: Recommendation) -> None:
-    others = "; ".join(f"{deploy}: {dollars(bill.total)}" for deploy, bill in advice.others)
-    for line in (
-        f"cheapest to deploy: {advice.deploy}, {dollars(advice.bill.total)} ({others})",
-        "on a machine that runs anyway, with consume and dispatch --store s3://…: "
-        f"{dollars(advice.in_s3.total)}",
-    ):
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+PLAIN: Final = "eventbridge-scheduler"
+
+
+def _recommend(load: Workload, advice: Recommendation, plain: Bill) -> None:
+    """The cheapest with its sum in words, the two next best, and what one would have without sqsdelay."""
+    best = advice.bill
+    apart = f"storage {dollars(best.part('GB-months'))}, compute {dollars(best.part('GB-seconds'))}"
+    say(
+        f"Deploy with {advice.deploy}: {dollars(best.total)} for {load.messages:,} messages, of which "
+        f"{dollars(best.fixed)} for what runs meanwhile, however few they are"
+    )
+    say(f"  besides requests: {apart} (assumed: 100 ms a batch, 1 ms a released message)")
+    for deploy, bill in advice.others[:2]:
+        say(f"Next: {deploy}, {dollars(bill.total)}")
+    say(f"{NAMES[PLAIN]}: {plain.impossible or dollars(plain.total)}")
+    running = "on a machine that runs anyway, with consume and dispatch --store s3://…"
+    say(f"An S3 store {running}: {dollars(advice.in_s3.total)}")
 
 
 def parse_size(text: str) -> int:
@@ -138,28 +156,15 @@ def read_prices(path: Path | None) -> Prices:
     return parse_prices(text, str(path))
 
 
-def _print(load: Workload, prices: Prices, found: list[Bill]) -> None:
-    table = Table("strategy", "messages", "fixed", "total", "a message", box=None)
-    table.columns[0].no_wrap = True
-    for column in table.columns[1:]:
-        column.justify = "right"
+def _print(load: Workload, found: list[Bill]) -> None:
+    rows = []
     for bill in found:
+        parts = (bill.for_messages, bill.fixed, bill.total, bill.for_messages / load.messages)
+        shown = ["-"] * len(parts) if bill.impossible else [dollars(part) for part in parts]
+        rows.append((NAMES[bill.strategy], *shown))
         if bill.impossible:
-            table.add_row(bill.strategy, "-", "-", "-", "-")
-        else:
-            parts = (bill.for_messages, bill.fixed, bill.total, bill.for_messages / load.messages)
-            table.add_row(bill.strategy, *(dollars(part) for part in parts))
-    out.print(table)
-    for bill in found:
-        if bill.impossible:
-            line = f"{bill.strategy}: {bill.impossible}"
-            tell(line)
-    err.print(
-        f"{prices.currency}, {prices.region}, prices read on {prices.read_on}; "
-        "for what each column means, see docs/cost.md",
-        highlight=False,
-        soft_wrap=True,
-    )
+            tell(f"{NAMES[bill.strategy]}: {bill.impossible}")
+    print_rows(("way", "messages", "fixed", "total", "a message"), rows, box=None)
 
 
 def _as_json(load: Workload, prices: Prices, found: list[Bill]) -> dict[str, Any]:
@@ -186,7 +191,11 @@ def _advice_as_json(advice: Recommendation) -> dict[str, Any]:
 
 def _bill_as_json(bill: Bill) -> dict[str, Any]:
     if bill.impossible:
-        return {"strategy": bill.strategy, "impossible": bill.impossible}
+        return {
+            "strategy": bill.strategy,
+            "name": NAMES[bill.strategy],
+            "impossible": bill.impossible,
+        }
     return {
         "strategy": bill.strategy,
         "for_messages": _exact(bill.for_messages),

@@ -133,6 +133,7 @@ def rate(
             messages=messages,
             message_bytes=message_bytes,
             batch=batch,
+            park_after_seconds=0,
         )
         bill = _STRATEGIES[strategy](load, prices)
         return None if bill.impossible else bill.for_messages / messages
@@ -177,6 +178,7 @@ def break_even_seconds(
         message_bytes=message_bytes,
         batch=batch,
         hop_seconds=hop_seconds,
+        park_after_seconds=0,
     )
     for hops in range(1, _SEARCH_HOPS):
         remaining = replace(load, delay_seconds=(hops + 1) * hop_seconds)

@@ -34,7 +34,6 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
     SCHEDULE_SECONDS,
 )
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
 ITEM_BYTES: Final = 60
 """Of an item besides body and attributes: names, keys of an endpoint with a short name, expiry."""
@@ -49,8 +48,15 @@ _READS: Final = Fraction(3, 2)
 """A released message's bytes are read twice: once to see what is due, eventually consistent, which is
 half the price, and once under the shard's lease."""
 
-LEASE_WRITES_PER_MESSAGE: Final = Fraction(2, 100)
-"""A lease is written twice a batch: assumed are batches of 100 messages of a shard."""
+LEASED_TOGETHER: Final = 100
+"""A lease is written twice a batch: assumed are batches of 100 messages of a shard where ten share a
+request, and of one where they are due apart."""
+
+SCHEDULE_BYTES: Final = 256 * 1024
+"""Input of a schedule at most. Source: EventBridge Scheduler quotas."""
+
+SCHEDULE_OVERHEAD_BYTES: Final = 500
+"""What sqsdelay's input holds besides body and attributes, as JSON."""
 
 _GB: Final = 2**30
 MONTH_SECONDS: Final = 365 * 24 * 3600 // 12
@@ -81,9 +87,23 @@ def store_lines(load: Workload, prices: Prices) -> tuple[Line, ...]:
             quantity=load.messages * write_units(load),
             unit_price=write,
         ),
+        *(
+            [
+                Line(
+                    what="DynamoDB write units (look-ups by ids of your own)",
+                    quantity=load.messages,
+                    unit_price=write,
+                )
+            ]
+            if load.own_ids
+            else []
+        ),
         Line(
             what="DynamoDB lease writes (two a batch of a shard)",
-            quantity=load.messages * LEASE_WRITES_PER_MESSAGE,
+            quantity=Fraction(
+                2 * load.messages,
+                LEASED_TOGETHER if load.batch == MAX_BATCH_ENTRIES else load.batch,
+            ),
             unit_price=write,
         ),
         Line(
@@ -136,7 +156,7 @@ def stored_in_s3(load: Workload, prices: Prices) -> Bill:
 def stored_in_s3_by_id(load: Workload, prices: Prices) -> Bill:
     """The same with a look-up object for each message, whose id is its sender's."""
     bill = stored_in_s3(load, prices)
-    if load.hops == 0:
+    if not load.parks(after_hops=0):
         return bill
     line = Line(
         what="S3 PUT requests (look-up objects)",
@@ -152,7 +172,7 @@ def parked_in_s3_by_functions(load: Workload, prices: Prices) -> Bill:
     strategy = "parked-in-s3-by-functions"
     if load.hops == 0:
         return Bill(strategy=strategy, lines=(last_send(load, prices),))
-    parks = load.delay_seconds > DEFAULT_PARK_AFTER_SECONDS + load.hop_seconds
+    parks = load.parks(after_hops=1)
     stored = (
         _parking_queue(load, prices),
         *_store_lines(load, prices),
@@ -194,8 +214,8 @@ def _parking_queue(load: Workload, prices: Prices) -> Line:
 
 
 def _in_s3(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
-    if load.hops == 0:
-        return Bill(strategy=strategy, lines=(last_send(load, prices),))
+    if not load.parks(after_hops=hops):
+        return replace(relay(load, prices), strategy=strategy)
     lines = (*_store_lines(load, prices), last_send(load, prices))
     if hops:
         polling = idle_polling(load, prices, pollers=RECEIVERS)
@@ -296,6 +316,8 @@ def stored_by_sender(load: Workload, prices: Prices) -> Bill:
 
 def eventbridge_scheduler(load: Workload, prices: Prices) -> Bill:
     """One one-time schedule per message, its target the queue."""
+    if load.message_bytes > SCHEDULE_BYTES:
+        return _no_schedule("eventbridge-scheduler", load.message_bytes, "send a pointer")
     line = _invocations(load, prices)
     alone = Workload(
         delay_seconds=0, messages=load.messages, message_bytes=load.message_bytes, batch=1
@@ -313,9 +335,20 @@ def scheduled_by_sender(load: Workload, prices: Prices) -> Bill:
     return _scheduled("scheduled-by-sender", load, prices, hops=1)
 
 
+def _no_schedule(strategy: str, size: int, remedy: str) -> Bill:
+    return Bill(
+        strategy=strategy,
+        impossible=f"a schedule holds {SCHEDULE_BYTES} bytes, this one has {size}; {remedy}",
+    )
+
+
 def _scheduled(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
-    if load.delay_seconds < soonest_seconds(load.hop_seconds):
+    parks = load.parks(after_hops=hops - 1)
+    if not parks or load.delay_seconds < soonest_seconds(load.hop_seconds):
         return replace(relay(load, prices), strategy=strategy)
+    size = load.message_bytes + SCHEDULE_OVERHEAD_BYTES
+    if size > SCHEDULE_BYTES:
+        return _no_schedule(strategy, size, "such messages would hop: use an S3 store")
     alone = replace(load, batch=1)
     lines = (
         _invocations(load, prices),
@@ -356,6 +389,22 @@ def step_functions(load: Workload, prices: Prices) -> Bill:
     return Bill(strategy="step-functions", lines=(line, last_send(alone, prices)))
 
 
+NAMES: Final = {
+    "formula": "NServiceBus's documented formula",
+    "relay": "hops",
+    "parked": "DynamoDB, parked by the delay consumer",
+    "stored": "DynamoDB, parked by the sender",
+    "parked-in-s3": "S3, parked by a worker",
+    "parked-in-s3-by-functions": "S3, parked by functions",
+    "stored-in-s3": "S3, parked by the sender",
+    "stored-in-s3-by-id": "S3, parked by the sender, with look-ups",
+    "scheduled": "EventBridge Scheduler, parked by the delay consumer",
+    "scheduled-by-sender": "EventBridge Scheduler, parked by the sender",
+    "eventbridge-scheduler": "EventBridge Scheduler alone",
+    "step-functions": "Step Functions",
+}
+"""Strategies in words."""
+
 STRATEGIES: Final[Sequence[Callable[[Workload, Prices], Bill]]] = (
     documented_formula,
     relay,
@@ -381,13 +430,15 @@ def _direct(strategy: str, load: Workload, prices: Prices) -> Bill:
 
 
 def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
-    if load.hops == 0:
-        return _direct(strategy, load, prices)
+    if not load.parks(after_hops=hops):
+        lines = relay(load, prices).lines
+        idle = _idle_dispatcher(load, prices) if hops and load.hops else ()
+        return Bill(strategy=strategy, lines=(*lines, *idle))
     if item_bytes(load) > MAX_DYNAMODB_ITEM_BYTES:
         return Bill(
             strategy=strategy,
             impossible=f"a DynamoDB item holds {MAX_DYNAMODB_ITEM_BYTES} bytes, this one has "
-            f"{item_bytes(load)}; use a PostgreSQL store",
+            f"{item_bytes(load)}; such messages would hop: use an S3 or a PostgreSQL store",
         )
     lines = (
         *store_lines(load, prices),

@@ -21,6 +21,7 @@ from sqsdelay.limits import (
     MAX_RECEIVE_WAIT_SECONDS,
     SCHEDULE_SECONDS,
 )
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
 CHUNK_BYTES: Final = 64 * 1024
 """Each chunk of a request's payload is billed as a request. Source: aws.amazon.com/sqs/pricing."""
@@ -48,6 +49,8 @@ class Workload:
         batch: messages that share a request, 1 to 10. Ten at best, when many are due together;
             one when they are due apart.
         hop_seconds: the delay queue's delivery delay.
+        park_after_seconds: what has more than this remaining is parked where there is a store.
+        own_ids: the senders name the messages' ids, which then do not tell their due times.
         infrequent_access: a store's table is of the class Standard-IA.
 
     Raises:
@@ -59,6 +62,8 @@ class Workload:
     message_bytes: int = 1024
     batch: int = 1
     hop_seconds: int = DEFAULT_HOP_SECONDS
+    park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
+    own_ids: bool = False
     infrequent_access: bool = False
 
     def __post_init__(self) -> None:
@@ -68,6 +73,7 @@ class Workload:
             ("message_bytes", 1, MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES),
             ("batch", 1, MAX_BATCH_ENTRIES),
             ("hop_seconds", 1, MAX_MESSAGE_TIMER_SECONDS),
+            ("park_after_seconds", 0, MAX_DELAY_SECONDS),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -77,6 +83,11 @@ class Workload:
     def hops(self) -> int:
         """Passes through the delay queue: all but what one message timer holds at the end."""
         return max(0, -(-self.delay_seconds // self.hop_seconds) - 1)
+
+    def parks(self, *, after_hops: int) -> bool:
+        """Whether a message has enough left to be parked, once it has hopped so often."""
+        left = self.delay_seconds - after_hops * self.hop_seconds
+        return self.hops > 0 and left > self.park_after_seconds
 
     @property
     def requests(self) -> int:
@@ -148,7 +159,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What one way of delaying costs. ``impossible`` says why a service cannot do it at all."""
+    """What one way of delaying costs. ``impossible`` says why a service cannot do it at all.
+
+    Storage and compute rest on assumptions: `FUNCTION_MS`, `DISPATCH_MS`, and a delay that is the same for
+    all; the rest are requests, which can be counted.
+    """
 
     strategy: str
     lines: tuple[Line, ...] = ()
@@ -167,6 +182,10 @@ class Bill:
     @property
     def total(self) -> Fraction:
         return self.for_messages + self.fixed
+
+    def part(self, unit: str) -> Fraction:
+        """What the lines in a unit come to: ``GB-months`` of storage, ``GB-seconds`` of functions."""
+        return sum((line.amount for line in self.lines if unit in line.what), Fraction(0))
 
 
 def dollars(amount: Fraction) -> str:

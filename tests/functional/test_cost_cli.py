@@ -36,13 +36,32 @@ def test_a_year_is_told_as_documented() -> None:
     assert set(totals) >= {"relay", "parked", "stored"}
 
 
-def test_the_table_names_each_way_its_total_and_the_date() -> None:
-    """What a person reads."""
-    done = run("--delay", "30d", "--messages", "1000000", "--batch", "10", "--size", "4KB")
+def test_a_recommendation_comes_first_in_words() -> None:
+    """Its sum and parts, the two next best and plain EventBridge; no code of a strategy."""
+    shape = ("--delay", "365d", "--messages", "1000000", "--batch", "10", "--size", "200")
+    done = run(*shape)
     assert done.exit_code == 0
-    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:]}
-    assert rows["formula"] == ["2,880.00", "0.00", "2,880.00", "0.00288"]
-    assert rows["step-functions"] == ["50.40", "0.00", "50.40", "0.0000504"]
+    first, parts, *others = done.stdout.splitlines()
+    assert first.startswith("Deploy with -c store=scheduler: 5.84 for 1,000,000 messages")
+    assert "storage" in parts
+    assert "compute" in parts
+    assert [line.partition(":")[0] for line in others[:3]] == [
+        "Next", "Next", "EventBridge Scheduler alone",
+    ]  # fmt: skip
+    large = run(*shape[:-1], "300000").stdout
+    assert large.startswith("Deploy with -c store=s3")
+    assert "EventBridge Scheduler alone: a schedule holds 262144 bytes" in large
+
+
+def test_all_ways_have_a_row_the_prices_a_date() -> None:
+    """What a program reads: cells apart by tabs."""
+    shape = ("--delay", "30d", "--messages", "1000000", "--batch", "10", "--size", "4KB")
+    done = run(*shape, "--all")
+    assert done.exit_code == 0
+    rows = {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}
+    documented = ["2,880.00", "0.00", "2,880.00", "0.00288"]
+    assert rows["NServiceBus's documented formula"] == documented
+    assert rows["Step Functions"] == ["50.40", "0.00", "50.40", "0.0000504"]
     assert "prices read on 2026-11-20" in " ".join(done.stderr.split())
 
 

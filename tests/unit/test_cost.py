@@ -134,7 +134,11 @@ def test_a_parked_message_is_written_once() -> None:
     large = bill_of("parked", delay_seconds=YEAR, message_bytes=965)
     assert quantities(small, "write units") == [1]
     assert quantities(large, "write units") == [2]
-    assert quantities(small, "lease writes") == [Fraction(1, 50)]
+    assert quantities(small, "lease writes") == [2]
+    together = bill_of("parked", delay_seconds=YEAR, messages=1000, batch=10)
+    assert quantities(together, "lease writes") == [20]
+    own = bill_of("parked", delay_seconds=YEAR, messages=1000, own_ids=True)
+    assert quantities(own, "ids of your own") == [1000]
     assert quantities(small, "SQS FIFO") == [3]
     assert quantities(small, "cancelled or moved") == [2]
     assert quantities(bill_of("stored", delay_seconds=YEAR), "SQS FIFO") == []
@@ -187,6 +191,7 @@ def test_parking_pays_from_the_break_even_on_and_not_before(batch: int, message_
     assert seconds % 900 == 0
     for later in (seconds, seconds + 900, YEAR, 10 * YEAR):
         shape = {"messages": 1000, "message_bytes": message_bytes, "batch": batch}
+        shape["park_after_seconds"] = 0
         stored, hops = (
             bill_of(s, delay_seconds=later, **shape).for_messages for s in ("stored", "relay")
         )
@@ -304,9 +309,34 @@ def test_the_cheapest_deployment_is_recommended(
     assert advice.in_s3.strategy == "parked-in-s3"
 
 
+def test_what_cannot_be_is_not_recommended() -> None:
+    """300,000 bytes do not fit a schedule: such messages would hop, at 10,000 times the price."""
+    load = Workload(delay_seconds=YEAR, messages=10**6, message_bytes=300_000, batch=10)
+    advice = recommend(load, PRICES)
+    assert advice.deploy == "-c store=s3"
+    assert "-c store=scheduler" not in dict(advice.others)
+    for strategy in ("scheduled", "scheduled-by-sender", "eventbridge-scheduler"):
+        bill = bill_of(strategy, delay_seconds=YEAR, message_bytes=300_000)
+        assert "a schedule holds 262144 bytes" in (bill.impossible or "")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "longest_that_hops"),
+    [("stored", 8100), ("stored-in-s3", 8100), ("scheduled-by-sender", 8100)]
+    + [(name, 9000) for name in ("parked", "parked-in-s3", "scheduled")],
+)
+def test_what_is_due_soon_hops_as_it_is_deployed(strategy: str, longest_that_hops: int) -> None:
+    """A sender parks what has more than 2.25 h, the delay consumer what has after its first hop."""
+    for delay_seconds, hops in ((longest_that_hops, True), (longest_that_hops + 1, False)):
+        of_hops = bill_of("relay", delay_seconds=delay_seconds).for_messages
+        of_it = bill_of(strategy, delay_seconds=delay_seconds).for_messages
+        assert (of_it == of_hops) == hops
+
+
 def test_the_dispatcher_is_priced_as_it_is_deployed() -> None:
     """1,769 MB: its time for the messages, and a run a minute whether or not any are due."""
-    bill = bill_of("stored", delay_seconds=3600, messages=1_000_000, batch=10)
+    load = {"delay_seconds": 3600, "messages": 1_000_000, "batch": 10, "park_after_seconds": 0}
+    bill = bill_of("stored", **load)
     a_second = Fraction(1769, 1024)
     assert quantities(bill, "GB-seconds (dispatcher)") == [
         1_000_000 * a_second / 1000 * DISPATCH_MS
@@ -384,6 +414,7 @@ def test_a_rate_is_the_bill_divided(
         messages=MANY,
         message_bytes=message_bytes,
         batch=1 if strategy == "eventbridge-scheduler" else batch,
+        park_after_seconds=0,
     )
     (bill,) = [bill for bill in bills(load, PRICES) if bill.strategy == strategy]
     each = rate(strategy, message_bytes, load.batch, PRICES, direct=load.hops == 0)

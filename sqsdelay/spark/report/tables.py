@@ -237,8 +237,9 @@ def _lines(store: str, load: Workload, prices: Prices) -> Sequence[Line]:
     """What keeping messages costs, for each of them."""
     if store == "dynamodb":
         return store_lines(load, prices)
-    # What is due so soon is never parked: the model sends it another way.
-    load = replace(load, delay_seconds=max(load.delay_seconds, _LEAST_PARKED_SECONDS))
+    # It was parked, whatever a deployment's setting is.
+    least = max(load.delay_seconds, _LEAST_PARKED_SECONDS)
+    load = replace(load, delay_seconds=least, park_after_seconds=0)
     bills = {"s3": stored_in_s3, "scheduler": scheduled_by_sender}
     lines = bills[store](load, prices).lines if store in bills else ()
     return [line for line in lines if not line.fixed and line.what.startswith(NAMES[store])]

@@ -211,7 +211,7 @@ def test_a_job_run_again_reads_its_share(
     monkeypatch.setattr(send, "STAGED_PER_TASK", 25)
     asked: list[str] = []
     s3.before = lambda method, key: asked.append(key) if method == "GET" else None
-    options = {"endpoint": "orders", "store": STORE, "key": "id", "job": "again"}
+    options: Any = {"endpoint": "orders", "store": STORE, "key": "id", "job": "again"}
     for days, sent in ((201, 200), (211, 10)):
         asked.clear()
         counts = send.save(table(spark, range(1, days)), **options)
