@@ -80,7 +80,7 @@ def refuse_collision(queues: Queues, endpoint: Endpoint) -> None:
         # Named for what was asked for: the queues looked for here are often not there.
         raise QueueUnreachable(
             f"queue {endpoint.name} cannot be used now: {error.__cause__}; try again later"
-        ) from error
+        ) from error.__cause__
     if problem is not None:
         raise ConfigurationError(problem)
 

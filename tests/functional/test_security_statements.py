@@ -77,11 +77,12 @@ def test_its_numbers_are_the_codes() -> None:
 
 def test_what_it_names_exists() -> None:
     """Pages and headings it links, files and targets it names."""
-    headings = re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
-    anchors = {re.sub(r"[^a-z -]", "", each.lower()).replace(" ", "-") for each in headings}
     for link in re.findall(r"\]\(([^)]+)\)", TEXT):
         page, _, anchor = link.partition("#")
         assert not page or (ROOT / page).is_file(), link
+        text = (ROOT / page).read_text() if page else TEXT
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        anchors = {re.sub(r"[^a-z -]", "", each.lower()).replace(" ", "-") for each in headings}
         assert not anchor or anchor in anchors, link
     for name in re.findall(r"`((?:tests|sqsdelay|docs)/[^`]+|[a-z-]+\.(?:txt|json|toml))`", TEXT):
         assert (ROOT / name).is_file(), name

@@ -253,13 +253,13 @@ class PostgresStore(SqlStore, PostgresTable):
             connection.execute(self._sql["amend"], arguments)
 
     def _read(self, query: str, **arguments: object) -> list[Any]:
-        more = {
+        usual = {
             "now_ms": self._now_ms(),
             "channel": self._channel,
             "hold_ms": _TAKEN_MS,
             "from_ms": self._head.from_ms,
         }
-        return self._rows(query, **arguments, **more)
+        return self._rows(query, **(usual | arguments))
 
     _changed = _read
 

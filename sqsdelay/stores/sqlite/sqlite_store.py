@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
     Amendment,
@@ -178,7 +179,9 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
                 # A claim writes its rows, with their bodies: fewer need less room.
                 self._at_once = max(1, min(limit, self._at_once) // 20)
                 if self._reserve.give_up():
-                    logger.error("%s; its reserve is given up, so that messages leave", error)
+                    logger.error(
+                        "%s; its reserve is given up, so that messages leave", one_line(error)
+                    )
                 self._write_back()
 
     def _write_back(self) -> None:

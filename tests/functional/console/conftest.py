@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_place
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.page import Page
+from tests.patience import PATIENCE_SECONDS
 
 PORT = 8710
 HOUR_MS = 3_600_000
@@ -127,6 +129,16 @@ class Running:
         """A page of this endpoint."""
         given = {"endpoint": self.endpoint, **query}
         return Page(self.client, self.client.get(path, params=given, follow_redirects=True))
+
+    def until(self, holds: Callable[[Page], object], path: str = "/", **query: str) -> Page:
+        """The page, once it is so: a store on a busy machine may answer after the page."""
+        late = threading.Event()
+        for _ in range(10 * PATIENCE_SECONDS):
+            page = self.page(path, **query)
+            if holds(page):
+                return page
+            late.wait(0.1)
+        raise AssertionError(page.text)
 
     def change(self, action: str, *ids: str, **given: str) -> Page:
         """Choose messages in the list, press a button, and say yes; gives the result."""

@@ -247,7 +247,7 @@ def test_what_becomes_due(stored: Running) -> None:
     stored.park("a", "b", due_in_ms=HOUR_MS + 60_000)
     stored.park("late", due_in_ms=-HOUR_MS)
     for span, spans in (("hours", 25), ("days", 31), ("months", 13)):
-        page = stored.page("/", span=span)
+        page = stored.until(lambda page: list(page.main.all("title")), span=span)
         bars = [each.text.rpartition(": ")[2] for each in page.main.all("title")]
         assert (len(bars), bars[0], sum(map(int, bars))) == (spans, "1", 3)
 
