@@ -13,7 +13,6 @@ import typer
 from sqsdelay.cli.console import err, out, print_json, print_rows, say, tell
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import (
-    NAMES,
     Bill,
     Prices,
     Recommendation,
@@ -25,6 +24,7 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
+from sqsdelay.cost.strategies import NAMES
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 
@@ -116,8 +116,9 @@ def _recommend(load: Workload, advice: Recommendation, plain: Bill) -> None:
     """The cheapest with its sum in words, the two next best, and what one would have without sqsdelay."""
     best = advice.bill
     apart = f"storage {dollars(best.part('GB-months'))}, compute {dollars(best.part('GB-seconds'))}"
+    messages = "1 message" if load.messages == 1 else f"{load.messages:,} messages"
     say(
-        f"Deploy with {advice.deploy}: {dollars(best.total)} for {load.messages:,} messages, of which "
+        f"Deploy with {advice.deploy}: {dollars(best.total)} for {messages}, of which "
         f"{dollars(best.fixed)} for what runs meanwhile, however few they are"
     )
     say(f"  besides requests: {apart} (assumed: 100 ms a batch, 1 ms a released message)")

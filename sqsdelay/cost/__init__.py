@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from sqsdelay.cost.prices import Prices, parse_prices, shipped_prices, shipped_text
 from sqsdelay.cost.recommendation import Recommendation, break_even_seconds, recommend
-from sqsdelay.cost.strategies import NAMES, bills, documented_formula
+from sqsdelay.cost.strategies import bills, documented_formula
 from sqsdelay.cost.workload import Bill, Line, Workload, dollars
 
 __all__ = [
-    "NAMES",
     "Bill",
     "Line",
     "Prices",

@@ -62,7 +62,7 @@ def test_installed_alone_it_runs(python: Path, tmp_path: Path) -> None:
     assert str(python.parents[1]) in ask("import sqsdelay; print(sqsdelay.__file__)")
     command = python.with_name("sqsdelay")
     assert "Usage: sqsdelay" in run(command, "--help", folder=tmp_path)
-    assert "0.03504" in run(command, "cost", "--delay", "365d", folder=tmp_path)
+    assert "0.03504" in run(command, "cost", "--delay", "365d", "--all", folder=tmp_path)
     store = (
         "from sqsdelay.stores import open_store as o; s = o('sqlite:///s.db', endpoint='orders')"
     )
