@@ -294,6 +294,10 @@ class _AsGiven(dict[str, Attribute]):
 
     def __setitem__(self, name: str, value: Attribute) -> None: ...
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is a plain one: it is filled item by item, which these would not take."""
+        return dict, (dict(self),)
+
 
 def _send_entry(
     entry_id: str, message: OutgoingMessage, attributes: dict[str, Attribute]

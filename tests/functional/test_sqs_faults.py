@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from botocore.stub import Stubber
 
 from sqsdelay import DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import InvalidEndpoint, QueueMissing, QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
@@ -218,6 +219,25 @@ def test_a_queue_is_looked_up_once_and_again_when_it_has_gone() -> None:
         stubber.add_response("get_queue_url", {"QueueUrl": URL}, {"QueueName": "orders"})
         assert queues.url(QueueRef("orders")) == URL
         stubber.assert_no_pending_responses()
+
+
+def test_a_hook_that_copies_what_is_sent_loses_nothing() -> None:
+    """Attributes that cannot be written to are copied all the same: one message by itself, and in a batch."""
+    client, sent = boto3.client("sqs"), list[Any]()
+    kept = {"a": string("b")}
+
+    def copied(params: dict[str, Any], **_: Any) -> dict[str, Any]:
+        sent.append(deepcopy(params))
+        return dict(sent[-1])
+
+    client.meta.events.register("provide-client-params.sqs", copied)
+    with Stubber(client) as stubber:
+        stubber.add_response("send_message", {"MessageId": "1"})
+        SqsQueues(client).send_batch(URL, [OutgoingMessage("x", dict(kept), 4)])
+        taken = [{"Id": n, "MessageId": n, "MD5OfMessageBody": "x"} for n in "01"]
+        stubber.add_response("send_message_batch", {"Successful": taken, "Failed": []})
+        SqsQueues(client).send_batch(URL, [OutgoingMessage("x", dict(kept), 4)] * 2)
+    assert [s.get("MessageAttributes") for s in (sent[0], *sent[1]["Entries"])] == [kept] * 3
 
 
 def test_a_server_that_does_not_tell_the_time_is_asked_once(
