@@ -223,8 +223,8 @@ def test_a_queue_is_looked_up_once_and_again_when_it_has_gone() -> None:
 
 def test_a_hook_that_copies_what_is_sent_loses_nothing() -> None:
     """Attributes that cannot be written to are copied all the same: one message by itself, and in a batch."""
-    client, sent = boto3.client("sqs"), list[Any]()
-    kept = {"a": string("b")}
+    client: Any = boto3.client("sqs")
+    kept, sent = {"a": string("b")}, list[Any]()
 
     def copied(params: dict[str, Any], **_: Any) -> dict[str, Any]:
         sent.append(deepcopy(params))
