@@ -25,6 +25,7 @@ from sqsdelay.cost import (
     shipped_text,
 )
 from sqsdelay.cost.strategies import NAMES
+from sqsdelay.cost.workload import DISPATCH_MS, FUNCTION_MS
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 
@@ -121,7 +122,8 @@ def _recommend(load: Workload, advice: Recommendation, plain: Bill) -> None:
         f"Deploy with {advice.deploy}: {dollars(best.total)} for {messages}, of which "
         f"{dollars(best.fixed)} for what runs meanwhile, however few they are"
     )
-    say(f"  besides requests: {apart} (assumed: 100 ms a batch, 1 ms a released message)")
+    assumed = f"{FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a released message"
+    say(f"  besides requests: {apart} (assumed: {assumed})")
     for deploy, bill in advice.others[:2]:
         say(f"Next: {deploy}, {dollars(bill.total)}")
     say(f"{NAMES[PLAIN]}: {plain.impossible or dollars(plain.total)}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
@@ -13,15 +12,12 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.stores.calls import CONCURRENCY, Calls
 from sqsdelay.stores.clocks import ServiceClock
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key, Layout
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
-
-CONCURRENCY: Final = 16
-"""Calls in flight."""
 
 CONNECT_SECONDS: Final = 2
 ANSWER_SECONDS: Final = 3
@@ -43,9 +39,6 @@ Seen = tuple[int, int]
 THERE: Final = f"attribute_exists({PARTITION})"
 NOT_THERE: Final = f"attribute_not_exists({PARTITION})"
 """Conditions of writes."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class ConditionFailed(StoreError):
@@ -78,7 +71,7 @@ def table_definition() -> dict[str, Any]:
     }
 
 
-class Table(Layout):
+class Table(Calls, Layout):
     """An endpoint's part of a table: where its items lie, the calls on them, DynamoDB's time.
 
     Args:
@@ -88,22 +81,17 @@ class Table(Layout):
     def __init__(
         self, name: str, endpoint: str, client: DynamoDBClient | None, clock: Clock | None
     ) -> None:
-        super().__init__(endpoint)
+        Calls.__init__(self, client, lambda: _default_client())
+        Layout.__init__(self, endpoint)
         self.name = name
         self.made_anew = 0
         """How often the table was found to be gone, or another one of its name: what is remembered of it
         counts until then."""
-        self._owned = client is None
-        self.client = client or _default_client()
         self.clock = ServiceClock(clock)
-        self._threads = _threads()
-        in_each_child(self, Table._begin_anew)
 
     def _begin_anew(self) -> None:
-        self._threads = _threads()
+        super()._begin_anew()
         self.clock.begin_anew()
-        if self._owned:
-            self.client.close()
 
     def set_up(self, table_class: str) -> None:
         """Create the table unless it exists, and let it forget what has expired."""
@@ -111,7 +99,7 @@ class Table(Layout):
             with suppress(self.client.exceptions.ResourceInUseException):
                 self.client.create_table(
                     TableName=self.name,
-                    TableClass=table_class,  # type: ignore[arg-type]
+                    TableClass=table_class,
                     **table_definition(),
                 )
             self.client.get_waiter("table_exists").wait(
@@ -221,10 +209,6 @@ class Table(Layout):
                     raise
         raise AssertionError("unreachable")
 
-    def each(self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """``do`` for each item, several at a time; answers in order. Never from within ``do``."""
-        return list(self._threads.map(do, items)) if len(items) > 1 else [do(i) for i in items]
-
     def applied(self, call: Callable[..., Any], **arguments: Any) -> bool:
         """Make a conditional write; False where its condition does not hold."""
         try:
@@ -255,9 +239,6 @@ class Table(Layout):
         except (ClientError, BotoCoreError) as error:
             raise self._store_error(error) from error
 
-    def close(self) -> None:
-        self._threads.shutdown()
-
     def _store_error(self, error: ClientError | BotoCoreError) -> StoreError:
         response: Any = error.response if isinstance(error, ClientError) else {}
         # Of a transaction, each action has a reason of its own.
@@ -276,10 +257,6 @@ class Table(Layout):
         if "ValidationException" in codes:
             return StoreError(f"DynamoDB store {self.name}: {error}")
         return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
-
-
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="dynamodb-store")
 
 
 def _default_client() -> DynamoDBClient:
