@@ -222,7 +222,7 @@ def test_nothing_is_left_before_it_is_said(make: Make, clock: ManualClock) -> No
             raise StoreUnavailable("broken on purpose")
         return put(**call)
 
-    denied._table.client.put_item = refuse  # type: ignore[method-assign]
+    denied._table.client.put_item = refuse
     with pytest.raises(StoreUnavailable):
         denied.amend([amendment(clock)])
     assert denied._table.get([denied._table.amendment("copy 3")]) == []

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import typer
 from pyspark.errors import PySparkException
 
+from sqsdelay.cli.pipeline.spark_job import _ended_by_ctrl_c
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.session import cause, check_java, failure, session
 from tests.patience import PATIENCE_SECONDS
@@ -132,3 +137,22 @@ def test_a_failed_job_is_told_in_one_line(text: str, told: str) -> None:
 def test_a_java_trace_is_told_in_one_line(text: str, told: str) -> None:
     """Its first cause, or what Java said, or Spark's first line."""
     assert cause(PySparkException(text)) == told
+
+
+def test_no_timer_outlives_a_job_that_ctrl_c_ends(tmp_path: Path) -> None:
+    """Spark's session ends next, and a timer that asked it to cancel would print a traceback."""
+    before, started = {*threading.enumerate()}, set[threading.Thread]()
+    sends, job = {"receipts": str(tmp_path), "job": "j"}, Mock()
+    (tmp_path / "j").mkdir()
+
+    def stopped_job() -> None:
+        with _ended_by_ctrl_c(sends) as interruptible, interruptible(job):
+            signal.raise_signal(signal.SIGINT)
+            started.update({*threading.enumerate()} - before)
+            raise KeyboardInterrupt
+
+    with pytest.raises(typer.Exit):
+        stopped_job()
+    (patience,) = started
+    patience.join(PATIENCE_SECONDS)
+    assert not job.sparkContext.cancelAllJobs.called

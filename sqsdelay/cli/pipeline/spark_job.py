@@ -117,6 +117,8 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[_Interruptible
     @contextmanager
     def interruptible(spark: SparkSession) -> Iterator[None]:
         """Spark has a handler of its own, which kills the tasks before they have noted anything."""
+        patience = threading.Timer(_PATIENCE_SECONDS, spark.sparkContext.cancelAllJobs)
+        patience.daemon = True
 
         def stop(*_: object) -> None:
             if pressed.is_set() or sends is None or "receipts" not in sends:
@@ -124,8 +126,6 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[_Interruptible
                 spark.sparkContext.cancelAllJobs()
                 raise KeyboardInterrupt
             pressed.set()
-            patience = threading.Timer(_PATIENCE_SECONDS, spark.sparkContext.cancelAllJobs)
-            patience.daemon = True
             patience.start()
             _receipts(sends).stop()
 
@@ -134,6 +134,7 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[_Interruptible
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+            patience.cancel()  # The job has ended: nothing is left to cancel, and soon no session.
 
     try:
         yield interruptible
