@@ -25,10 +25,10 @@ from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, published
+from sqsdelay.spark.sink.stored_job import Job, new_job_batch
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.jobs import Job, new_job_batch
 from sqsdelay.stores.s3.layout import Hierarchy, parse
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -280,7 +280,7 @@ def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
         monkeypatch.setattr(wheel.bucket, "put", refused)
         return wheel
 
-    monkeypatch.setattr("sqsdelay.stores.s3.jobs.wheel_of", refusing)
+    monkeypatch.setattr("sqsdelay.spark.sink.stored_job.wheel_of", refusing)
     slept: list[float] = []
     assert published(task.staged, Options(store="s3://parked"), sleep=slept.append) == 0
     assert len(slept) == 20
@@ -295,7 +295,7 @@ def both(driver: Driver) -> list[str]:
 
 
 def publish(driver: Driver, task: Task, monkeypatch: pytest.MonkeyPatch, retry: int = 0) -> int:
-    monkeypatch.setattr("sqsdelay.stores.s3.jobs.wheel_of", driver.wheel)
+    monkeypatch.setattr("sqsdelay.spark.sink.stored_job.wheel_of", driver.wheel)
     options = Options(store="s3://parked", retry_seconds=retry)
     return published(task.staged, options, sleep=lambda _: None)
 

@@ -23,9 +23,9 @@ from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, StagedPart
+from sqsdelay.spark.sink.stored_job import Staged, new_job_batch
 from sqsdelay.spark.sink.summary import TaskReport
 from sqsdelay.spark.sink.task import Task
-from sqsdelay.stores.s3.jobs import Staged, new_job_batch
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 ROWS = 300

@@ -37,8 +37,8 @@ from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefo
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, StagedPart
 from sqsdelay.spark.sink.staging import Staging
+from sqsdelay.spark.sink.stored_job import Job, wheel_of
 from sqsdelay.spark.sink.summary import Counts
-from sqsdelay.stores.s3.jobs import Job, wheel_of
 from sqsdelay.stores.s3.layout import line_of
 from sqsdelay.stores.s3.wheel import Wheel
 

@@ -71,7 +71,7 @@ class Sink:
         now_ms = planned_ms(options, sender_client(options))
         run = run_of(options, now_ms)
         if run is not None and options.endpoint is not None:
-            from sqsdelay.stores.s3.jobs import wheel_of
+            from sqsdelay.spark.sink.stored_job import wheel_of
 
             name = Endpoint.parse(options.endpoint).name
             insist(lambda: wheel_of(str(options.store), name), options.retry_seconds)

@@ -24,7 +24,7 @@ from sqsdelay.spark.sink.options import Options
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-    from sqsdelay.stores.s3.jobs import Job, Staged
+    from sqsdelay.spark.sink.stored_job import Job, Staged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +155,10 @@ def run_of(options: Options, now_ms: int) -> Run | None:
     parts = urlsplit(options.store)
     if parts.scheme != "s3":
         return None
-    from sqsdelay.stores.s3.jobs import new_job_batch
-    from sqsdelay.stores.s3.layout import settings_of
+    from sqsdelay.spark.sink.stored_job import new_job_batch
+    from sqsdelay.stores import s3_settings_of
 
-    if settings_of(parts).get("lookup"):
+    if s3_settings_of(parts).get("lookup"):
         return None
     ahead = max(options.park_after, options.hop_seconds)
     return Run(
@@ -290,7 +290,7 @@ def _by_endpoint(parts: Iterable[StagedPart]) -> dict[tuple[str, Run], Sequence[
 
 
 def _job(endpoint: str, run: Run, options: Options) -> Job:
-    from sqsdelay.stores.s3.jobs import Job, wheel_of
+    from sqsdelay.spark.sink.stored_job import Job, wheel_of
 
     wheel = wheel_of(str(options.store), endpoint)
     assert wheel is not None, "a run stages in S3 stores only"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sqsdelay.spark.sink.run import insist
-from sqsdelay.stores.s3.jobs import Job, Staged
+from sqsdelay.spark.sink.stored_job import Job, Staged
 from sqsdelay.stores.s3.layout import ObjectName, Slot
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES, Wheel
 

@@ -20,8 +20,7 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
-from sqsdelay.stores.s3.batches import Batches
-from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
+from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket
 from sqsdelay.stores.s3.layout import (
     VERSION,
     Hierarchy,
@@ -87,11 +86,8 @@ class Present(NamedTuple):
 
 @dataclass(slots=True)
 class Held:
-    """An object with the state beside it, as it was read or written last.
-
-    A state is written only if it still is the one with this ETag: so of all who claim, merge, cancel or move
-    messages of the object, one is first, and the others see what he has done.
-    """
+    """An object with the state beside it, as it was read or written last. A state is written only over the
+    one with this ETag: so of all who change messages of the object one is first, and the others see it."""
 
     name: ObjectName
     state: State
@@ -138,11 +134,8 @@ class Wheel:
             )
         self._checked = True
 
-    def key(self, name: ObjectName) -> str:
-        return self.slots_prefix + name.path
-
-    def state_key(self, name: ObjectName) -> str:
-        return self.slots_prefix + name.state_path
+    def key(self, name: ObjectName, *, state: bool = False) -> str:
+        return self.slots_prefix + name.path(state=state)
 
     def listed(self, *, until_ms: int | None = None, or_first: bool = False) -> list[Waiting]:
         """Objects whose slot starts by then, by slot and first due time; those that count.
@@ -176,7 +169,7 @@ class Wheel:
             # Whoever deleted the object did not come to its state. One that is being leased anew at this
             # moment, by somebody with an older listing, is noticed by him: the object is not there.
             if name not in kept and not self.bucket.exists(self.key(name)):
-                self.bucket.delete(self.state_key(name))
+                self.bucket.delete(self.key(name, state=True))
         undecided: set[str] = set()
         return [
             Waiting(name, states.get(name))
@@ -192,7 +185,7 @@ class Wheel:
             # A job's batch may have thousands of objects: it is asked about once.
             undecided.add(name.batch)
         if visible is False:
-            self.bucket.delete(self.key(name), self.state_key(name))
+            self.bucket.delete(self.key(name), self.key(name, state=True))
         return visible is True
 
     def lines(self, name: ObjectName) -> list[Line] | None:
@@ -245,7 +238,7 @@ class Wheel:
         """An object and its state as it is now."""
         held = Held(name, State(), None)
         try:
-            fields, held.etag = self.bucket.get_json(self.state_key(name))
+            fields, held.etag = self.bucket.get_json(self.key(name, state=True))
             held.state = State.of(fields)
         except (ValueError, TypeError, AttributeError) as error:
             raise self._put_aside(name, error) from error
@@ -264,16 +257,14 @@ class Wheel:
         Raises:
             Changed: somebody else has, or the object was finished.
         """
-        key = self.state_key(held.name)
+        key = self.key(held.name, state=True)
         held.etag = self.bucket.put_json(key, state.fields(), over=held.etag)
         held.state = state
         self._keep(held)
 
     def lease(self, held: Held, state: State) -> bool:
-        """As `write_state`; False where somebody was faster, or the object is gone since it was listed.
-
-        An object without state may be one that was finished. With one it is there.
-        """
+        """As `write_state`; False where somebody was faster, or the object, which may have had no state, was
+        finished since it was listed."""
         try:
             self.write_state(held, state)
         except Changed:
@@ -285,7 +276,7 @@ class Wheel:
 
     def finish(self, name: ObjectName) -> None:
         """All its messages are gone. The object first: without its state all would be back."""
-        self.bucket.delete(self.key(name), self.state_key(name))
+        self.bucket.delete(self.key(name), self.key(name, state=True))
         self.forget(name)
 
     def settled(self, state: State) -> State:
@@ -315,11 +306,7 @@ class Wheel:
         return 0 if state is None else max(0, waiting.name.count - len(state.gone))
 
     def write(self, lines: Sequence[Line]) -> None:
-        """Keep messages: one object alone for those of one slot, else a batch of them.
-
-        Raises:
-            StoreUnavailable: none was kept.
-        """
+        """Keep messages, or none: one object alone for those of one slot, else a batch of them."""
         now_ms = self.now_ms()
         parts = list(portioned(lines, lambda due_ms: self.hierarchy.slot(due_ms, now_ms)))
         batch = new_batch(max(line.due_ms for line in lines), now_ms) if len(parts) > 1 else ""

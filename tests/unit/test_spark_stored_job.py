@@ -12,9 +12,9 @@ import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
+from sqsdelay.spark.sink.stored_job import JOB_SECONDS, Job, Staged, new_job_batch
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.jobs import JOB_SECONDS, Job, Staged, new_job_batch
 from sqsdelay.stores.s3.layout import Hierarchy, ObjectName, line_of, packed, parse, size_of
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.testing import ManualClock

@@ -16,36 +16,31 @@ gives it up if not.
 
 from __future__ import annotations
 
-import secrets
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from math import gcd
 from typing import Final
 from urllib.parse import urlsplit
 
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.stores.s3.batches import BATCH_SECONDS, LATEST_MS
-from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
+from sqsdelay.stores import s3_settings_of
+from sqsdelay.stores.s3.bucket import BATCH_SECONDS, LATEST_MS, Changed, ObjectBucket, digest
 from sqsdelay.stores.s3.layout import (
     DEFAULT_SLOTS,
+    JOBS,
+    RECORD,
     Hierarchy,
-    Slot,
     new_batch,
     parse,
-    settings_of,
-    times_of,
 )
 from sqsdelay.stores.s3.wheel import Wheel
 
 JOB_SECONDS: Final = 86_400
 """How long a run may take before others may give up what it has staged."""
 
-_KEPT_MS: Final = 86_400_000
 _FULL: Final = 1 << 64
-_RECORD: Final = "record.json"
 
 
 def wheel_of(url: str, endpoint: str) -> Wheel | None:
@@ -62,7 +57,7 @@ def wheel_of(url: str, endpoint: str) -> Wheel | None:
     parts = urlsplit(url)
     if parts.scheme != "s3":
         return None
-    settings = settings_of(parts)
+    settings = s3_settings_of(parts)
     if settings.get("lookup"):
         return None
     bucket = ObjectBucket(parts.netloc, None, None)
@@ -136,7 +131,7 @@ class Job:
         self._slots_prefix = wheel.slots_prefix
         self._wheel_prefix = wheel.prefix
         self._name = name
-        self._prefix = f"{wheel.prefix}jobs/{digest(name or '')}/"
+        self._prefix = f"{wheel.prefix}{JOBS}{digest(name or '')}/"
 
     def stored(self, part: int = 0, parts: int = 1) -> tuple[str, array[int], array[int]]:
         """A digest of the batches that count, and of their messages the ids and the contents, as marks.
@@ -221,7 +216,7 @@ class Job:
             return True
         first, *more = {each.known for each in staged}
         while True:
-            runs, etag = _record(self._bucket, self._prefix + _RECORD)
+            runs, etag = _record(self._bucket, self._prefix + RECORD)
             if run in runs:
                 return True
             counting = [each for each in runs if self._counts(each)]
@@ -240,7 +235,7 @@ class Job:
                 )
             fields = {"job": self._name, "runs": [asdict(each) for each in (*counting, run)]}
             with suppress(Changed):
-                self._bucket.put_json(self._prefix + _RECORD, fields, over=etag)
+                self._bucket.put_json(self._prefix + RECORD, fields, over=etag)
                 return True
 
     def abort(self, batch: str) -> None:
@@ -270,7 +265,7 @@ class Job:
     def _attempts(self, endpoint: str, batch: str) -> list[str]:
         """Those of a run that another endpoint's record has; none where it has not come to that."""
         inside = self._prefix.removeprefix(self._wheel_prefix)
-        key = f"{self._batches.root}{endpoint}/{inside}{_RECORD}"
+        key = f"{self._batches.root}{endpoint}/{inside}{RECORD}"
         return next((r.attempts for r in _record(self._bucket, key)[0] if r.batch == batch), [])
 
     def _marks(self, batch: str, attempt: str) -> str:
@@ -283,7 +278,7 @@ class Job:
         """
         if self._name is None:
             return [], None
-        runs, etag = _record(self._bucket, self._prefix + _RECORD)
+        runs, etag = _record(self._bucket, self._prefix + RECORD)
         return [run for run in runs if self._counts(run)], etag
 
 
@@ -313,40 +308,3 @@ def _known(runs: Sequence[_Run]) -> str:
 def _record(bucket: ObjectBucket, key: str) -> tuple[list[_Run], str | None]:
     fields, etag = bucket.get_json(key)
     return [_Run(**run) for run in fields.get("runs", ())], etag
-
-
-def sweep(wheel: Wheel, first_slot: Callable[[], Slot | None], *, most: int = 1000) -> None:
-    """Forget decisions and jobs of which nothing waits any more, and what runs that were given up have left.
-
-    Args:
-        first_slot: lists the first slot that holds anything; None for none.
-        most: how many objects are looked at. Of jobs it begins at a place of chance, so that all have
-            their turn; decisions come first that matter for the shortest time.
-    """
-    bucket, batches, prefix = wheel.bucket, wheel.batches, f"{wheel.prefix}jobs/"
-    # Before what waits is listed.
-    decided = list(islice(bucket.listed(batches.prefix), most))
-    first = first_slot()
-    # Where what is listed first does not count, more may wait behind it.
-    if first is None and any(bucket.listed(wheel.slots_prefix)):
-        return
-    old_ms = wheel.now_ms() - _KEPT_MS
-    for key, _ in decided:
-        last_ms, begun_ms = times_of(key.removeprefix(batches.prefix))
-        if begun_ms < old_ms and (first is None or last_ms < first.start_ms):
-            bucket.delete(key)
-    starts = (f"{prefix}{secrets.token_hex(4)}", prefix)
-    found = (key for start in starts for key, _ in bucket.listed(prefix, start_after=start))
-    for key in islice(found, most):
-        job, _, name = key.rpartition("/")
-        if name != _RECORD and not (name.endswith(".marks") and times_of(name)[1] < old_ms):
-            continue
-        runs, _ = _record(bucket, f"{job}/{_RECORD}")
-        if name != _RECORD:
-            if name.partition("~")[0] not in {run.batch for run in runs}:
-                bucket.delete(key)
-            continue
-        last_ms = max((run.last_ms for run in runs), default=0)
-        begun_ms = max((times_of(run.batch)[1] for run in runs), default=0)
-        if (first is None or last_ms < first.start_ms) and max(last_ms, begun_ms) < old_ms:
-            bucket.delete(key, *(batches.key(run.batch) for run in runs))
