@@ -32,10 +32,7 @@ def main(modules: list[str]) -> int:
     shutil.rmtree(WORK, ignore_errors=True)  # mutmut would keep verdicts of tests that have changed
     patterns = [f"sqsdelay.*{module}.x*" for module in modules]
     LOG.parent.mkdir(exist_ok=True)
-    print(
-        f"trying every mutant takes hours, of a module minutes; progress in {LOG.relative_to(ROOT)}",
-        flush=True,
-    )  # noqa: T201
+    print(f"trying mutants, for all hours; progress in {LOG.relative_to(ROOT)}", flush=True)  # noqa: T201
     with LOG.open("w") as log:
         done = subprocess.run(
             [MUTMUT, "run", "--max-children", "2", *patterns],
