@@ -16,7 +16,6 @@ from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_le
 from sqsdelay.stores.ids import needs_lookup, page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
-from sqsdelay.stores.s3.jobs import sweep
 from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, Hierarchy, Line, line_of
 from sqsdelay.stores.s3.leases import SPLIT_MESSAGES, S3Claim, Turner
 from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
@@ -223,7 +222,7 @@ class S3Store(Wakes):
         """Forget, once a day, what was decided about batches of which nothing is left."""
         if 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000:
             return
-        sweep(self._wheel, lambda: min((e.name.slot for e in self._look(now_ms)), default=None))
+        self._wheel.sweep()
         self._swept_ms = now_ms
 
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:

@@ -8,11 +8,14 @@ listing finds it.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -35,6 +38,7 @@ from sqsdelay.stores.s3.layout import (
     packed,
     parse,
     size_of,
+    times_of,
     unpacked,
 )
 
@@ -59,6 +63,15 @@ _KEPT_BYTES: Final = 32 * 2**20
 """Of lines read, kept in memory."""
 
 _KEPT_STATES: Final = 10_000
+
+RECORD: Final = "record.json"
+"""In the folder of a job: its ``runs``, each with its ``batch`` and ``last_ms``, the latest due time."""
+
+_SWEPT: Final = 1000
+"""Decisions, and objects of jobs, that are looked at in one sweep."""
+
+_OLD_MS: Final = 86_400_000
+"""What is younger is not swept."""
 
 T = TypeVar("T")
 
@@ -344,6 +357,43 @@ class Wheel:
         first_ms, last_ms, size = lines[0].due_ms, lines[-1].due_ms, size_of(lines)
         name = ObjectName(slot, first_ms, last_ms, len(lines), size, new_part(), batch)
         self.bucket.put(self.key(name), packed(lines))
+
+    def sweep(self) -> None:
+        """Forget decisions and jobs of which nothing waits any more, and what runs that were given up have
+        left.
+
+        Of jobs it begins at a place of chance, so that all have their turn; decisions come first that
+        matter for the shortest time.
+        """
+        bucket, now_ms, prefix = self.bucket, self.now_ms(), f"{self.prefix}jobs/"
+        old_ms = now_ms - _OLD_MS
+        # Before what waits is listed.
+        decided = list(islice(bucket.listed(self.batches.prefix), _SWEPT))
+        waiting = self.listed(until_ms=now_ms, or_first=True)
+        # Where what is listed first does not count, more may wait behind it.
+        if not waiting and any(bucket.listed(self.slots_prefix)):
+            return
+        first_ms = min((each.name.slot.start_ms for each in waiting), default=inf)
+        for key, _ in decided:
+            last_ms, begun_ms = times_of(key.removeprefix(self.batches.prefix))
+            if begun_ms < old_ms and last_ms < first_ms:
+                bucket.delete(key)
+        starts = (f"{prefix}{secrets.token_hex(4)}", prefix)
+        found = (key for start in starts for key, _ in bucket.listed(prefix, start_after=start))
+        for key in islice(found, _SWEPT):
+            job, _, name = key.rpartition("/")
+            if name != RECORD and not (name.endswith(".marks") and times_of(name)[1] < old_ms):
+                continue
+            record = bucket.get_json(f"{job}/{RECORD}")[0]
+            runs = {run["batch"]: run["last_ms"] for run in record.get("runs", ())}
+            if name != RECORD:
+                if name.partition("~")[0] not in runs:
+                    bucket.delete(key)
+                continue
+            last_ms = max(runs.values(), default=0)
+            begun_ms = max((times_of(batch)[1] for batch in runs), default=0)
+            if last_ms < first_ms and max(last_ms, begun_ms) < old_ms:
+                bucket.delete(key, *map(self.batches.key, runs))
 
 
 def portioned(

@@ -1,4 +1,4 @@
-"""Jobs that stage in bulk: what several attempts and runs have written counts once, whatever breaks."""
+"""What several attempts and runs of a job have staged counts once, whatever breaks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
+from sqsdelay.spark.sink.publish import Job
+from sqsdelay.spark.sink.run import JOB_SECONDS, Run, Staged, new_job_batch
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.jobs import JOB_SECONDS, Job, Staged, new_job_batch
 from sqsdelay.stores.s3.layout import Hierarchy, ObjectName, line_of, packed, parse, size_of
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.testing import ManualClock
@@ -43,9 +44,10 @@ class Bucket:
         bucket = ObjectBucket("parked", client or self.client(), self.clock)
         return Wheel(bucket, "orders", prefix="delays/", hierarchy=Hierarchy())
 
-    def store(self) -> S3Store:
+    def store(self, client: Any = None) -> S3Store:
+        client = client or self.client()
         return S3Store(
-            "parked", endpoint="orders", prefix="delays", client=self.client(), clock=self.clock
+            "parked", endpoint="orders", prefix="delays", client=client, clock=self.clock
         )
 
     def pending(self) -> list[str]:
@@ -70,8 +72,9 @@ class Bucket:
         known, before, _ = Job(wheel, name).stored()
         new = [n for n in ids if n not in before]
         due_ms = self.start_ms + WEEK_MS
+        run = Run(batch=batch, job=name, now_ms=self.clock.now_ms(), after_ms=0)
         if not new:
-            return Staged(attempt, 0, 0, 0, known)
+            return Staged("orders", run, attempt, 0, 0, 0, known)
         lines = [
             line_of(
                 StoredMessage(message_id=f"m{n}", destination="orders", due_ms=due_ms, body=b"x")
@@ -85,7 +88,16 @@ class Bucket:
         key = wheel.key(object_name)
         wheel.bucket.put(key, packed(lines))
         Job(wheel, name).mark(batch, attempt, array("q", new), array("q", new))
-        return Staged(attempt, len(new), sum(new), due_ms, known)
+        return Staged("orders", run, attempt, len(new), sum(new), due_ms, known)
+
+    def commit(self, wheel: Wheel, *staged: Staged) -> bool:
+        """What a driver does; False where another run has stored the same."""
+        job = Job(wheel, staged[0].run.job)
+        new = job.note(staged, parts=1, endpoints=[])
+        if new:
+            attempts = {"orders": [each.attempt for each in staged]}
+            job.decide(staged[0].run.batch, attempts, for_all=False)
+        return new
 
 
 @pytest.fixture
@@ -101,7 +113,7 @@ def test_only_what_the_committed_attempts_staged_counts(bucket: Bucket) -> None:
     bucket.staged(wheel, batch, "0x3", 1, 2)
     second = bucket.staged(wheel, batch, "1x2", 3)
     assert bucket.pending() == []
-    assert Job(wheel, "j").commit(batch, [first, second])
+    assert bucket.commit(wheel, first, second)
     assert bucket.pending() == ["m1", "m2", "m3"]
     assert bucket.released() == ["m1", "m2", "m3"]
     assert not [key for key in bucket.objects if "/v1/" in key]
@@ -112,7 +124,7 @@ def test_a_job_run_again_knows_what_it_has_stored(bucket: Bucket) -> None:
     for attempt, ids in (("0x1", (1, 2)), ("0x9", (1, 2, 3))):
         wheel = bucket.wheel()
         batch = new_job_batch(bucket.clock.now_ms())
-        assert Job(wheel, "j").commit(batch, [bucket.staged(wheel, batch, attempt, *ids)])
+        assert bucket.commit(wheel, bucket.staged(wheel, batch, attempt, *ids))
     assert bucket.released() == ["m1", "m2", "m3"]
 
 
@@ -121,7 +133,7 @@ def test_other_jobs_do_not_know(bucket: Bucket) -> None:
     for name in ("j", "k", None, None):
         wheel = bucket.wheel()
         batch = new_job_batch(bucket.clock.now_ms())
-        assert Job(wheel, name).commit(batch, [bucket.staged(wheel, batch, "0x1", 1, name=name)])
+        assert bucket.commit(wheel, bucket.staged(wheel, batch, "0x1", 1, name=name))
     assert bucket.store().pending_count() == 4
 
 
@@ -145,16 +157,15 @@ def test_killed_at_any_step_of_its_commit_and_run_again(
 
     batch = new_job_batch(bucket.clock.now_ms())
     staged = bucket.staged(bucket.wheel(), batch, "0x1", 1, 2)
-    job = Job(bucket.wheel(bucket.client(dying)), "j")
     with suppress(Killed):
-        job.commit(batch, [staged])
+        bucket.commit(bucket.wheel(bucket.client(dying)), staged)
     bucket.clock.advance(2 * JOB_SECONDS)
     bucket.store().pending(10)  # A reader may give up what was not committed.
     wheel = bucket.wheel()
     again = new_job_batch(bucket.clock.now_ms())
     more = bucket.staged(wheel, again, "0x5", 1, 2)
     if more.messages:
-        assert Job(wheel, "j").commit(again, [more])
+        assert bucket.commit(wheel, more)
     assert bucket.released() == ["m1", "m2"]
 
 
@@ -166,12 +177,12 @@ def test_two_runs_at_once_with_one_name(bucket: Bucket) -> None:
         bucket.staged(wheel, batch, "0x1", *ids)
         for wheel, batch, ids in zip(wheels, batches, ((1, 2), (1, 2), (2, 3)), strict=True)
     )
-    assert Job(wheels[0], "j").commit(batches[0], [one])
-    assert not Job(wheels[1], "j").commit(batches[1], [same])
+    assert bucket.commit(wheels[0], one)
+    assert not bucket.commit(wheels[1], same)
     with pytest.raises(StoreUnavailable, match="at the same time; none of this run's"):
-        Job(wheels[2], "j").commit(batches[2], [other])
+        bucket.commit(wheels[2], other)
     again = new_job_batch(bucket.clock.now_ms())
-    assert Job(wheels[2], "j").commit(again, [bucket.staged(wheels[2], again, "0x8", 2, 3)])
+    assert bucket.commit(wheels[2], bucket.staged(wheels[2], again, "0x8", 2, 3))
     assert bucket.released() == ["m1", "m2", "m3"]
 
 
@@ -187,7 +198,23 @@ def test_a_job_that_took_too_long_is_told(bucket: Bucket) -> None:
     assert bucket.pending() == []
     assert not any("/v1/" in key for key in bucket.objects)
     with pytest.raises(StoreUnavailable, match="run it again"):
-        Job(bucket.wheel(), "j").commit(batch, [staged])
+        bucket.commit(bucket.wheel(), staged)
+
+
+def test_a_commit_at_the_last_moment_counts_for_all(bucket: Bucket) -> None:
+    """It comes between what a reader finds, no decision, and what he writes, that the job is given up."""
+    batch = new_job_batch(bucket.clock.now_ms())
+    staged = bucket.staged(bucket.wheel(), batch, "0x1", 1)
+    bucket.clock.advance(JOB_SECONDS + 60)
+    writes = iter(range(10))
+
+    def late(name: str, call: Callable[[], Any]) -> Any:
+        if name == "PutObject" and next(writes) == 1:
+            assert bucket.commit(bucket.wheel(), staged)
+        return call()
+
+    found = bucket.store(bucket.client(late)).pending(10)
+    assert [each.message_id for each in found] == bucket.pending() == ["m1"]
 
 
 def test_what_a_failed_job_has_staged_goes(bucket: Bucket) -> None:
@@ -199,7 +226,7 @@ def test_what_a_failed_job_has_staged_goes(bucket: Bucket) -> None:
     Job(wheel, "j").abort(batch)
     assert [key.split("/")[2] for key in bucket.objects] == ["decided"]
     other = new_job_batch(bucket.clock.now_ms())
-    assert Job(wheel, "j").commit(other, [bucket.staged(wheel, other, "0x1", 1)])
+    assert bucket.commit(wheel, bucket.staged(wheel, other, "0x1", 1))
     Job(wheel, "j").abort(batch)
     assert bucket.pending() == ["m1"]
 
@@ -214,7 +241,7 @@ def test_what_does_not_count_hides_nothing_behind_it(bucket: Bucket) -> None:
     name, _ = parse(key.removeprefix("delays/orders/v1/")) or pytest.fail("no name")
     left = replace(name, slot=wheel.hierarchy.slot(bucket.start_ms + DAY_MS, 0), part="0x2.0")
     wheel.bucket.put(wheel.key(left), b"")
-    Job(wheel, "j").commit(batch, [staged])
+    bucket.commit(wheel, staged)
     bucket.clock.advance(3 * 86_400)
     with bucket.store().claim(1, due_by_ms=bucket.clock.now_ms()):
         pass
@@ -225,7 +252,7 @@ def test_jobs_are_forgotten_when_nothing_of_them_waits(bucket: Bucket) -> None:
     """A day after their last message was due; until then they are known."""
     wheel = bucket.wheel()
     batch = new_job_batch(bucket.clock.now_ms())
-    Job(wheel, "j").commit(batch, [bucket.staged(wheel, batch, "0x1", 1)])
+    bucket.commit(wheel, bucket.staged(wheel, batch, "0x1", 1))
     lost = new_job_batch(bucket.clock.now_ms())
     bucket.staged(wheel, lost, "0x7", 2)
     assert bucket.released() == ["m1"]
