@@ -193,7 +193,7 @@ def test_what_is_not_near_costs_a_dispatcher_nothing(clock: ManualClock) -> None
         store = S3Store("parked", endpoint="orders", client=client, clock=time)
         for n in range(waiting):
             name = ObjectName(Slot.of(far_ms, MONTH), far_ms + n, far_ms + n, 5_000, 999, f"{n}")
-            s3.objects[f"orders/v1/{name.path}"] = b""
+            s3.objects[f"orders/v1/{name.path()}"] = b""
         store.store([message(begun_ms + 3_600_000 * n) for n in range(24)])
         found: list[str] = []
         while time.now_ms() < begun_ms + DAY_MS:

@@ -18,7 +18,7 @@ from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import Message
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.spark.sink import publish, staging
+from sqsdelay.spark.sink import staging, stored_job
 from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
@@ -89,8 +89,8 @@ class Driver:
         retry, slept = (0, []) if slept is None else (60, slept)
         options = Options(store="s3://parked", parts=len(tasks), retry_seconds=retry)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(publish, "wheel_of", self.wheel)
-            return publish.published(staged, options, sleep=slept.append)
+            patch.setattr(stored_job, "wheel_of", self.wheel)
+            return stored_job.published(staged, options, sleep=slept.append)
 
     def begin(self, job: str | None) -> None:
         """A run of a job begins now."""

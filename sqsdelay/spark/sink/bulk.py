@@ -33,11 +33,11 @@ from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows, spelled
 from sqsdelay.spark.sink.options import DELAY, Options
-from sqsdelay.spark.sink.publish import Job, wheel_of
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, Staged
 from sqsdelay.spark.sink.staging import Staging
+from sqsdelay.spark.sink.stored_job import Job, wheel_of
 from sqsdelay.spark.sink.summary import Counts
 from sqsdelay.stores.s3.layout import line_of
 from sqsdelay.stores.s3.wheel import Wheel

@@ -62,7 +62,7 @@ class Sink:
         now_ms = planned_ms(options, sender_client(options))
         run = run_of(options, now_ms)
         if run is not None and options.endpoint is not None:
-            from sqsdelay.spark.sink.publish import wheel_of
+            from sqsdelay.spark.sink.stored_job import wheel_of
 
             name = Endpoint.parse(options.endpoint).name
             insist(lambda: wheel_of(str(options.store), name), options.retry_seconds)
@@ -136,7 +136,7 @@ class Sink:
     def _publish(self, staged: list[Staged]) -> int:
         if not staged:
             return 0
-        from sqsdelay.spark.sink.publish import published
+        from sqsdelay.spark.sink.stored_job import published
 
         return published(staged, self.options)
 
@@ -159,7 +159,7 @@ class Sink:
         """Drop the rejects of a write that failed and what it staged, and say what its finished tasks
         sent."""
         if staged := _staged(reports):
-            from sqsdelay.spark.sink.publish import given_up
+            from sqsdelay.spark.sink.stored_job import given_up
 
             given_up(staged, self.options)
         if summary is not None:

@@ -151,9 +151,9 @@ def run_of(options: Options, now_ms: int) -> Run | None:
     parts = urlsplit(options.store)
     if parts.scheme != "s3":
         return None
-    from sqsdelay.stores.s3.layout import settings_of
+    from sqsdelay.stores import s3_settings_of
 
-    if settings_of(parts).get("lookup"):
+    if s3_settings_of(parts).get("lookup"):
         return None
     ahead = max(options.park_after, options.hop_seconds)
     return Run(
@@ -166,7 +166,7 @@ def run_of(options: Options, now_ms: int) -> Run | None:
 
 def new_job_batch(now_ms: int) -> str:
     """A batch's name for one run of a job: it may be written to for `JOB_SECONDS`."""
-    from sqsdelay.stores.s3.batches import BATCH_SECONDS, LATEST_MS
+    from sqsdelay.stores.s3.bucket import BATCH_SECONDS, LATEST_MS
     from sqsdelay.stores.s3.layout import new_batch
 
     return new_batch(LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)

@@ -13,8 +13,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsdelay.spark.sink.publish import Job
 from sqsdelay.spark.sink.run import Run, Staged, insist
+from sqsdelay.spark.sink.stored_job import Job
 from sqsdelay.stores.s3.layout import ObjectName, Slot
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES
 

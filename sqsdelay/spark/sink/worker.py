@@ -19,10 +19,10 @@ from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.publish import wheel_of
 from sqsdelay.spark.sink.receipts import Receipts, ReceiptsWriter, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, run_of
+from sqsdelay.spark.sink.stored_job import wheel_of
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl

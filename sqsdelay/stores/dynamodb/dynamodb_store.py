@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
-from sqsdelay.errors import ConfigurationError, InvalidSetting, MessageTooLarge
+from sqsdelay.errors import InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.dynamodb.claim import Claimant
 from sqsdelay.stores.dynamodb.lanes import Lanes
@@ -36,29 +36,6 @@ STANDARD: Final = "STANDARD"
 INFREQUENT_ACCESS: Final = "STANDARD_INFREQUENT_ACCESS"
 TABLE_CLASSES: Final = (STANDARD, INFREQUENT_ACCESS)
 """Source: CreateTable API reference, TableClass."""
-
-
-def settings_of(query: str) -> dict[str, Any]:
-    """The settings of a URL's query: ``dynamodb://table?shards=16``.
-
-    Raises:
-        ConfigurationError: one that is not known.
-    """
-    settings: dict[str, Any] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name == "shards" and value.isascii() and value.isdigit() and len(value) < 10:
-            settings["shards"] = int(value)
-        elif name == "lookup" and value in ("on", "off"):
-            settings["lookup"] = value == "on"
-        elif name == "class":
-            settings["table_class"] = value
-        else:
-            # Not shown: it may be a password that got into the wrong URL.
-            raise InvalidSetting(
-                "the settings behind ? in the store's URL are not understood; a DynamoDB store takes "
-                "shards=NUMBER, lookup=on or off, class=STANDARD or STANDARD_INFREQUENT_ACCESS"
-            )
-    return settings
 
 
 class DynamoDbStore(Wakes):
@@ -118,19 +95,12 @@ class DynamoDbStore(Wakes):
         self._book.set_up()
 
     def initialize(self, mode: TransactionMode) -> None:
-        if mode not in self.modes:
-            raise ConfigurationError(
-                f"a DynamoDB store cannot give {mode}: its transactions cannot include your own writes; use "
-                f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
-            )
+        check_no_transaction("a DynamoDB store", mode)
         self._table.check()
         self._book.read()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
-        if transaction is not None:
-            raise ConfigurationError(
-                "a DynamoDB store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
-            )
+        check_no_transaction("a DynamoDB store", None, transaction)
         # The first of each id: DynamoDB writes a call's items in no order.
         first = list({message.message_id: message for message in reversed(messages)}.values())[::-1]
         if not first:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.stores.calls import CONCURRENCY, Calls
+from sqsdelay.stores.calls import Calls
 from sqsdelay.stores.clocks import ServiceClock
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key, Layout
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-CONNECT_SECONDS: Final = 2
-ANSWER_SECONDS: Final = 3
-"""Longest that one of three attempts waits for DynamoDB, which answers within tens of milliseconds."""
+_CONNECT_SECONDS: Final = 2
+_ANSWER_SECONDS: Final = 3
+"""Longest that one of three attempts waits for DynamoDB, which answers within tens of milliseconds. A
+table that does not answer must fail well within a function's 30 s, so that messages go on."""
 
 _MOST_READ_AT_ONCE: Final = 100
 """Keys of one BatchGetItem. Source: BatchGetItem API reference."""
@@ -81,7 +80,13 @@ class Table(Calls, Layout):
     def __init__(
         self, name: str, endpoint: str, client: DynamoDBClient | None, clock: Clock | None
     ) -> None:
-        Calls.__init__(self, client, lambda: _default_client())
+        Calls.__init__(
+            self,
+            "dynamodb",
+            client,
+            connect_seconds=_CONNECT_SECONDS,
+            answer_seconds=_ANSWER_SECONDS,
+        )
         Layout.__init__(self, endpoint)
         self.name = name
         self.made_anew = 0
@@ -89,22 +94,12 @@ class Table(Calls, Layout):
         counts until then."""
         self.clock = ServiceClock(clock)
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
-        self.clock.begin_anew()
-
     def set_up(self, table_class: str) -> None:
         """Create the table unless it exists, and let it forget what has expired."""
-        with self._translated():
-            with suppress(self.client.exceptions.ResourceInUseException):
-                self.client.create_table(
-                    TableName=self.name,
-                    TableClass=table_class,
-                    **table_definition(),
-                )
-            self.client.get_waiter("table_exists").wait(
-                TableName=self.name, WaiterConfig={"Delay": 2}
-            )
+        with suppress(_Conflict):
+            self.call(self.client.create_table, TableClass=table_class, **table_definition())
+        exists = self.client.get_waiter("table_exists")
+        self.answered(exists.wait, TableName=self.name, WaiterConfig={"Delay": 2})
         self.check()
         state = self.call(self.client.describe_time_to_live)["TimeToLiveDescription"]
         if state.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
@@ -226,27 +221,21 @@ class Table(Calls, Layout):
         return self._answer(call, TableName=self.name, **arguments)
 
     def _answer(self, call: Callable[..., Any], **arguments: Any) -> Any:
-        with self._translated():
-            answer = call(**arguments)
+        answer = self.answered(call, **arguments)
         self.clock.read(answer)
         return answer
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """botocore's errors in sqsdelay's terms."""
-        try:
-            yield
-        except (ClientError, BotoCoreError) as error:
-            raise self._store_error(error) from error
-
-    def _store_error(self, error: ClientError | BotoCoreError) -> StoreError:
-        response: Any = error.response if isinstance(error, ClientError) else {}
+    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> StoreError:
         # Of a transaction, each action has a reason of its own.
         reasons = [reason.get("Code") for reason in response.get("CancellationReasons", ())]
         codes = {response.get("Error", {}).get("Code"), *reasons}
         if codes & {"ConditionalCheckFailedException", "ConditionalCheckFailed"}:
             return ConditionFailed(str(error), read_ms=self.clock.read(response))
-        if codes & {"TransactionConflictException", "TransactionConflict"}:
+        if codes & {
+            "TransactionConflictException",
+            "TransactionConflict",
+            "ResourceInUseException",
+        }:
             return _Conflict(f"DynamoDB store {self.name}: {error}")
         if "ResourceNotFoundException" in codes:
             self.made_anew += 1
@@ -257,15 +246,3 @@ class Table(Calls, Layout):
         if "ValidationException" in codes:
             return StoreError(f"DynamoDB store {self.name}: {error}")
         return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
-
-
-def _default_client() -> DynamoDBClient:
-    # A table that does not answer must fail well within a function's 30 s, so that messages go on.
-    config = Config(
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=ANSWER_SECONDS,
-        retries={"mode": "standard", "max_attempts": 2},
-        max_pool_connections=CONCURRENCY,
-        tcp_keepalive=True,
-    )
-    return boto3.client("dynamodb", config=config)

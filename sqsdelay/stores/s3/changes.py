@@ -30,10 +30,8 @@ class Changes:
         self._lookup = lookup
 
     def announce(self, message: StoredMessage) -> bool:
-        """Write when the message is due, before it is stored; False where its id is stored already.
-
-        What is there without a message is of somebody who died before he had written it.
-        """
+        """Write when the message is due, before it is stored; False where its id is stored already. What is
+        there without a message is of somebody who died before it was written."""
         if self._note_due(message.message_id, message.due_ms):
             return True
         if self.find(message.message_id) is not None:

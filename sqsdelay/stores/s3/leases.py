@@ -1,10 +1,9 @@
 """Leases of objects, by those who release their messages (`S3Claim`) and who write them anew (`Turner`).
 
-A claim writes beside an object what of its messages is in hand, and what is gone. Turning the wheel, what
-comes near goes from coarse slots to finer ones, and small objects are merged: whoever does it leases the
-objects, writes their messages anew as a batch, commits it, and deletes them. Killed before the commit, he
-has changed nothing; after it, others delete what he has left. Messages can be released from any slot, so
-that nothing is late for it.
+A claim writes beside an object what of its messages is in hand, and what is gone. A turner splits coarse
+slots that come near, and merges small objects: it leases them, writes their messages anew as a batch,
+commits it, and deletes them. Killed before the commit, it has changed nothing; after it, others delete what
+it has left. Messages are released from any slot, so nothing is late for it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
-from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
@@ -87,11 +85,9 @@ class S3Claim:
         self.messages: list[StoredMessage] = []
 
     def take(self, due: Sequence[Waiting]) -> None:
-        """Lease objects in this order, those that nobody has and that hold something due.
-
-        As many as hold ``limit`` messages, several at a time; fewer where they are large, or S3 takes
-        so long that the first lease might end before the last begins.
-        """
+        """Lease objects in this order, those that nobody has and that hold something due: as many as hold
+        ``limit`` messages; fewer where they are large, or S3 so slow that the first lease might end before
+        the last begins."""
         left, begun_ms = deque(due), self._wheel.now_ms()
         while left and self._wheel.now_ms() - begun_ms < self._lease_ms // 3:
             room = self.limit - len(self.messages)
@@ -119,10 +115,8 @@ class S3Claim:
         return held is not None and position in held.state.hand
 
     def _take(self, waiting: Waiting, limit: int) -> None:
-        """Lease one object, for up to ``limit`` messages of it.
-
-        Of messages that share an id, one: a claim is settled by ids. The others are for later claims.
-        """
+        """Lease one object, for up to ``limit`` messages of it. Of those that share an id, one: a claim is
+        settled by ids."""
         wheel, now_ms = self._wheel, self._wheel.now_ms()
         held = wheel.held(waiting)
         if held.state.leased(now_ms):
@@ -260,17 +254,14 @@ class S3Claim:
 class Turner:
     """Turns one endpoint's wheel."""
 
-    def __init__(self, wheel: Wheel, *, lease_ms: int, split_messages: int) -> None:
+    split_messages = SPLIT_MESSAGES
+
+    def __init__(self, wheel: Wheel, *, lease_ms: int) -> None:
         self._wheel = wheel
         self._lease_ms = lease_ms
-        self._split_messages = split_messages
 
     def turn(self, objects: Sequence[Waiting], *, until_ms: int) -> int:
-        """Split and merge what is near.
-
-        Args:
-            objects: what waits, as listed.
-            until_ms: nothing is begun then or later; what is left is for the next turn.
+        """Split and merge what is near of what was listed; begin nothing from ``until_ms`` on.
 
         Returns:
             How many objects were written anew: then what was listed has changed, and there may be more.
@@ -290,7 +281,7 @@ class Turner:
         """Objects to be written anew together, and to slots of which length."""
         finer = self._wheel.hierarchy.finer(slot)
         messages = sum(each.name.count for each in objects)
-        large = messages >= self._split_messages or sum(e.name.size for e in objects) >= SPLIT_BYTES
+        large = messages >= self.split_messages or sum(e.name.size for e in objects) >= SPLIT_BYTES
         small = [e for e in objects if e.name.count < SMALL and e.name.size < SMALL_BYTES]
         # So many small ones are merged first: each chunk that is split writes to all finer slots.
         if finer is not None and large and len(small) <= CHUNK_OBJECTS:
@@ -343,16 +334,11 @@ class Turner:
         now_ms = self._wheel.now_ms()
         late = [e for e in taken if e.state.until_ms < now_ms + self._lease_ms * 2 // 3]
         until_ms = now_ms + self._lease_ms
-        self._wheel.bucket.each(lambda e: self._write(e, replace(e.state, until_ms=until_ms)), late)
+        write = self._wheel.write_state
+        self._wheel.bucket.each(lambda e: write(e, replace(e.state, until_ms=until_ms)), late)
 
     def _free(self, each: Held) -> None:
-        self._write(each, replace(each.state.freed(), moving=""))
-
-    def _write(self, each: Held, state: State) -> None:
-        try:
-            self._wheel.write_state(each, state)
-        except Changed as error:
-            raise StoreUnavailable(one_line(error)) from error
+        self._wheel.write_state(each, replace(each.state.freed(), moving=""))
 
 
 def _memory(waiting: Waiting) -> int:

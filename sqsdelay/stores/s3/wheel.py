@@ -8,14 +8,11 @@ listing finds it.
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from math import inf
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -23,8 +20,7 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
-from sqsdelay.stores.s3.batches import Batches
-from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
+from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket
 from sqsdelay.stores.s3.layout import (
     VERSION,
     Hierarchy,
@@ -38,7 +34,6 @@ from sqsdelay.stores.s3.layout import (
     packed,
     parse,
     size_of,
-    times_of,
     unpacked,
 )
 
@@ -63,15 +58,6 @@ _KEPT_BYTES: Final = 32 * 2**20
 """Of lines read, kept in memory."""
 
 _KEPT_STATES: Final = 10_000
-
-RECORD: Final = "record.json"
-"""In the folder of a job: its ``runs``, each with its ``batch`` and ``last_ms``, the latest due time."""
-
-_SWEPT: Final = 1000
-"""Decisions, and objects of jobs, that are looked at in one sweep."""
-
-_OLD_MS: Final = 86_400_000
-"""What is younger is not swept."""
 
 T = TypeVar("T")
 
@@ -100,11 +86,8 @@ class Present(NamedTuple):
 
 @dataclass(slots=True)
 class Held:
-    """An object with the state beside it, as it was read or written last.
-
-    A state is written only if it still is the one with this ETag: so of all who claim, merge, cancel or move
-    messages of the object, one is first, and the others see what he has done.
-    """
+    """An object with the state beside it, as it was read or written last. A state is written only over the
+    one with this ETag: so of all who change messages of the object one is first, and the others see it."""
 
     name: ObjectName
     state: State
@@ -151,11 +134,8 @@ class Wheel:
             )
         self._checked = True
 
-    def key(self, name: ObjectName) -> str:
-        return self.slots_prefix + name.path
-
-    def state_key(self, name: ObjectName) -> str:
-        return self.slots_prefix + name.state_path
+    def key(self, name: ObjectName, *, state: bool = False) -> str:
+        return self.slots_prefix + name.path(state=state)
 
     def listed(self, *, until_ms: int | None = None, or_first: bool = False) -> list[Waiting]:
         """Objects whose slot starts by then, by slot and first due time; those that count.
@@ -189,7 +169,7 @@ class Wheel:
             # Whoever deleted the object did not come to its state. One that is being leased anew at this
             # moment, by somebody with an older listing, is noticed by him: the object is not there.
             if name not in kept and not self.bucket.exists(self.key(name)):
-                self.bucket.delete(self.state_key(name))
+                self.bucket.delete(self.key(name, state=True))
         undecided: set[str] = set()
         return [
             Waiting(name, states.get(name))
@@ -205,7 +185,7 @@ class Wheel:
             # A job's batch may have thousands of objects: it is asked about once.
             undecided.add(name.batch)
         if visible is False:
-            self.bucket.delete(self.key(name), self.state_key(name))
+            self.bucket.delete(self.key(name), self.key(name, state=True))
         return visible is True
 
     def lines(self, name: ObjectName) -> list[Line] | None:
@@ -258,7 +238,7 @@ class Wheel:
         """An object and its state as it is now."""
         held = Held(name, State(), None)
         try:
-            fields, held.etag = self.bucket.get_json(self.state_key(name))
+            fields, held.etag = self.bucket.get_json(self.key(name, state=True))
             held.state = State.of(fields)
         except (ValueError, TypeError, AttributeError) as error:
             raise self._put_aside(name, error) from error
@@ -277,16 +257,14 @@ class Wheel:
         Raises:
             Changed: somebody else has, or the object was finished.
         """
-        key = self.state_key(held.name)
+        key = self.key(held.name, state=True)
         held.etag = self.bucket.put_json(key, state.fields(), over=held.etag)
         held.state = state
         self._keep(held)
 
     def lease(self, held: Held, state: State) -> bool:
-        """As `write_state`; False where somebody was faster, or the object is gone since it was listed.
-
-        An object without state may be one that was finished. With one it is there.
-        """
+        """As `write_state`; False where somebody was faster, or the object, which may have had no state, was
+        finished since it was listed."""
         try:
             self.write_state(held, state)
         except Changed:
@@ -298,7 +276,7 @@ class Wheel:
 
     def finish(self, name: ObjectName) -> None:
         """All its messages are gone. The object first: without its state all would be back."""
-        self.bucket.delete(self.key(name), self.state_key(name))
+        self.bucket.delete(self.key(name), self.key(name, state=True))
         self.forget(name)
 
     def settled(self, state: State) -> State:
@@ -328,11 +306,7 @@ class Wheel:
         return 0 if state is None else max(0, waiting.name.count - len(state.gone))
 
     def write(self, lines: Sequence[Line]) -> None:
-        """Keep messages: one object alone for those of one slot, else a batch of them.
-
-        Raises:
-            StoreUnavailable: none was kept.
-        """
+        """Keep messages, or none: one object alone for those of one slot, else a batch of them."""
         now_ms = self.now_ms()
         parts = list(portioned(lines, lambda due_ms: self.hierarchy.slot(due_ms, now_ms)))
         batch = new_batch(max(line.due_ms for line in lines), now_ms) if len(parts) > 1 else ""
@@ -357,43 +331,6 @@ class Wheel:
         first_ms, last_ms, size = lines[0].due_ms, lines[-1].due_ms, size_of(lines)
         name = ObjectName(slot, first_ms, last_ms, len(lines), size, new_part(), batch)
         self.bucket.put(self.key(name), packed(lines))
-
-    def sweep(self) -> None:
-        """Forget decisions and jobs of which nothing waits any more, and what runs that were given up have
-        left.
-
-        Of jobs it begins at a place of chance, so that all have their turn; decisions come first that
-        matter for the shortest time.
-        """
-        bucket, now_ms, prefix = self.bucket, self.now_ms(), f"{self.prefix}jobs/"
-        old_ms = now_ms - _OLD_MS
-        # Before what waits is listed.
-        decided = list(islice(bucket.listed(self.batches.prefix), _SWEPT))
-        waiting = self.listed(until_ms=now_ms, or_first=True)
-        # Where what is listed first does not count, more may wait behind it.
-        if not waiting and any(bucket.listed(self.slots_prefix)):
-            return
-        first_ms = min((each.name.slot.start_ms for each in waiting), default=inf)
-        for key, _ in decided:
-            last_ms, begun_ms = times_of(key.removeprefix(self.batches.prefix))
-            if begun_ms < old_ms and last_ms < first_ms:
-                bucket.delete(key)
-        starts = (f"{prefix}{secrets.token_hex(4)}", prefix)
-        found = (key for start in starts for key, _ in bucket.listed(prefix, start_after=start))
-        for key in islice(found, _SWEPT):
-            job, _, name = key.rpartition("/")
-            if name != RECORD and not (name.endswith(".marks") and times_of(name)[1] < old_ms):
-                continue
-            record = bucket.get_json(f"{job}/{RECORD}")[0]
-            runs = {run["batch"]: run["last_ms"] for run in record.get("runs", ())}
-            if name != RECORD:
-                if name.partition("~")[0] not in runs:
-                    bucket.delete(key)
-                continue
-            last_ms = max(runs.values(), default=0)
-            begun_ms = max((times_of(batch)[1] for batch in runs), default=0)
-            if last_ms < first_ms and max(last_ms, begun_ms) < old_ms:
-                bucket.delete(key, *map(self.batches.key, runs))
 
 
 def portioned(

@@ -12,8 +12,8 @@ import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.spark.sink.publish import Job
 from sqsdelay.spark.sink.run import JOB_SECONDS, Run, Staged, new_job_batch
+from sqsdelay.spark.sink.stored_job import Job
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.layout import Hierarchy, ObjectName, line_of, packed, parse, size_of

@@ -31,9 +31,10 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreError, StoreUnavailable
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import JOB_SECONDS, Staged, insist
+from sqsdelay.stores import s3_settings_of
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
-from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, Hierarchy, parse, settings_of
-from sqsdelay.stores.s3.wheel import RECORD, Wheel
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, JOBS, RECORD, Hierarchy, parse
+from sqsdelay.stores.s3.wheel import Wheel
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def wheel_of(url: str, endpoint: str) -> Wheel:
         SchemaMismatch: a newer sqsdelay wrote to it.
     """
     parts = urlsplit(url)
-    settings = settings_of(parts)
+    settings = s3_settings_of(parts)
     bucket = ObjectBucket(parts.netloc, None, None)
     bucket.check()
     hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
@@ -108,7 +109,7 @@ class Job:
         self._bucket = wheel.bucket
         self._batches = wheel.batches
         self._name = name
-        self._folder = f"jobs/{digest(name or '')}/"
+        self._folder = f"{JOBS}{digest(name or '')}/"
 
     @property
     def endpoint(self) -> str:
