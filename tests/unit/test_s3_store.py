@@ -116,6 +116,25 @@ def test_a_line_that_is_no_message_is_one_that_cannot_be_sent(
     assert store.pending_count() == 0
 
 
+def test_what_is_kept_in_memory_is_counted_once(
+    store: S3Store, s3: InMemoryS3, clock: ManualClock
+) -> None:
+    """Two threads that read one object at a time: else less and less would be kept."""
+    wheel, get = store._wheel, s3.get_object
+    store.store([message(clock.now_ms())])
+    (name,) = (each.name for each in wheel.listed())
+
+    def another(**given: str) -> object:
+        s3.get_object = get  # type: ignore[method-assign]
+        wheel.lines(name)
+        return get(**given)
+
+    s3.get_object = another  # type: ignore[method-assign,assignment]
+    wheel.lines(name)
+    wheel.forget(name)
+    assert wheel._kept_bytes == 0
+
+
 def test_stored_twice_for_one_due_time_is_merged_to_one(
     store: S3Store, s3: InMemoryS3, clock: ManualClock
 ) -> None:
