@@ -4,111 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from botocore.exceptions import ClientError
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import Message
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.spark.sink import staging, stored_job
-from sqsdelay.spark.sink.bulk import Bulk
-from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink import staging
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
-from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run, new_job_batch
-from sqsdelay.spark.sink.task import Task
-from sqsdelay.stores.s3 import S3Store
-from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.layout import Hierarchy, parse
-from sqsdelay.stores.s3.wheel import Wheel
-from sqsdelay.testing import InMemoryQueues, ManualClock
+from sqsdelay.stores.s3.layout import parse
 from tests.services.in_memory_s3 import InMemoryS3
-
-DAY = 86_400
-COLUMNS = ("body", "delay_seconds", "message_id", "endpoint", "message_group_id")
-
-
-class Driver:
-    """A job, its bucket and its queues."""
-
-    def __init__(self, *endpoints: str) -> None:
-        self.clock = ManualClock()
-        self.s3 = InMemoryS3()
-        self.queues = InMemoryQueues(self.clock)
-        for endpoint in endpoints:
-            self.queues.create_endpoint(endpoint)
-        self.begin("j")
-
-    def wheel(self, _: str, endpoint: str) -> Wheel:
-        client: Any = self.s3
-        bucket = ObjectBucket("parked", client, self.clock)
-        return Wheel(bucket, endpoint, prefix="", hierarchy=Hierarchy())
-
-    def task(
-        self,
-        batches: list[pa.RecordBatch],
-        receipts: Receipts | None = None,
-        *,
-        part: int = 0,
-        parts: int = 1,
-    ) -> Task:
-        """One attempt, run to its end."""
-        staged = None if receipts is None else receipts.staging("w-00000of1-7")
-        rows = Rows(
-            columns=Columns(names=frozenset(COLUMNS), key=None),
-            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts),
-            delay_start_ms=self.clock.now_ms(),
-        )
-        before = None if receipts is None else receipts.load()
-        bulk = Bulk(
-            rows,
-            self.run,
-            self.queues,
-            attempt=f"{part}x1",
-            receipts=staged,
-            sent_before=before,
-            open_wheel=self.wheel,
-        )
-        task = Task(
-            rows, bulk.sender, retry_seconds=0, clock=self.clock, bulk=bulk, sent_before=before
-        )
-        self.rejected = [each for batch in task.send(batches) for each in batch.to_pylist()]
-        return task
-
-    def publish(self, *tasks: Task, slept: list[float] | None = None) -> int:
-        """What the job's driver does when Spark has committed these; patient where it is to sleep."""
-        staged = [each for task in tasks for each in task.staged]
-        retry, slept = (0, []) if slept is None else (60, slept)
-        options = Options(store="s3://parked", parts=len(tasks), retry_seconds=retry)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stored_job, "wheel_of", self.wheel)
-            return stored_job.published(staged, options, sleep=slept.append)
-
-    def begin(self, job: str | None) -> None:
-        """A run of a job begins now."""
-        now_ms = self.clock.now_ms()
-        batch, after_ms = new_job_batch(now_ms), now_ms + 7_200_000
-        self.run = Run(batch=batch, job=job, now_ms=now_ms, after_ms=after_ms)
-
-    def pending(self, endpoint: str = "orders") -> list[StoredMessage]:
-        client: Any = self.s3
-        store = S3Store("parked", endpoint=endpoint, client=client, clock=self.clock)
-        return store.pending(100_000)
-
-
-def table(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    types = [pa.string(), pa.int64(), pa.string(), pa.string(), pa.string()]
-    columns = list(zip(*rows, strict=True))
-    arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=list(COLUMNS))
+from tests.unit.staging_driver import DAY, Driver, table
 
 
 def test_endpoints_and_routes_of_all_kinds() -> None:
@@ -260,104 +170,6 @@ def test_an_object_that_s3_does_not_take_fails_the_task() -> None:
     driver.s3 = InMemoryS3(around=lambda name, call: _refused() if name == "PutObject" else call())
     with pytest.raises(StoreUnavailable, match="slow"):
         driver.task([table([("a", DAY, "1", None, None)])])
-
-
-@pytest.mark.parametrize("what", ["record.json", "decided"])
-def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Record and decision are written again for as long as a task writes its objects again."""
-    driver = Driver("orders")
-    task = driver.task([table([("a", DAY, "1", None, None)])])
-    refusals, put = iter(range(20)), driver.s3.put_object
-
-    def refusing(**given: Any) -> Any:
-        if what in given["Key"] and next(refusals, None) is not None:
-            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
-        return put(**given)
-
-    monkeypatch.setattr(driver.s3, "put_object", refusing)
-    slept: list[float] = []
-    assert driver.publish(task, slept=slept) == 0
-    assert len(slept) == 20
-    assert [message.message_id for message in driver.pending()] == ["1"]
-
-
-TWO = [table([(f"b{n}", DAY, f"m{n}", ("orders", "bills")[n % 2], None) for n in range(6)])]
-
-
-def both(driver: Driver) -> list[str]:
-    return sorted(m.message_id for name in ("orders", "bills") for m in driver.pending(name))
-
-
-@pytest.mark.parametrize("job", ["j", None])
-@pytest.mark.parametrize(
-    ("refused", "fails"),
-    [(".decided/", True), ("bills/jobs/", True), ("orders/jobs/", True),
-     ("bills/decided/", False), ("orders/decided/", False)],
-)  # fmt: skip
-def test_one_decision_for_all_endpoints(
-    job: str | None, refused: str, fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever S3 refuses: both endpoints hold their messages or neither does, and a run again without a name
-    stores each once."""
-    driver = Driver("orders", "bills")
-    driver.begin(job)
-    task = driver.task(TWO)
-    put = driver.s3.put_object
-
-    def refusing(**given: Any) -> Any:
-        if given["Key"].startswith(refused):
-            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
-        return put(**given)
-
-    monkeypatch.setattr(driver.s3, "put_object", refusing)
-    if fails and (job or "jobs" not in refused):
-        with pytest.raises(StoreUnavailable):
-            driver.publish(task)
-        monkeypatch.setattr(driver.s3, "put_object", put)
-        assert both(driver) == []
-        driver.begin(job)
-        assert driver.publish(driver.task(TWO)) == 0
-    else:
-        assert driver.publish(task) == 0
-    assert both(driver) == [f"m{n}" for n in range(6)]
-    monkeypatch.setattr(driver.s3, "put_object", put)
-    driver.clock.advance(2 * DAY)
-    assert both(driver) == [f"m{n}" for n in range(6)]
-
-
-@pytest.mark.parametrize("step", range(14))
-@pytest.mark.parametrize("answered", [False, True])
-def test_killed_at_any_step_of_a_commit_for_two(
-    step: int, answered: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And run again under its name, a day later: each message is there once."""
-    driver = Driver("orders", "bills")
-    task = driver.task(TWO)
-    calls = iter(range(1000))
-
-    def dying(_: str, call: Callable[[], Any]) -> Any:
-        now = next(calls)
-        if now >= step and not (answered and now == step):
-            raise KeyboardInterrupt
-        done = call()
-        if now == step:
-            raise KeyboardInterrupt
-        return done
-
-    alive = driver.s3
-    driver.s3 = InMemoryS3(alive.objects, around=dying)
-    with suppress(KeyboardInterrupt):
-        driver.publish(task)
-    driver.s3 = alive
-    found = both(driver)
-    assert found in ([], [f"m{n}" for n in range(6)])
-    driver.clock.advance(2 * DAY)
-    assert both(driver) in ([], [f"m{n}" for n in range(6)])
-    driver.begin("j")
-    driver.publish(driver.task(TWO))
-    assert both(driver) == [f"m{n}" for n in range(6)]
 
 
 def _refused() -> Any:
