@@ -73,20 +73,17 @@ class Calls:
         wait([future for future in futures if not future.cancel()])
         return [future.result() for future in futures]
 
-    def answered(self, call: Callable[..., Any], **arguments: Any) -> Any:
-        """The service's answer, its body read.
+    def answered(self, call: Callable[..., R], **arguments: Any) -> R:
+        """The service's answer.
 
         Raises:
             StoreError: as `_refused` has it.
         """
         try:
-            answer = call(**arguments)
-            if "Body" in (answer or ()):
-                answer["Body"] = answer["Body"].read()
+            return call(**arguments)
         except (ClientError, BotoCoreError) as error:
             response = error.response if isinstance(error, ClientError) else {}
             raise self._refused(error, response) from error
-        return answer
 
     def _refused(self, error: ClientError | BotoCoreError, response: Any) -> StoreError:
         """botocore's error in the store's terms; the response is empty where there was none."""

@@ -1,4 +1,4 @@
-"""Jobs that write to the wheel in bulk: many attempts stage objects, one decision publishes them.
+"""What a job has staged in an S3 store: many attempts stage objects, one decision publishes them.
 
 What a run of a job stages is one batch. It counts once the batch is decided, with the names of the
 attempts that Spark has committed: a task that ran twice has written twice, and counts once. A job may
@@ -16,50 +16,41 @@ gives it up if not.
 
 from __future__ import annotations
 
+import logging
+import time
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from math import gcd
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from sqsdelay.errors import StoreUnavailable
+from sqsdelay.core.readable import one_line
+from sqsdelay.errors import StoreError, StoreUnavailable
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.run import JOB_SECONDS, Staged, insist
 from sqsdelay.stores import s3_settings_of
-from sqsdelay.stores.s3.bucket import BATCH_SECONDS, LATEST_MS, Changed, ObjectBucket, digest
-from sqsdelay.stores.s3.layout import (
-    DEFAULT_SLOTS,
-    JOBS,
-    RECORD,
-    Hierarchy,
-    new_batch,
-    parse,
-)
+from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, JOBS, RECORD, Hierarchy, parse
 from sqsdelay.stores.s3.wheel import Wheel
 
-JOB_SECONDS: Final = 86_400
-"""How long a run may take before others may give up what it has staged."""
+logger = logging.getLogger(__name__)
 
 _FULL: Final = 1 << 64
+_Answer = TypeVar("_Answer")
 
 
-def wheel_of(url: str, endpoint: str) -> Wheel | None:
-    """The wheel of one endpoint in the store of a URL, to write to in bulk.
-
-    Returns:
-        None where the URL names no S3 store, or one with look-up objects, which take a request for each
-        message: such a store is written to as any other.
+def wheel_of(url: str, endpoint: str) -> Wheel:
+    """The wheel of one endpoint in the S3 store of a URL, to write to in bulk.
 
     Raises:
         ConfigurationError, StoreMissing, StoreUnavailable
         SchemaMismatch: a newer sqsdelay wrote to it.
     """
     parts = urlsplit(url)
-    if parts.scheme != "s3":
-        return None
     settings = s3_settings_of(parts)
-    if settings.get("lookup"):
-        return None
     bucket = ObjectBucket(parts.netloc, None, None)
     bucket.check()
     hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
@@ -68,32 +59,8 @@ def wheel_of(url: str, endpoint: str) -> Wheel | None:
     return wheel
 
 
-def new_job_batch(now_ms: int) -> str:
-    """A batch's name for one run of a job: it may be written to for `JOB_SECONDS`."""
-    return new_batch(LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)
-
-
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """What one attempt on a task has written of a batch.
-
-    Args:
-        attempt: its name, which no other attempt has.
-        messages: how many.
-        total: the sum of the marks of all of them, of 64 bits: of the same messages it is the same.
-        last_ms: the latest due time among them.
-        known: a digest of the batches of earlier runs that the attempt knew of, in their order.
-    """
-
-    attempt: str
-    messages: int
-    total: int
-    last_ms: int
-    known: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Recorded:
     """A run that has staged all it had."""
 
     batch: str
@@ -101,11 +68,23 @@ class _Run:
     messages: int
     total: int
     last_ms: int
-    parts: int = 1
+    parts: int
     """Its rows were shared out by their ids among so many tasks, which begin their attempts' names; 1 where
     a task may have had any."""
-    endpoints: list[str] = field(default_factory=list)
+    endpoints: list[str]
     """All that it has staged for, where these are several; as their prefixes have them."""
+
+    @classmethod
+    def of(cls, staged: Sequence[Staged], parts: int, endpoints: list[str]) -> _Recorded:
+        return cls(
+            staged[0].run.batch,
+            [each.attempt for each in staged],
+            sum(each.messages for each in staged),
+            sum(each.total for each in staged) % _FULL,
+            max(each.last_ms for each in staged),
+            parts,
+            endpoints,
+        )
 
     def shared_with(self, part: int, parts: int) -> list[str]:
         """The attempts that may have had rows of this task: the remainder of one hash by both numbers
@@ -126,12 +105,16 @@ class Job:
     """
 
     def __init__(self, wheel: Wheel, name: str | None) -> None:
+        self.wheel = wheel
         self._bucket = wheel.bucket
         self._batches = wheel.batches
-        self._slots_prefix = wheel.slots_prefix
-        self._wheel_prefix = wheel.prefix
         self._name = name
-        self._prefix = f"{wheel.prefix}{JOBS}{digest(name or '')}/"
+        self._folder = f"{JOBS}{digest(name or '')}/"
+
+    @property
+    def endpoint(self) -> str:
+        """As the prefix has it."""
+        return self._batches.endpoint
 
     def stored(self, part: int = 0, parts: int = 1) -> tuple[str, array[int], array[int]]:
         """A digest of the batches that count, and of their messages the ids and the contents, as marks.
@@ -142,7 +125,8 @@ class Job:
             part: the task that asks: marks are read of messages that may be its own.
             parts: among how many tasks the rows are shared out by their ids; of 1 all marks are read.
         """
-        runs, _ = self._counting()
+        runs, _ = self._record(self.endpoint)
+        runs = [run for run in runs if self._counts(run)]
         ids, contents = array("q"), array("q")
         keys = [
             self._marks(run.batch, attempt)
@@ -165,58 +149,26 @@ class Job:
         if self._name is not None and ids:
             self._bucket.put(self._marks(batch, attempt), ids.tobytes() + contents.tobytes())
 
-    def commit(self, batch: str, staged: Sequence[Staged], *, parts: int = 1) -> bool:
-        """Publish what these attempts have staged.
+    def note(self, staged: Sequence[Staged], *, parts: int, endpoints: list[str]) -> bool:
+        """Put a run into the record, before it is decided.
 
         Args:
-            parts: among how many tasks their rows were shared out by their ids.
+            staged: what Spark has committed.
+            parts: among how many tasks the rows were shared out by their ids.
+            endpoints: all that it has staged for, where these are several.
 
         Returns:
             False where another run has stored the very same messages meanwhile: these are given up.
 
         Raises:
-            StoreUnavailable: another run has stored others, or it took longer than `JOB_SECONDS`. Nothing
-                is stored.
+            StoreUnavailable: another run has stored others. Nothing is stored.
         """
-        run = _run(batch, staged, parts)
-        if not self._note(run, staged):
-            return False
-        if not self._batches.commits(batch, run.attempts):
-            raise _given_up()
-        return True
-
-    @property
-    def endpoint(self) -> str:
-        """As the prefix has it."""
-        return self._wheel_prefix.removeprefix(self._batches.root).rstrip("/")
-
-    def noted(
-        self, batch: str, staged: Sequence[Staged], endpoints: Sequence[str], *, parts: int
-    ) -> bool:
-        """Put a run over several endpoints into this one's record; the rest as `commit`, which decides."""
-        run = replace(_run(batch, staged, parts), endpoints=list(endpoints))
-        return self._note(run, staged)
-
-    def decide_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> None:
-        """Publish what the attempts of all these endpoints have staged.
-
-        Raises:
-            StoreUnavailable: it was given up, and nothing is stored.
-        """
-        if not self._batches.decide_for_all(batch, attempts):
-            raise _given_up()
-
-    def is_given_up(self, batch: str) -> bool:
-        """Give a run over several endpoints up in all of them; False where it is published."""
-        return self._batches.decide_for_all(batch, {})
-
-    def _note(self, run: _Run, staged: Sequence[Staged]) -> bool:
-        """Put a run into the record; False where another has stored the same."""
         if self._name is None:
             return True
+        run = _Recorded.of(staged, parts, endpoints)
         first, *more = {each.known for each in staged}
         while True:
-            runs, etag = _record(self._bucket, self._prefix + RECORD)
+            runs, etag = self._record(self.endpoint)
             if run in runs:
                 return True
             counting = [each for each in runs if self._counts(each)]
@@ -235,22 +187,39 @@ class Job:
                 )
             fields = {"job": self._name, "runs": [asdict(each) for each in (*counting, run)]}
             with suppress(Changed):
-                self._bucket.put_json(self._prefix + RECORD, fields, over=etag)
+                self._bucket.put_json(self._record_key(self.endpoint), fields, over=etag)
                 return True
 
-    def abort(self, batch: str) -> None:
-        """Give a run up, and delete what any of its attempts has written."""
-        if not self._batches.abort(batch):
-            return
-        bucket, slots = self._bucket, self._slots_prefix
+    def decide(self, batch: str, attempts: Mapping[str, Collection[str]], *, for_all: bool) -> None:
+        """Publish what these attempts have staged, ``for_all`` endpoints or for this one.
+
+        Raises:
+            StoreUnavailable: it was given up, and nothing is stored.
+        """
+        if not (
+            self._batches.commits_for_all(batch, attempts)
+            if for_all
+            else self._batches.commits(batch, attempts[self.endpoint])
+        ):
+            raise StoreUnavailable(
+                f"the job took longer than {JOB_SECONDS} s, or another run of it began meanwhile, and "
+                "was given up; none of its messages is in the store: run it again"
+            )
+
+    def abort(self, batch: str, *, for_all: bool = False) -> bool:
+        """Give a run up, and delete what any of its attempts has written; False where it is published."""
+        if not self._batches.abort(batch, for_all=for_all):
+            return False
+        bucket, slots = self._bucket, self.wheel.slots_prefix
         keys = [key for key, _ in bucket.listed(self._marks(batch, "").removesuffix(".marks"))]
         for key, _ in bucket.listed(slots):
             parsed = parse(key.removeprefix(slots))
             if parsed is not None and parsed[0].batch == batch:
                 keys.append(key)
         bucket.each(bucket.delete, keys)
+        return True
 
-    def _counts(self, run: _Run) -> bool:
+    def _counts(self, run: _Recorded) -> bool:
         """Whether a run in the record is published; it is now, if its driver did not come to that."""
         batches = self._batches
         committed = batches.committed(run.batch)
@@ -258,53 +227,102 @@ class Job:
             return committed
         if not run.endpoints:
             return batches.commits(run.batch, run.attempts)
-        attempts = {name: self._attempts(name, run.batch) for name in run.endpoints}
-        batches.decide_for_all(run.batch, attempts if all(attempts.values()) else {})
+        attempts = {
+            name: [
+                a
+                for each in self._record(name)[0]
+                if each.batch == run.batch
+                for a in each.attempts
+            ]
+            for name in run.endpoints
+        }
+        if all(attempts.values()):
+            batches.commits_for_all(run.batch, attempts)
+        else:
+            batches.abort(run.batch, for_all=True)
         return bool(batches.committed(run.batch))
 
-    def _attempts(self, endpoint: str, batch: str) -> list[str]:
-        """Those of a run that another endpoint's record has; none where it has not come to that."""
-        inside = self._prefix.removeprefix(self._wheel_prefix)
-        key = f"{self._batches.root}{endpoint}/{inside}{RECORD}"
-        return next((r.attempts for r in _record(self._bucket, key)[0] if r.batch == batch), [])
-
     def _marks(self, batch: str, attempt: str) -> str:
-        return f"{self._prefix}{batch}~{attempt}.marks"
+        return f"{self.wheel.prefix}{self._folder}{batch}~{attempt}.marks"
 
-    def _counting(self) -> tuple[list[_Run], str | None]:
-        """The runs that are published, and the ETag of the record.
+    def _record_key(self, endpoint: str) -> str:
+        return f"{self._batches.root}{endpoint}/{self._folder}{RECORD}"
 
-        One in the record is published here, if its driver did not come to that.
-        """
+    def _record(self, endpoint: str) -> tuple[list[_Recorded], str | None]:
+        """The job's runs over an endpoint of the store, and the ETag of their record."""
         if self._name is None:
             return [], None
-        runs, etag = _record(self._bucket, self._prefix + RECORD)
-        return [run for run in runs if self._counts(run)], etag
+        fields, etag = self._bucket.get_json(self._record_key(endpoint))
+        return [_Recorded(**run) for run in fields.get("runs", ())], etag
 
 
-def _given_up() -> StoreUnavailable:
-    """What a run is told that others have given up."""
-    return StoreUnavailable(
-        f"the job took longer than {JOB_SECONDS} s, or another run of it began meanwhile, and was given "
-        "up; none of its messages is in the store: run it again"
-    )
-
-
-def _run(batch: str, staged: Sequence[Staged], parts: int) -> _Run:
-    return _Run(
-        batch,
-        [each.attempt for each in staged],
-        sum(each.messages for each in staged),
-        sum(each.total for each in staged) % _FULL,
-        max(each.last_ms for each in staged),
-        parts,
-    )
-
-
-def _known(runs: Sequence[_Run]) -> str:
+def _known(runs: Sequence[_Recorded]) -> str:
     return digest("\n".join(run.batch for run in runs))[:16]
 
 
-def _record(bucket: ObjectBucket, key: str) -> tuple[list[_Run], str | None]:
-    fields, etag = bucket.get_json(key)
-    return [_Run(**run) for run in fields.get("runs", ())], etag
+def published(
+    staged: Sequence[Staged],
+    options: Options,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Publish what committed attempts have staged: in all endpoints, or in none.
+
+    Each step is tried again for the option ``retry_seconds``.
+
+    Returns:
+        How many messages another run of the same job had stored meanwhile, and this one then did not.
+
+    Raises:
+        StoreUnavailable: nothing is published; the job can be run again, with a name or without.
+    """
+
+    def insisted(call: Callable[[], _Answer]) -> _Answer:
+        return insist(call, options.retry_seconds, sleep=sleep)
+
+    by_endpoint = _by_endpoint(staged)
+    jobs = {insisted(partial(_job, each[0], options)): each for each in by_endpoint}
+    names = [job.endpoint for job in jobs] if len(jobs) > 1 else []
+    try:
+        new = [
+            job
+            for job, each in jobs.items()
+            if insisted(partial(job.note, each, parts=options.parts, endpoints=names))
+        ]
+        attempts = {job.endpoint: [each.attempt for each in jobs[job]] for job in new}
+        for job in new[:1]:
+            batch = jobs[job][0].run.batch
+            insisted(partial(job.decide, batch, attempts, for_all=bool(names)))
+    except StoreUnavailable:
+        if len(jobs) == 1 or given_up(staged, options):
+            raise
+        new = list(jobs)  # An answer was lost: it was decided.
+    return sum(each.messages for job in jobs if job not in new for each in jobs[job])
+
+
+def given_up(staged: Sequence[Staged], options: Options) -> bool:
+    """Give up what a job that failed has staged; what cannot be now is, when its slot comes near.
+
+    Returns:
+        False where it is published.
+    """
+    by_endpoint = _by_endpoint(staged)
+    for first, *_ in by_endpoint:
+        try:
+            job = _job(first, options)
+            if not job.abort(first.run.batch, for_all=len(by_endpoint) > 1):
+                return False
+        except StoreError as error:
+            logger.warning("what was staged for %s is left: %s", first.endpoint, one_line(error))
+    return True
+
+
+def _by_endpoint(staged: Sequence[Staged]) -> list[list[Staged]]:
+    found: dict[str, list[Staged]] = {}
+    for each in staged:
+        found.setdefault(each.endpoint, []).append(each)
+    return [found[endpoint] for endpoint in sorted(found)]
+
+
+def _job(staged: Staged, options: Options) -> Job:
+    return Job(wheel_of(str(options.store), staged.endpoint), staged.run.job)

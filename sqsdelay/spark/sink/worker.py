@@ -29,7 +29,6 @@ from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_store
-from sqsdelay.stores.s3.wheel import Wheel
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -183,9 +182,7 @@ def _bulk(
     )
 
 
-@lru_cache(maxsize=64)
-def _wheel(url: str, endpoint: str) -> Wheel | None:
-    return wheel_of(url, endpoint)
+_wheel = lru_cache(maxsize=64)(wheel_of)
 
 
 @lru_cache(maxsize=1)

@@ -132,11 +132,15 @@ class ObjectBucket(Calls):
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """An object's bytes and ETag; None where there is none."""
-        try:
-            answer = self._call(self.client.get_object, Key=key)
-        except Gone:
-            return None
-        return answer["Body"], answer["ETag"]
+
+        def read(**given: Any) -> tuple[bytes, str]:
+            answer = self.client.get_object(**given)
+            self.clock.read(answer)  # The answer is dated, and its body takes its time.
+            return answer["Body"].read(), answer["ETag"]
+
+        with suppress(Gone):
+            return self.answered(read, Bucket=self.name, Key=key)
+        return None
 
     def exists(self, key: str) -> bool:
         try:
@@ -194,16 +198,13 @@ BATCH_SECONDS: Final = 900
 """How long a batch may be written to before anyone may give it up: longer than any call, and the time
 limit of a function."""
 
-COMMITTED: Final = "committed"
-ABORTED: Final = "aborted"
+COMMITTED: Final = {"decision": "committed"}
+ABORTED: Final = {"decision": "aborted"}
 
 LATEST_MS: Final = 10**15 - 1
 """What a job's batch tells for its latest due time, which is known only at the end."""
 
 _REMEMBERED: Final = 10_000
-
-Counting = frozenset[str] | bool
-"""Whose objects of a decided batch count: those of these attempts, all, or none."""
 
 
 class Batches:
@@ -222,59 +223,48 @@ class Batches:
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
         self.prefix = f"{prefix}decided/"
-        root, _, self._endpoint = prefix.rstrip("/").rpartition("/")
+        root, _, self.endpoint = prefix.rstrip("/").rpartition("/")
         self.root = f"{root}/" if root else ""
         """What the prefixes of all endpoints of the store have in common."""
-        self._known: dict[str, Counting] = {}
+        self._known: dict[str, frozenset[str] | bool] = {}
 
     def key(self, batch: str) -> str:
         """Of its decision."""
         return f"{self.prefix}{batch}"
 
-    def _counting(self, batch: str) -> Counting | None:
-        """What was decided; None while nothing is."""
+    def _counting(self, batch: str) -> frozenset[str] | bool | None:
+        """Whose objects count: those of these attempts, all, or none; None while nothing is decided."""
         if batch not in self._known:
-            fields, etag = self._bucket.get_json(self.key(batch))
+            decided, etag = self._bucket.get_json(self.key(batch))
+            if etag is None and times_of(batch)[0] == LATEST_MS:
+                of_all, etag = self._bucket.get_json(self._key_of_all(batch))
+                attempts = of_all.get("attempts", {}).get(self.endpoint)
+                decided = ABORTED if attempts is None else {**COMMITTED, "attempts": attempts}
+                if etag is not None:
+                    with suppress(StoreUnavailable):  # It counts all the same.
+                        decided = self._decided(self.key(batch), decided)
             if etag is None:
-                fields = self._of_all(batch)
-            if fields:
-                self._remember(batch, fields)
-        return self._known.get(batch)
+                return None
+            self._remember(batch, decided)
+        return self._known[batch]
 
-    def _of_all(self, batch: str) -> dict[str, Any]:
-        """This endpoint's part of what was decided for several, kept with its own decisions from now on."""
-        if times_of(batch)[0] != LATEST_MS:
-            return {}
-        fields, etag = self._bucket.get_json(f"{self.root}.decided/{batch}")
-        if etag is None:
-            return {}
-        attempts = fields["attempts"].get(self._endpoint)
-        mine = {"decision": ABORTED if attempts is None else COMMITTED, "attempts": attempts or []}
-        with suppress(StoreUnavailable):  # It counts all the same.
-            self._decide(batch, mine)
-        return mine
+    def _key_of_all(self, batch: str) -> str:
+        return f"{self.root}.decided/{batch}"
 
-    def decide_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> bool:
-        """Commit a job's batch in all its endpoints at once; False where the opposite was decided before.
-
-        Args:
-            attempts: by endpoint, as its prefix has it, whose objects count. None at all gives the batch up.
-        """
-        decision = COMMITTED if attempts else ABORTED
-        named = {endpoint: sorted(each) for endpoint, each in attempts.items()}
-        key = f"{self.root}.decided/{batch}"
+    def _decided(self, key: str, decision: dict[str, Any]) -> dict[str, Any]:
+        """What is decided: this, unless something was before."""
         try:
-            self._bucket.put_json(key, {"decision": decision, "attempts": named})
+            self._bucket.put_json(key, decision)
         except Changed:
-            return bool(self._bucket.get_json(key)[0]["decision"] == decision)
-        return True
+            return self._bucket.get_json(key)[0]
+        return decision
 
     def _remember(self, batch: str, decided: dict[str, Any]) -> None:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         attempts = decided.get("attempts")
         counting = True if attempts is None else frozenset(attempts)
-        self._known[batch] = decided["decision"] == COMMITTED and counting
+        self._known[batch] = _is_commit(decided) and counting
 
     def committed(self, batch: str) -> bool | None:
         """True, False where it was given up, None while nothing is decided."""
@@ -300,20 +290,28 @@ class Batches:
             attempts: whose objects count; None for all of the batch.
         """
         named = {} if attempts is None else {"attempts": sorted(attempts)}
-        return self._decide(batch, {"decision": COMMITTED, **named})
+        return self._comes_to(batch, {**COMMITTED, **named})
 
-    def abort(self, batch: str) -> bool:
-        """Give it up; False where it is committed."""
-        return self._decide(batch, {"decision": ABORTED})
+    def commits_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> bool:
+        """As `commits`, of a job's batch in all its endpoints at once: by their `endpoint`, whose objects
+        count."""
+        named = {endpoint: sorted(each) for endpoint, each in attempts.items()}
+        decision = {**COMMITTED, "attempts": named}
+        return _is_commit(self._decided(self._key_of_all(batch), decision))
 
-    def _decide(self, batch: str, decision: dict[str, Any]) -> bool:
-        """Whether this is what it comes to."""
-        try:
-            self._bucket.put_json(self.key(batch), decision)
-        except Changed:
-            return self.committed(batch) is (decision["decision"] == COMMITTED)
-        self._remember(batch, decision)
-        return True
+    def abort(self, batch: str, *, for_all: bool = False) -> bool:
+        """Give it up, a job's batch ``for_all`` of its endpoints; False where it is committed."""
+        if for_all:
+            decision = {**ABORTED, "attempts": {}}
+            if _is_commit(self._decided(self._key_of_all(batch), decision)):
+                return False
+        return self._comes_to(batch, ABORTED)
+
+    def _comes_to(self, batch: str, decision: dict[str, Any]) -> bool:
+        """Decide; False where the opposite was decided before."""
+        decided = self._decided(self.key(batch), decision)
+        self._remember(batch, decided)
+        return _is_commit(decided) is _is_commit(decision)
 
     def visible(self, name: ObjectName) -> bool | None:
         """Whether an object counts; False where it never will, None while that is not decided."""
@@ -321,13 +319,14 @@ class Batches:
             return True
         counting = self._counting(name.batch)
         if counting is None:
-            begun_ms = times_of(name.batch)[1]
+            last_ms, begun_ms = times_of(name.batch)
             if self._bucket.clock.now_ms() - begun_ms < BATCH_SECONDS * 1000:
                 return None
             # Its writer is dead, or will find that it was given up.
-            if times_of(name.batch)[0] == LATEST_MS:
-                self.decide_for_all(name.batch, {})
-            else:
-                self.abort(name.batch)
+            self.abort(name.batch, for_all=last_ms == LATEST_MS)
             counting = self._counting(name.batch)
         return name.attempt in counting if isinstance(counting, frozenset) else bool(counting)
+
+
+def _is_commit(decided: dict[str, Any]) -> bool:
+    return decided.get("decision") == COMMITTED["decision"]

@@ -43,6 +43,9 @@ JOBS: Final = "jobs/"
 RECORD: Final = "record.json"
 """What a job of Spark's has stored, below the endpoint's prefix."""
 
+_LINE_BYTES: Final = 300
+"""What a line takes in memory besides its text."""
+
 _LEVEL: Final = 6
 _GZIP: Final = 31
 """For zlib: with gzip's header."""
@@ -87,6 +90,11 @@ class ObjectName:
     def attempt(self) -> str:
         """Who of a batch's writers wrote it."""
         return self.part.partition(".")[0]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that its lines take in memory."""
+        return self.size + self.count * _LINE_BYTES
 
     def path(self, *, state: bool = False) -> str:
         """Below the endpoint's own prefix; or that of the state that is kept beside it."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from sqsdelay.core.stored_message import StoredMessage
@@ -31,7 +32,6 @@ from sqsdelay.stores.s3.layout import (
     new_part,
 )
 from sqsdelay.stores.s3.wheel import (
-    LINE_BYTES,
     MAX_OBJECT_BYTES,
     MAX_OBJECT_MESSAGES,
     Held,
@@ -121,7 +121,7 @@ class S3Claim:
         held = wheel.held(waiting)
         if held.state.leased(now_ms):
             return
-        settled = self._given_up(held.state.freed())
+        settled = wheel.given_up(held.state.freed())
         if settled is not None:
             held.state, held.lines = settled, wheel.lines(held.name) or ()
         if settled is None or held.empty:
@@ -156,15 +156,6 @@ class S3Claim:
                 chosen[position] = message
         return chosen
 
-    def _given_up(self, state: State) -> State | None:
-        """The state once batches of those who no longer lease it are given up; None if one took all."""
-        batches = self._wheel.batches
-        if state.moving and not batches.abort(state.moving):
-            return None
-        state = self._wheel.settled(replace(state, moving=""))
-        went = [n for n, batch in state.moved.items() if not batches.abort(batch)]
-        return replace(state.without(went), moved={})
-
     def attempt(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -196,19 +187,18 @@ class S3Claim:
     ) -> list[bool]:
         """Change the states of what is in hand of these, an object at a time."""
         with self._lock:
-            here: dict[int, dict[str, int]] = {}
+            here: dict[Held, dict[str, int]] = {}
             for message_id in message_ids:
                 if self._is_in_hand(message_id):
                     held, position = self._places[message_id]
-                    here.setdefault(id(held), {})[message_id] = position
+                    here.setdefault(held, {})[message_id] = position
 
             def settle(held: Held) -> Iterable[str]:
-                places = here[id(held)]
+                places = here[held]
                 written = self._write(held, lambda state: change(state, places.values()))
                 return places if written else ()
 
-            those = [held for held in self._leased if id(held) in here]
-            done = {m for ids in self._wheel.bucket.each(settle, those) for m in ids}
+            done = {m for ids in self._wheel.bucket.each(settle, here) for m in ids}
             return [message_id in done for message_id in message_ids]
 
     def _write(self, held: Held, change: Callable[[State], State]) -> bool:
@@ -267,7 +257,8 @@ class Turner:
             How many objects were written anew: then what was listed has changed, and there may be more.
         """
         written, wheel = 0, self._wheel
-        for slot, found in groupby(objects, key=lambda each: each.name.slot):
+        slot_of = attrgetter("name.slot")
+        for slot, found in groupby(sorted(objects, key=slot_of), key=slot_of):
             if not wheel.hierarchy.is_near(slot, wheel.now_ms()):
                 continue
             seconds, chunks = self._chunks(slot, list(found))
@@ -283,10 +274,11 @@ class Turner:
         messages = sum(each.name.count for each in objects)
         large = messages >= self.split_messages or sum(e.name.size for e in objects) >= SPLIT_BYTES
         small = [e for e in objects if e.name.count < SMALL and e.name.size < SMALL_BYTES]
+        memory = attrgetter("name.memory")
         # So many small ones are merged first: each chunk that is split writes to all finer slots.
         if finer is not None and large and len(small) <= CHUNK_OBJECTS:
-            return finer, portions(objects, _memory, CHUNK_BYTES, CHUNK_OBJECTS)
-        chunks = portions(small, _memory, CHUNK_BYTES, CHUNK_OBJECTS)
+            return finer, portions(objects, memory, CHUNK_BYTES, CHUNK_OBJECTS)
+        chunks = portions(small, memory, CHUNK_BYTES, CHUNK_OBJECTS)
         return slot.seconds, (chunk for chunk in chunks if len(chunk) >= MERGE_OBJECTS)
 
     def _write_anew(self, objects: list[Waiting], slot: Slot, seconds: int) -> int:
@@ -339,7 +331,3 @@ class Turner:
 
     def _free(self, each: Held) -> None:
         self._wheel.write_state(each, replace(each.state.freed(), moving=""))
-
-
-def _memory(waiting: Waiting) -> int:
-    return waiting.name.size + waiting.name.count * LINE_BYTES

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress, groupby, islice
 from math import inf
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.clock import Clock
@@ -57,9 +56,6 @@ _SWEPT: Final = 1_000
 
 _FRESH_MS: Final = 5_000
 """How old a listing may be for those who ask again at once."""
-
-
-_first = attrgetter("name.first_ms")
 
 
 class S3Store(Wakes):
@@ -191,7 +187,7 @@ class S3Store(Wakes):
         objects = self._look(until_ms)
         due = [each for each in objects if each.name.first_ms <= claim.due_by_ms]
         if due and self._worth_it(claim, objects):
-            claim.take(sorted(due, key=_first))
+            claim.take(due)
         return objects
 
     def _near_ms(self) -> int:
@@ -287,7 +283,7 @@ class S3Store(Wakes):
         """When the earliest message is due that nobody holds, among these objects."""
         earliest: int | None = None
         now_ms = self._wheel.now_ms()
-        for waiting in sorted(objects, key=_first):
+        for waiting in objects:
             if earliest is not None and waiting.name.first_ms >= earliest:
                 break
             due_ms = self._first_due_ms(waiting, now_ms, closed)
@@ -328,7 +324,7 @@ class S3Store(Wakes):
         listed = self._known(before_ms) if before_ms <= self._wheel.now_ms() else None
         listed = self._wheel.listed(until_ms=before_ms) if listed is None else listed
         found: dict[Line, Present] = {}
-        for waiting in sorted(listed, key=_first):
+        for waiting in listed:
             if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
                 continue
             if len(found) >= limit and waiting.name.first_ms > next(reversed(found)).due_ms:

@@ -11,7 +11,7 @@ import logging
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -51,9 +51,6 @@ _WRITTEN_BYTES: Final = 2 * MAX_OBJECT_BYTES
 _FIRST_OBJECTS: Final = 100
 """Of a slot that is far away: enough to know the earliest, however many there are."""
 
-LINE_BYTES: Final = 300
-"""What a line takes in memory besides its text."""
-
 _KEPT_BYTES: Final = 32 * 2**20
 """Of lines read, kept in memory."""
 
@@ -84,7 +81,7 @@ class Present(NamedTuple):
         return message_of(self.line, self.state.failures.get(self.position, 0))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held:
     """An object with the state beside it, as it was read or written last. A state is written only over the
     one with this ETag: so of all who change messages of the object one is first, and the others see it."""
@@ -138,7 +135,7 @@ class Wheel:
         return self.slots_prefix + name.path(state=state)
 
     def listed(self, *, until_ms: int | None = None, or_first: bool = False) -> list[Waiting]:
-        """Objects whose slot starts by then, by slot and first due time; those that count.
+        """Objects whose slot starts by then, by first due time; those that count.
 
         Args:
             until_ms: None for all.
@@ -173,7 +170,7 @@ class Wheel:
         undecided: set[str] = set()
         return [
             Waiting(name, states.get(name))
-            for name in names
+            for name in sorted(names, key=lambda name: name.first_ms)
             if name not in self._unreadable and self._counts(name, undecided)
         ]
 
@@ -203,10 +200,10 @@ class Wheel:
         except (OSError, EOFError, zlib.error) as error:
             raise self._put_aside(name, error) from error
         with self._lock:
+            self._kept_bytes += 0 if name in self._lines else name.memory
             self._lines[name] = lines
-            self._kept_bytes += _size(lines)
             while self._kept_bytes > _KEPT_BYTES and len(self._lines) > 1:
-                self._kept_bytes -= _size(self._lines.popitem(last=False)[1])
+                self._kept_bytes -= self._lines.popitem(last=False)[0].memory
         return lines
 
     def _put_aside(self, name: ObjectName, error: Exception) -> StoreUnavailable:
@@ -222,7 +219,7 @@ class Wheel:
     def forget(self, name: ObjectName) -> None:
         """An object is gone: keep nothing of it in memory."""
         with self._lock:
-            self._kept_bytes -= _size(self._lines.pop(name, []))
+            self._kept_bytes -= 0 if self._lines.pop(name, None) is None else name.memory
         self._states.pop(name, None)
 
     def held(self, waiting: Waiting) -> Held:
@@ -284,6 +281,17 @@ class Wheel:
         decided = {n: self.batches.committed(batch) for n, batch in state.moved.items()}
         left = {n: batch for n, batch in state.moved.items() if decided[n] is None}
         return replace(state, moved=left).without(n for n in decided if decided[n])
+
+    def given_up(self, state: State, positions: Collection[int] | None = None) -> State | None:
+        """A state once batches of those who no longer lease it are given up: that which moves all, and those
+        that move messages at these positions, or any; None where all went elsewhere."""
+        if state.moving and not self.batches.abort(state.moving):
+            return None
+        state = self.settled(replace(state, moving=""))
+        mine = {n: b for n, b in state.moved.items() if positions is None or n in positions}
+        left = {n: batch for n, batch in state.moved.items() if n not in mine}
+        went = [n for n, batch in mine.items() if not self.batches.abort(batch)]
+        return replace(state.without(went), moved=left)
 
     def _rest(self, waiting: Waiting) -> State | None:
         """What has left an object; None where all of it was moved."""
@@ -362,7 +370,3 @@ def portions(
         total += size(item)
     if few:
         yield few
-
-
-def _size(lines: Sequence[Line]) -> int:
-    return size_of(lines) + len(lines) * LINE_BYTES
