@@ -33,7 +33,7 @@ from benchmarks.support.dynalite import (
     running_dynalite,
 )
 from sqsdelay.core.message import size_of
-from sqsdelay.cost import Bill, Prices, Workload, bills, shipped_prices
+from sqsdelay.cost import Bill, Prices, Workload, bill, bills, shipped_prices
 from sqsdelay.cost.strategies import IDLE_READ_UNITS, STORAGE_OVERHEAD_BYTES, item_bytes
 
 HOUR = 3600
@@ -64,8 +64,7 @@ class Measured:
     remark: str = ""
 
     def bill(self, prices: Prices) -> Bill:
-        (bill,) = [b for b in bills(self.work, prices) if b.strategy == self.strategy]
-        return bill
+        return bill(self.strategy, self.work, prices)
 
 
 def agrees(counted: Counted, bill: Bill) -> bool:
@@ -160,7 +159,7 @@ def main() -> int:
         f"{'way':24}{'FIFO':>12}{'standard':>12}{'write units':>12}{'read units':>12}{'million':>12}"
     )
     kept = s3_store.year(arguments.s3_messages)
-    problems = s3_store.dearer_than_told(kept)
+    problems = s3_store.dearer_than_told(kept, arguments.s3_messages * DAY // 100_000)
     with running_dynalite() as url:
         for name, delay_seconds in DELAYS.items():
             print(f"-- {name}")

@@ -16,7 +16,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.support.blocks import rewritten
-from sqsdelay.cost import Prices, Workload, bills, shipped_prices
+from sqsdelay.cost import Prices, Workload, bill, shipped_prices
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 DOCUMENT: Final = DOCS / "cost.md"
@@ -77,8 +77,8 @@ def paid(
         batch=batch,
         infrequent_access=infrequent_access,
     )
-    (bill,) = [bill for bill in bills(load, prices) if bill.strategy == strategy]
-    return bill.for_messages, bill.fixed
+    found = bill(strategy, load, prices)
+    return found.for_messages, found.fixed
 
 
 def tables(prices: Prices) -> dict[str, str]:

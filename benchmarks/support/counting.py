@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cache
@@ -18,25 +19,47 @@ import time_machine
 from moto import mock_aws
 
 from benchmarks.support.body import BODY
-from benchmarks.support.dynalite import AMENDMENTS, READS, TABLE, Meter, create_table
+from benchmarks.support.dynalite import (
+    AMENDMENTS,
+    MESSAGE_WRITES,
+    OTHER_WRITES,
+    READS,
+    TABLE,
+    Meter,
+    create_table,
+)
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, size_of
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.cost import Workload
+from sqsdelay.cost.workload import CHUNK_BYTES
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.relaying.mover import Status
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.parker import Parker
+from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 from sqsdelay.stores.dynamodb.layout import position
+from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
+from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
+from tests.services.in_memory_s3 import InMemoryS3
 
 STORED = 200
 SHARDS = 2
-"""Batches of a hundred messages of a shard, as the cost command assumes them."""
+"""Batches of a hundred messages of a shard."""
 
 DAY = 24 * 3600
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -232,3 +255,240 @@ def extrapolated(counted: Counted, delay_seconds: int) -> Counted:
     counts = Counter(counted.counts)
     counts["sqs fifo"] = a_hop.numerator * hops
     return Counted(messages=counted.messages, counts=counts, invocations=hops, hops=hops)
+
+
+class CountedQueues(InMemoryQueues):
+    """Queues in memory that count requests as SQS bills them; a receive that finds nothing is a poll's."""
+
+    def __init__(self, clock: ManualClock, counts: Counter[str]) -> None:
+        super().__init__(clock)
+        self._counts = counts
+
+    def _count(self, queue_url: str, size: int) -> None:
+        kind = "sqs fifo" if queue_url.endswith(".fifo") else "sqs standard"
+        self._counts[kind] += max(1, -(-size // CHUNK_BYTES))
+
+    def send_batch(
+        self, queue_url: str, entries: Sequence[OutgoingMessage]
+    ) -> list[SendReceipt | Failure]:
+        self._count(queue_url, sum(entry.size for entry in entries))
+        return super().send_batch(queue_url, entries)
+
+    def receive_batch(
+        self,
+        queue_url: str,
+        *,
+        wait_seconds: int,
+        limit: int = MAX_BATCH_ENTRIES,
+        visibility_seconds: int | None = None,
+    ) -> list[ReceivedMessage]:
+        found = super().receive_batch(
+            queue_url,
+            wait_seconds=wait_seconds,
+            limit=limit,
+            visibility_seconds=visibility_seconds,
+        )
+        if found:
+            self._count(queue_url, sum(size_of(each.body, each.attributes) for each in found))
+        return found
+
+    def delete_batch(
+        self, queue_url: str, copies: Sequence[ReceivedMessage]
+    ) -> list[Failure | None]:
+        self._count(queue_url, 0)
+        return super().delete_batch(queue_url, copies)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Messages of a strategy: so many groups, each of messages that are due together."""
+
+    code: str
+    groups: int
+    batch: int
+    due_together: int
+    own_ids: bool
+
+    @property
+    def messages(self) -> int:
+        return self.groups * self.due_together
+
+    @property
+    def by_sender(self) -> bool:
+        return "stored" in self.code or "sender" in self.code
+
+
+class Site:
+    """An endpoint with a store, whose senders, functions or worker and dispatcher run in virtual time.
+
+    Counted is what messages add to a system at rest.
+    """
+
+    def __init__(self, url: str, kind: Kind, delay_seconds: int, body: str) -> None:
+        self.kind = kind
+        self.counts: Counter[str] = Counter()
+        self.clock = ManualClock()
+        self.queues = CountedQueues(self.clock, self.counts)
+        self.endpoint = self.queues.create_endpoint("orders")
+        self.queues.create_queue("orders-parking")
+        # Never due as an hour begins: that cursors move then is no message's cost.
+        self.first_ms = self.clock.now_ms() + (delay_seconds + 600) * 1000
+        # A DynamoDB store releases together what is due within a minute, one in S3 within ten. Schedules
+        # of messages that are due together fire within thirteen.
+        self.apart_ms = 180_000 if kind.code in ("parked", "stored") else 900_000
+        chance = random.Random(repr(kind))
+        self.messages = [
+            Message(
+                body,
+                due_at=utc(self.first_ms + group * self.apart_ms),
+                message_id=f"order-{chance.getrandbits(64)}" if kind.own_ids else None,
+            )
+            for group in range(kind.groups)
+            for _ in range(kind.due_together)
+        ]
+        self.s3 = InMemoryS3()
+        self.scheduler = InMemoryScheduler(self.clock, self.queues)
+        self.meter = Meter(self.counts)
+        self.store = self._store(url)
+
+    def _store(self, url: str) -> Any:
+        if "s3" in self.kind.code:
+            client: Any = self.s3
+            store: Any = S3Store(
+                "parked",
+                endpoint="orders",
+                client=client,
+                clock=self.clock,
+                lookup=self.kind.own_ids,
+            )
+            # Once a day, whatever waits.
+            store._sweep = lambda _: None
+            return store
+        if "scheduled" in self.kind.code:
+            role = "arn:aws:iam::123456789012:role/orders-scheduler"
+            place = SchedulerStore(
+                "orders", role_arn=role, endpoint="orders", client=self.scheduler, clock=self.clock
+            )
+            place.set_up()
+            return place
+        dynamodb: Any = self.meter.client(url)
+        self.meter.tell_messages(dynamodb)
+        create_table(dynamodb)
+        table = DynamoDbStore(TABLE, endpoint="orders", client=dynamodb, clock=self.clock)
+        table._book.register()
+        self.counts.clear()
+        return table
+
+    def send(self) -> None:
+        """In tens, all that arrive together; or one after the other."""
+        at_once = len(self.messages) if self.kind.batch == MAX_BATCH_ENTRIES else 1
+        settings = SenderSettings(
+            parking=ParkingSettings(self.store) if self.kind.by_sender else None
+        )
+        sender = QueueSender(self.queues, settings)
+        for start in range(0, len(self.messages), at_once):
+            results = sender.send_many("orders", self.messages[start : start + at_once])
+            assert all(each.error is None for each in results), [
+                str(e.error) for e in results if e.error
+            ][:1]
+            if not self.kind.by_sender:
+                self.clock.advance(MAX_MESSAGE_TIMER_SECONDS)
+                self._park()
+
+    def _park(self) -> None:
+        by_functions = self.kind.code == "parked-in-s3-by-functions"
+        parking = RelaySettings(parking=ParkingSettings(self.store))
+        settings = replace(parking, through_parking_queue=by_functions)
+        self.relay = Relay(self.queues, self.endpoint, settings)
+        if self.kind.code == "parked-in-s3":
+            gathered: list[ReceivedMessage] = []
+            url = self.queues.url(self.endpoint.delay_queue)
+            while found := self.queues.receive_batch(url, wait_seconds=0):
+                gathered += found
+            self.relay.process(gathered)
+            return
+        self._lambda()
+        if by_functions:
+            Parker(self.queues, self.endpoint, parking).park(more=lambda: True, held=lambda: True)
+
+    def _lambda(self) -> None:
+        """Give the delay consumer what its queue has, ten at a time, and delete it."""
+        url = self.queues.url(self.endpoint.delay_queue)
+        while found := self.queues.receive_batch(url, wait_seconds=0):
+            assert all(each.settled for each in self.relay.process(found, delete=False))
+            self.queues.delete_batch(url, found)
+
+    def release(self) -> None:
+        """Run until all have been sent to the endpoint's queue."""
+        self.counts["s3 puts"] = self.s3.requests["PutObject"]
+        last_ms = self.first_ms + self.kind.groups * self.apart_ms
+        if "scheduled" in self.kind.code:
+            self.relay = Relay(self.queues, self.endpoint, RelaySettings())
+            self.clock.advance((self.first_ms - self.clock.now_ms()) / 1000 - 3_600)
+            while self.clock.now_ms() < last_ms:
+                self.clock.advance(1)
+                self.counts["invocations"] += self.scheduler.fire()
+                self._lambda()
+            return
+        outbox = SqsOutbox(self.queues, self.endpoint)
+        released = DispatchSettings(batch_size=1000 if "s3" not in self.kind.code else 500)
+        self.dispatcher = Dispatcher(self.store, outbox, settings=released, clock=self.clock)
+        self.dispatcher.start()
+        (self._release_from_s3 if "s3" in self.kind.code else self._release_from_dynamodb)(last_ms)
+        outbox.close()
+
+    def _run(self) -> int:
+        """As the dispatcher function does."""
+        released = 0
+        while (done := self.dispatcher.dispatch()).claimed:
+            released += len(done.released)
+        self.store.pending(1, due_before_ms=self.clock.now_ms())
+        return released
+
+    def _release_from_s3(self, last_ms: int) -> None:
+        self.clock.advance((self.first_ms - self.clock.now_ms()) / 1000 - 26 * 3600)
+        released = 0
+        while self.clock.now_ms() < last_ms:
+            near = self.clock.now_ms() > self.first_ms - 3_600_000
+            self.clock.advance(60 if near else 600)
+            released += self._run()
+            # Each run looks once, whether or not anything waits.
+            self.s3.requests["ListObjectsV2"] -= 1
+        assert released == self.kind.messages
+        told = self.s3.requests
+        self.counts["s3 puts"] = told["PutObject"] + told["ListObjectsV2"]
+        self.counts["s3 gets"] = told["GetObject"] + told["HeadObject"]
+
+    def _release_from_dynamodb(self, _: int) -> None:
+        # Of each hour in which messages are due there is a note.
+        hours = {each.due_at.replace(minute=0, second=0) for each in self.messages if each.due_at}
+        self.counts[OTHER_WRITES] -= len(hours)
+        for group in range(self.kind.groups):
+            due_ms = self.first_ms + group * self.apart_ms
+            self.clock.advance((due_ms - self.clock.now_ms()) / 1000 - 960)
+            before = Counter(self.counts)
+            for lease in self.store._book.read().shards if group == 0 else ():
+                taken = self.store._book.take(lease, far="", near="")
+                self.store._book.settle(taken, cursor=position(self.clock.now_ms()))
+            # The first may move cursors into another hour.
+            assert not self._run()
+            at_rest = Counter(self.counts)
+            assert not self._run()
+            idle = self.counts[READS] - at_rest[READS]
+            self.counts.clear()
+            self.counts.update(before)
+            self.clock.advance(75)
+            assert self._run() == self.kind.due_together
+            self.counts[READS] -= idle
+        self.store.close()
+        writes = self.counts[MESSAGE_WRITES] + self.counts[OTHER_WRITES]
+        self.counts["dynamodb writes"] = writes
+        self.counts["dynamodb reads"] = self.counts[READS] + self.counts[AMENDMENTS]
+
+
+def counted(url: str, kind: Kind, delay_seconds: int, body: str) -> Counter[str]:
+    """Requests of messages that are sent, parked and released."""
+    site = Site(url, kind, delay_seconds, body)
+    site.send()
+    site.release()
+    return site.counts

@@ -24,8 +24,7 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.strategies import NAMES
-from sqsdelay.cost.workload import DISPATCH_MS, FUNCTION_MS
+from sqsdelay.cost.workload import DISPATCH_MS, FUNCTION_MS, TOGETHER
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 
@@ -49,10 +48,15 @@ def cost(
     messages: Annotated[int, typer.Option(help="Number of messages.")] = 1,
     batch: Annotated[
         int,
-        typer.Option(
-            help=f"Messages per request, 1 to {MAX_BATCH_ENTRIES}: as many as are due together."
-        ),
+        typer.Option(help=f"Messages sent in one request, 1 to {MAX_BATCH_ENTRIES}."),
     ] = 1,
+    due_together: Annotated[
+        int | None,
+        typer.Option(
+            help="Messages that fall due in the same minute; 1 where they are due apart. By default "
+            f"{TOGETHER:,} of those sent in tens, else as many as --batch."
+        ),
+    ] = None,
     size: Annotated[
         str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 1MB.")
     ] = "1KB",
@@ -91,6 +95,7 @@ def cost(
         messages=messages,
         message_bytes=parse_size(size),
         batch=batch,
+        due_together=due_together,
         own_ids=own_ids,
         infrequent_access=infrequent_access,
     )
@@ -126,7 +131,7 @@ def _recommend(load: Workload, advice: Recommendation, plain: Bill) -> None:
     say(f"  besides requests: {apart} (assumed: {assumed})")
     for deploy, bill in advice.others[:2]:
         say(f"Next: {deploy}, {dollars(bill.total)}")
-    say(f"{NAMES[PLAIN]}: {plain.impossible or dollars(plain.total)}")
+    say(f"{plain.name}: {plain.impossible or dollars(plain.total)}")
     running = "on a machine that runs anyway, with consume and dispatch --store s3://…"
     say(f"An S3 store {running}: {dollars(advice.in_s3.total)}")
 
@@ -164,9 +169,9 @@ def _print(load: Workload, found: list[Bill]) -> None:
     for bill in found:
         parts = (bill.for_messages, bill.fixed, bill.total, bill.for_messages / load.messages)
         shown = ["-"] * len(parts) if bill.impossible else [dollars(part) for part in parts]
-        rows.append((NAMES[bill.strategy], *shown))
+        rows.append((bill.name, *shown))
         if bill.impossible:
-            tell(f"{NAMES[bill.strategy]}: {bill.impossible}")
+            tell(f"{bill.name}: {bill.impossible}")
     print_rows(("way", "messages", "fixed", "total", "a message"), rows, box=None)
 
 
@@ -176,6 +181,7 @@ def _as_json(load: Workload, prices: Prices, found: list[Bill]) -> dict[str, Any
         "messages": load.messages,
         "message_bytes": load.message_bytes,
         "batch": load.batch,
+        "due_together": load.together,
         "currency": prices.currency,
         "region": prices.region,
         "prices_read_on": prices.read_on.isoformat(),
@@ -193,14 +199,10 @@ def _advice_as_json(advice: Recommendation) -> dict[str, Any]:
 
 
 def _bill_as_json(bill: Bill) -> dict[str, Any]:
+    named = {"strategy": bill.strategy, "name": bill.name}
     if bill.impossible:
-        return {
-            "strategy": bill.strategy,
-            "name": NAMES[bill.strategy],
-            "impossible": bill.impossible,
-        }
-    return {
-        "strategy": bill.strategy,
+        return named | {"impossible": bill.impossible}
+    return named | {
         "for_messages": _exact(bill.for_messages),
         "fixed": _exact(bill.fixed),
         "total": _exact(bill.total),

@@ -23,7 +23,7 @@ from sqsdelay.core.delay import (
 )
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.core.readable import one_line
-from sqsdelay.cost import Prices, Workload, bills, dollars, recommend, shipped_prices
+from sqsdelay.cost import Prices, Workload, bill, dollars, recommend, shipped_prices
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 
@@ -117,14 +117,14 @@ def preview(source: Source, message: Message) -> Preview:
     strategy, cost_of = _price_of(source, found.route, seconds)
     priced = load if strategy != "direct" else Workload(delay_seconds=0, message_bytes=max(1, size))
     wanted = "relay" if strategy == "direct" else strategy
-    bill = next((each for each in bills(priced, prices()) if each.strategy == wanted), None)
+    paid = bill(wanted, priced, prices())
     return Preview(
         route=found.route,
         way=_WAYS[found.route].format(endpoint=source.name),
         due_ms=due_ms,
         bytes=size,
         hops=load.hops if found.route is Route.DELAY_QUEUE else 0,
-        cost=None if bill is None or bill.impossible else dollars(bill.for_messages),
+        cost=None if paid.impossible else dollars(paid.for_messages),
         cost_of=cost_of,
     )
 

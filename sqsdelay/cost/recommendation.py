@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -10,32 +10,14 @@ from math import lcm
 from typing import Final
 
 from sqsdelay.cost.prices import Prices
-from sqsdelay.cost.strategies import (
-    eventbridge_scheduler,
-    parked,
-    parked_in_s3,
-    parked_in_s3_by_functions,
-    relay,
-    scheduled,
-    stored_by_sender,
-    stored_in_s3,
-    stored_in_s3_by_id,
-)
-from sqsdelay.cost.workload import Bill, Workload
+from sqsdelay.cost.strategies import STRATEGIES, bill
+from sqsdelay.cost.workload import TOGETHER, Bill, Workload
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_BATCH_ENTRIES
 
 _HOP: Final = DEFAULT_HOP_SECONDS
-_FULL_BATCHES: Final = lcm(*range(1, MAX_BATCH_ENTRIES + 1))
+_FULL_BATCHES: Final = lcm(*range(1, MAX_BATCH_ENTRIES + 1), TOGETHER)
 """So many messages fill batches of any size: none is charged for a last batch with room."""
-
-_STRATEGIES: Final = {
-    "relay": relay,
-    "parked": parked,
-    "stored-in-s3": stored_in_s3,
-    "stored-in-s3-by-id": stored_in_s3_by_id,
-    "eventbridge-scheduler": eventbridge_scheduler,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +25,8 @@ class Way:
     """A strategy, and how many messages share a request.
 
     With ``park_after_seconds`` the delay consumer parks, at the first hop, a message that has more
-    than that remaining; others hop on. With ``stored`` the sender puts it into a store at once.
+    than that remaining; others hop on. With ``stored`` the sender puts it into a store at once, with
+    ``own_ids`` one that looks them up.
     """
 
     name: str
@@ -51,6 +34,7 @@ class Way:
     batch: int
     park_after_seconds: int | None = None
     stored: str | None = None
+    own_ids: bool = False
 
     @property
     def parks_above_seconds(self) -> int | None:
@@ -109,13 +93,20 @@ def stored_in_s3_at_once(park_after_seconds: int, *, lookup: bool = False) -> Wa
         strategy="relay",
         batch=MAX_BATCH_ENTRIES,
         park_after_seconds=park_after_seconds,
-        stored="stored-in-s3-by-id" if lookup else "stored-in-s3",
+        stored="stored-in-s3",
+        own_ids=lookup,
     )
 
 
 @lru_cache(maxsize=100_000)
 def rate(
-    strategy: str, message_bytes: int, batch: int, prices: Prices, *, direct: bool
+    strategy: str,
+    message_bytes: int,
+    batch: int,
+    prices: Prices,
+    *,
+    direct: bool,
+    own_ids: bool = False,
 ) -> Rate | None:
     """What a message of this size costs; None if it is too large for the strategy.
 
@@ -134,9 +125,10 @@ def rate(
             message_bytes=message_bytes,
             batch=batch,
             park_after_seconds=0,
+            own_ids=own_ids,
         )
-        bill = _STRATEGIES[strategy](load, prices)
-        return None if bill.impossible else bill.for_messages / messages
+        paid = bill(strategy, load, prices)
+        return None if paid.impossible else paid.for_messages / messages
 
     if direct:
         base = each(_HOP)
@@ -151,7 +143,7 @@ def rate(
 
 
 _SEARCH_HOPS = 10_000
-_MESSAGES = 1_000
+_MESSAGES = TOGETHER
 """Enough that a last batch that is not full makes no difference."""
 
 
@@ -182,24 +174,12 @@ def break_even_seconds(
     )
     for hops in range(1, _SEARCH_HOPS):
         remaining = replace(load, delay_seconds=(hops + 1) * hop_seconds)
-        if _cheaper(stored_by_sender(remaining, prices), relay(remaining, prices)):
+        stored, hopped = (bill(code, remaining, prices) for code in ("stored", "relay"))
+        if stored.impossible is None and stored.for_messages < hopped.for_messages:
             return remaining.delay_seconds
     raise ConfigurationError(
         f"at these prices a store costs more than {_SEARCH_HOPS} hops of {hop_seconds} s; do not park"
     )
-
-
-def _cheaper(store: Bill, hops: Bill) -> bool:
-    return store.impossible is None and store.for_messages < hops.for_messages
-
-
-DEPLOYED: Final[Mapping[str, Callable[[Workload, Prices], Bill]]] = {
-    "no store": relay,
-    "-c store=dynamodb": parked,
-    "-c store=s3": parked_in_s3_by_functions,
-    "-c store=scheduler": scheduled,
-}
-"""What `cdk deploy` is told, and what a message then costs that its sender sends to the delay queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +202,10 @@ class Recommendation:
 
 def recommend(load: Workload, prices: Prices) -> Recommendation:
     """The way with the lowest total; of equal ones that with the least to deploy."""
-    found = [(deploy, way(load, prices)) for deploy, way in DEPLOYED.items()]
-    possible = [(deploy, bill) for deploy, bill in found if bill.impossible is None]
-    (deploy, bill), *others = sorted(possible, key=lambda each: each[1].total)
-    return Recommendation(
-        deploy=deploy, bill=bill, others=tuple(others), in_s3=parked_in_s3(load, prices)
-    )
+    found = [
+        (each.deploy, bill(code, load, prices)) for code, each in STRATEGIES.items() if each.deploy
+    ]
+    possible = [(deploy, paid) for deploy, paid in found if paid.impossible is None]
+    (deploy, best), *others = sorted(possible, key=lambda each: each[1].total)
+    in_s3 = bill("parked-in-s3", load, prices)
+    return Recommendation(deploy=deploy, bill=best, others=tuple(others), in_s3=in_s3)

@@ -6,12 +6,14 @@ all and left out, as are free tiers, volume discounts and data transfer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
+from math import comb, exp
 from typing import Final
 
-from sqsdelay.core.delay import soonest_seconds
+from sqsdelay.core.delay import earliest_lead_seconds, latest_lead_seconds, soonest_seconds
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.workload import (
     CHUNK_BYTES,
@@ -26,6 +28,7 @@ from sqsdelay.cost.workload import (
     last_send,
     schedule_lines,
 )
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import (
     GATHERING_SECONDS,
     MAX_BATCH_ENTRIES,
@@ -35,31 +38,70 @@ from sqsdelay.limits import (
     SCHEDULE_SECONDS,
 )
 
+_GB: Final = 2**30
+_HOUR: Final = 3600
+_DAY: Final = 24 * _HOUR
+MONTH_SECONDS: Final = 365 * _DAY // 12
+
+Lines = tuple[Line, ...]
+
+_EXACT: Final = 200
+_CROWDED: Final = 50
+
+
+@lru_cache(maxsize=1000)
+def _spread(messages: int, cells: int, cost: Callable[[int], Fraction | int]) -> Fraction:
+    """What messages that are spread by chance over some cells cost in all: so much for so many of a cell.
+
+    Up to `_EXACT` messages by the odds of each number, of more by Poisson's. In crowded cells chance
+    evens out.
+    """
+    mean = messages / cells
+    if mean > _CROWDED:
+        return cells * Fraction(cost(-(-messages // cells)))
+    if messages <= _EXACT:
+        odds = [comb(messages, n) * (cells - 1) ** (messages - n) for n in range(messages + 1)]
+        weighed = sum(Fraction(ways) * cost(n) for n, ways in enumerate(odds) if n)
+        return weighed / Fraction(cells) ** (messages - 1)
+    total, chance = 0.0, exp(-mean)
+    for n in range(1, 4 * _CROWDED):
+        chance *= mean / n
+        total += chance * float(cost(n))
+    return cells * Fraction(total).limit_denominator(10**6)
+
+
+SHARDS: Final = 8
+"""Of a DynamoDB store, unless it is told another number. Each has a lease."""
+
 ITEM_BYTES: Final = 60
 """Of an item besides body and attributes: names, keys of an endpoint with a short name, expiry."""
 
 STORAGE_OVERHEAD_BYTES: Final = 100
 """DynamoDB adds this to each item. Source: DynamoDB guide, "Storage" considerations of items."""
 
+LOOKUP_BYTES: Final = 250
+"""A look-up by an id of your own, as stored."""
+
 _WRITE_UNIT_BYTES: Final = 1024
 _READ_UNIT_BYTES: Final = 4096
 
-_READS: Final = Fraction(3, 2)
-"""A released message's bytes are read twice: once to see what is due, eventually consistent, which is
-half the price, and once under the shard's lease."""
+CLAIMED: Final = 700
+"""Messages of a claim of the function. It asks for a thousand, and shards are not equally full."""
 
-LEASED_TOGETHER: Final = 100
-"""A lease is written twice a batch: assumed are batches of 100 messages of a shard where ten share a
-request, and of one where they are due apart."""
+CLAIM_READ_UNITS: Final = 9
+"""What a claim reads that finds nothing more: leases; near and far messages of each shard."""
 
-SCHEDULE_BYTES: Final = 256 * 1024
-"""Input of a schedule at most. Source: EventBridge Scheduler quotas."""
+IDLE_READ_UNITS: Final = 19
+"""What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
+near and far messages of each, twice; the hours. ``benchmarks/cost.py`` meters it."""
 
-SCHEDULE_OVERHEAD_BYTES: Final = 500
-"""What sqsdelay's input holds besides body and attributes, as JSON."""
+HOURLY_WRITES: Final = 2 * SHARDS + 1
+"""Each hour the cursors of all shards move on, and one hour more is noted in which messages are due."""
 
-_GB: Final = 2**30
-MONTH_SECONDS: Final = 365 * 24 * 3600 // 12
+AMENDMENT_READS: Final = 2
+"""The delay consumer asks before it decides, and again once it has parked, whether there are amendments:
+for a batch of copies, one read each time, where none was left in the last two weeks. Where some were, it
+reads each message's."""
 
 
 def item_bytes(load: Workload) -> int:
@@ -72,65 +114,91 @@ def write_units(load: Workload) -> int:
     return -(-item_bytes(load) // _WRITE_UNIT_BYTES)
 
 
-def store_lines(load: Workload, prices: Prices) -> tuple[Line, ...]:
-    """Writes, reads and storage of all messages."""
-    stored = item_bytes(load) + STORAGE_OVERHEAD_BYTES
+def _read_units(size: int) -> Callable[[int], Fraction]:
+    """What a shard's due messages are read with: all under its lease, and before that, eventually
+    consistent, which is half the price, to see what is due."""
+
+    def units(messages: int) -> Fraction:
+        pages = -(-messages * size // _READ_UNIT_BYTES)
+        return Fraction(3 * pages - 1, 2)
+
+    return units
+
+
+def _in_dynamodb(load: Workload, prices: Prices, hops: int) -> Lines | str:
+    if item_bytes(load) > MAX_DYNAMODB_ITEM_BYTES:
+        return (
+            f"a DynamoDB item holds {MAX_DYNAMODB_ITEM_BYTES} bytes, this one has "
+            f"{item_bytes(load)}; such messages would hop: use an S3 or a PostgreSQL store"
+        )
+    write, read, month = _dynamodb_prices(load, prices)
+    together, claims = load.together, -(-load.together // CLAIMED)
+    in_a_claim = -(-together // claims)
+    leases = load.releases * claims * 2 * _spread(in_a_claim, SHARDS, _once)
+    units = claims * (CLAIM_READ_UNITS + _spread_reads(in_a_claim, item_bytes(load)))
+    lookup = LOOKUP_BYTES if load.own_ids else 0
+    stored = item_bytes(load) + STORAGE_OVERHEAD_BYTES + lookup
     # What is released stays until it expires.
     months = Fraction(load.delay_seconds + MAX_RETENTION_SECONDS, MONTH_SECONDS)
-    rare = load.infrequent_access
-    write = prices.dynamodb_ia_write_unit if rare else prices.dynamodb_write_unit
-    read = prices.dynamodb_ia_read_unit if rare else prices.dynamodb_read_unit
-    month = prices.dynamodb_ia_gb_month if rare else prices.dynamodb_gb_month
+    amendments = AMENDMENT_READS * load.requests if hops else 0
     return (
-        Line(
-            what="DynamoDB write units (put)",
-            quantity=load.messages * write_units(load),
-            unit_price=write,
+        _line("DynamoDB write units (put)", load.messages * write_units(load), write),
+        _line(
+            "DynamoDB write units (look-ups by ids of your own)",
+            load.messages if load.own_ids else 0,
+            write,
         ),
-        *(
-            [
-                Line(
-                    what="DynamoDB write units (look-ups by ids of your own)",
-                    quantity=load.messages,
-                    unit_price=write,
-                )
-            ]
-            if load.own_ids
-            else []
-        ),
-        Line(
-            what="DynamoDB lease writes (two a batch of a shard)",
-            quantity=Fraction(
-                2 * load.messages,
-                LEASED_TOGETHER if load.batch == MAX_BATCH_ENTRIES else load.batch,
-            ),
-            unit_price=write,
-        ),
-        Line(
-            what="DynamoDB read units (queries)",
-            quantity=load.messages * _READS * Fraction(item_bytes(load), _READ_UNIT_BYTES),
-            unit_price=read,
-        ),
-        Line(
-            what="DynamoDB storage, GB-months",
-            quantity=Fraction(load.messages * stored, _GB) * months,
-            unit_price=month,
-        ),
+        _line("DynamoDB lease writes (two for each shard released from)", leases, write),
+        _line("DynamoDB read units (queries)", load.releases * units, read),
+        _line("DynamoDB read units (whether any message was cancelled or moved)", amendments, read),
+        _line("DynamoDB storage, GB-months", Fraction(load.messages * stored, _GB) * months, month),
+        last_send(load.released_requests, prices),
+        dispatcher_line(load, prices),
+    )
+
+
+def _once(_: int) -> int:
+    return 1
+
+
+@lru_cache(maxsize=1000)
+def _spread_reads(messages: int, size: int) -> Fraction:
+    return _spread(messages, SHARDS, _read_units(size))
+
+
+def _dynamodb_prices(load: Workload, prices: Prices) -> tuple[Fraction, Fraction, Fraction]:
+    """Of a write unit, a read unit and a GB-month."""
+    if load.infrequent_access:
+        return (
+            prices.dynamodb_ia_write_unit,
+            prices.dynamodb_ia_read_unit,
+            prices.dynamodb_ia_gb_month,
+        )
+    return prices.dynamodb_write_unit, prices.dynamodb_read_unit, prices.dynamodb_gb_month
+
+
+def _dynamodb_runs(load: Workload, prices: Prices) -> Lines:
+    write, read, _ = _dynamodb_prices(load, prices)
+    runs, hours = load.delay_seconds // SCHEDULE_SECONDS, load.delay_seconds // _HOUR
+    reads = runs * IDLE_READ_UNITS + hours * (CLAIM_READ_UNITS + SHARDS)
+    return (
+        _fixed(f"DynamoDB read units (dispatcher, every {SCHEDULE_SECONDS} s)", reads, read),
+        _fixed("DynamoDB write units (cursors, hourly)", hours * HOURLY_WRITES, write),
+        *schedule_lines(load, prices),
     )
 
 
 GROUP: Final = 5_000
-"""Messages a worker writes as one object, where many arrive together."""
+"""Messages written as one object, where they are sent in tens and many arrive together."""
 
 RELEASED: Final = 500
-"""Messages of a dispatcher's batch, where many are due together; a lease and a checkpoint are written."""
+"""Messages of a dispatcher's batch; a lease and a checkpoint are written."""
 
-WRITES_PER_MESSAGE: Final = Fraction(1, 80)
-"""Writes and listings while messages wait and are released, where they are many: slots are split and
-merged, leased, checkpointed. ``benchmarks/s3_store.py`` counts them and fails above this."""
+SPLIT_FROM: Final = 140
+"""So many in ten minutes are 20,000 a day: slots are split, and a batch is of two at least."""
 
-READS_PER_MESSAGE: Final = Fraction(1, 100)
-"""The same for reads."""
+OBJECT_BYTES: Final = 8 * 2**20
+"""An object at most, before it is compressed."""
 
 LINE_BYTES: Final = 60
 """Of an object's line besides the body, compressed: id, due time, names. Bodies are not counted on to
@@ -142,337 +210,311 @@ RECEIVERS: Final = 2
 LOOK_SECONDS: Final = 60
 """How often a dispatcher lists what has come near."""
 
-
-def parked_in_s3(load: Workload, prices: Prices) -> Bill:
-    """One hop, then an S3 store until the dispatcher sends it: worker and dispatcher run elsewhere."""
-    return _in_s3("parked-in-s3", load, prices, hops=1)
+SWEEP_LISTS: Final = 4
+"""Listings a day that look for what can be forgotten."""
 
 
-def stored_in_s3(load: Workload, prices: Prices) -> Bill:
-    """Put into the S3 store by the sender itself."""
-    return _in_s3("stored-in-s3", load, prices, hops=0)
-
-
-def stored_in_s3_by_id(load: Workload, prices: Prices) -> Bill:
-    """The same with a look-up object for each message, whose id is its sender's."""
-    bill = stored_in_s3(load, prices)
-    if not load.parks(after_hops=0):
-        return bill
-    line = Line(
-        what="S3 PUT requests (look-up objects)",
-        quantity=load.messages,
-        unit_price=prices.s3_put,
-    )
-    return replace(bill, lines=(*bill.lines, line))
-
-
-def parked_in_s3_by_functions(load: Workload, prices: Prices) -> Bill:
-    """As ``-c store=s3`` deploys it: one hop, the parking queue, then S3 until the dispatcher function
-    sends it. What is due sooner than is parked hops on."""
-    strategy = "parked-in-s3-by-functions"
-    if load.hops == 0:
-        return Bill(strategy=strategy, lines=(last_send(load, prices),))
-    parks = load.parks(after_hops=1)
-    stored = (
-        _parking_queue(load, prices),
-        *_store_lines(load, prices),
-        dispatcher_line(load, prices),
-    )
-    return Bill(
-        strategy=strategy,
-        lines=(
-            *hop_lines(load, 1 if parks else load.hops, prices),
-            *(stored if parks else ()),
-            last_send(load, prices),
-            idle_polling(load, prices),
-            Line(
-                what=f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)",
-                quantity=load.delay_seconds // GATHERING_SECONDS,
-                unit_price=prices.sqs_standard_request,
-                fixed=True,
-            ),
-            *schedule_lines(
-                load, prices, every_seconds=GATHERING_SECONDS, schedule="parking schedule"
-            ),
-            _looks(load, prices),
-            *schedule_lines(load, prices),
-        ),
-    )
-
-
-def _parking_queue(load: Workload, prices: Prices) -> Line:
-    """Copies that shared a request to the delay queue share a message; ten of these are received and
-    deleted at a time, and a receive is billed for each 64 KiB begun."""
-    together = MAX_BATCH_ENTRIES if load.batch == MAX_BATCH_ENTRIES else 1
-    calls = -(-load.requests // together)
-    received = max(calls, -(-load.messages * load.message_bytes // CHUNK_BYTES))
-    return Line(
-        what="SQS standard requests (parking queue: send, receive, delete)",
-        quantity=load.billed_requests + received + calls,
-        unit_price=prices.sqs_standard_request,
-    )
-
-
-def _in_s3(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
-    if not load.parks(after_hops=hops):
-        return replace(relay(load, prices), strategy=strategy)
-    lines = (*_store_lines(load, prices), last_send(load, prices))
-    if hops:
-        polling = idle_polling(load, prices, pollers=RECEIVERS)
-        lines = (hop_requests(load, hops, prices), *lines, polling)
-    return Bill(strategy=strategy, lines=(*lines, _looks(load, prices)))
-
-
-def _store_lines(load: Workload, prices: Prices) -> tuple[Line, ...]:
-    """Messages that share no request are apart here, too: each is an object, and released by itself."""
+def _in_s3(load: Workload, prices: Prices, hops: int) -> Lines:
+    """Messages that share no request are apart here, too: each is an object."""
     together = load.batch == MAX_BATCH_ENTRIES
-    written = -(-load.messages // (GROUP if together else load.batch))
-    releases = -(-load.messages // (RELEASED if together else load.batch))
+    share = max(
+        Fraction(1, GROUP if together else load.batch), Fraction(load.message_bytes, OBJECT_BYTES)
+    )
+    objects = max(Fraction(1), share * load.messages)
+    claims = -(-load.together // RELEASED)
+    split = load.together >= SPLIT_FROM
+    leases = load.releases * (max(claims, 2) if split else claims)
+    # An object is leased, read and merged once, where it is near; then each release is leased,
+    # checkpointed and listed.
+    writes = objects + 2 * leases + load.releases * claims
+    reads = 2 * objects + leases + (load.releases if split else 0)
+    lookups = load.messages if load.own_ids else 0
+    amendments = AMENDMENT_READS * objects if hops else 0
     months = Fraction(load.delay_seconds, MONTH_SECONDS)
     stored = load.messages * (load.message_bytes + LINE_BYTES)
     return (
-        Line(what="S3 PUT requests (groups)", quantity=written, unit_price=prices.s3_put),
-        Line(
-            what="S3 PUT and LIST requests (split, merge, lease, checkpoint)",
-            quantity=max(Fraction(2 * releases), load.messages * WRITES_PER_MESSAGE),
-            unit_price=prices.s3_put,
-        ),
-        Line(
-            what="S3 GET requests",
-            quantity=max(Fraction(2 * releases), load.messages * READS_PER_MESSAGE),
-            unit_price=prices.s3_get,
-        ),
-        Line(
-            what="S3 storage, GB-months",
-            quantity=Fraction(stored, _GB) * months,
-            unit_price=prices.s3_gb_month,
-        ),
+        _line("S3 PUT requests (objects)", objects, prices.s3_put),
+        _line("S3 PUT and LIST requests (merge, lease, checkpoint)", writes, prices.s3_put),
+        _line("S3 GET requests", reads + amendments, prices.s3_get),
+        _line("S3 PUT requests (look-ups by ids of your own)", lookups, prices.s3_put),
+        _line("S3 GET requests (look-ups by ids of your own)", 2 * lookups, prices.s3_get),
+        _line("S3 storage, GB-months", Fraction(stored, _GB) * months, prices.s3_gb_month),
+        last_send(load.released_requests, prices),
     )
 
 
-def _looks(load: Workload, prices: Prices) -> Line:
-    return Line(
-        what=f"S3 LIST requests (dispatcher, every {LOOK_SECONDS} s)",
-        quantity=load.delay_seconds // LOOK_SECONDS,
-        unit_price=prices.s3_put,
-        fixed=True,
+def _s3_runs(load: Workload, prices: Prices) -> Lines:
+    looks = load.delay_seconds // LOOK_SECONDS + SWEEP_LISTS * load.delay_seconds // _DAY
+    return (_fixed(f"S3 LIST requests (dispatcher, every {LOOK_SECONDS} s)", looks, prices.s3_put),)
+
+
+def _in_s3_by_functions(load: Workload, prices: Prices, hops: int) -> Lines:
+    """As ``-c store=s3`` deploys it: one hop, the parking queue, then S3 until the function sends it.
+
+    Copies that shared a request to the delay queue share a message of the parking queue; ten of these
+    are received and deleted at a time, and a receive is billed for each 64 KiB begun.
+    """
+    together = MAX_BATCH_ENTRIES if load.batch == MAX_BATCH_ENTRIES else 1
+    calls = -(-load.requests // together)
+    received = max(calls, -(-load.messages * load.message_bytes // CHUNK_BYTES))
+    return (
+        _line(
+            "SQS standard requests (parking queue: send, receive, delete)",
+            load.billed_requests + received + calls,
+            prices.sqs_standard_request,
+        ),
+        *_in_s3(load, prices, hops),
+        dispatcher_line(load, prices),
     )
 
 
-AMENDMENT_READS: Final = 2
-"""The delay consumer asks before it decides, and again once it has parked, whether there are amendments:
-for a batch of copies, one read each time, where none was left in the last two weeks. Where some were, it
-reads each message's."""
+def _s3_function_runs(load: Workload, prices: Prices) -> Lines:
+    gathered = load.delay_seconds // GATHERING_SECONDS
+    return (
+        _fixed(
+            f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)",
+            gathered,
+            prices.sqs_standard_request,
+        ),
+        *schedule_lines(load, prices, every_seconds=GATHERING_SECONDS, schedule="parking schedule"),
+        *_s3_runs(load, prices),
+        *schedule_lines(load, prices),
+    )
 
-IDLE_READ_UNITS: Final = 19
-"""What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
-near and far messages of each, twice; the hours. ``benchmarks/cost.py`` meters it."""
+
+SCHEDULE_BYTES: Final = 256 * 1024
+"""Input of a schedule at most. Source: EventBridge Scheduler quotas."""
+
+SCHEDULE_OVERHEAD_BYTES: Final = 700
+"""What sqsdelay's input holds besides body and attributes, as JSON."""
+
+_ESCAPED: Final = Fraction(9, 8)
+"""Bytes that a byte takes in it: assumed is a quote in eight characters, as in a body that is JSON."""
+
+
+def _no_schedule(size: int, remedy: str) -> str:
+    return f"a schedule holds {SCHEDULE_BYTES} bytes, this one has {size}; {remedy}"
+
+
+def _in_a_schedule(load: Workload, prices: Prices, hops: int) -> Lines | str:  # noqa: ARG001
+    """Made one by one, it fires into the delay queue, whose last hop makes it exact.
+
+    Schedules fire spread over minutes, by chance; those of the same second are received together.
+    """
+    size = int(load.message_bytes * _ESCAPED) + SCHEDULE_OVERHEAD_BYTES
+    if size > SCHEDULE_BYTES:
+        return _no_schedule(size, "such messages would hop: use an S3 store")
+    hop = load.hop_seconds
+    seconds = earliest_lead_seconds(hop) - latest_lead_seconds(hop)
+    received = load.releases * _spread(load.together, seconds, _tens)
+    alone = replace(load, batch=1)
+    # A receive is billed for each 64 KiB begun.
+    chunks = Fraction(load.messages * load.message_bytes, CHUNK_BYTES)
+    billed = max(received, chunks)
+    return (
+        _invocations(load, prices),
+        _line(
+            "SQS FIFO requests (sent by the schedule, one by one)",
+            alone.billed_requests,
+            prices.sqs_fifo_request,
+        ),
+        _line(
+            "SQS FIFO requests (received and deleted after it)",
+            billed + received,
+            prices.sqs_fifo_request,
+        ),
+        *function_lines("delay consumer, after the schedule", received, prices),
+        last_send(billed, prices),
+    )
+
+
+def _tens(messages: int) -> int:
+    return -(-messages // MAX_BATCH_ENTRIES)
+
+
+def _invocations(load: Workload, prices: Prices) -> Line:
+    price = prices.eventbridge_scheduler_invocation
+    return _line("EventBridge Scheduler invocations", load.messages, price)
+
+
+def _alone(load: Workload, prices: Prices) -> Line:
+    return last_send(replace(load, delay_seconds=0, batch=1).billed_requests, prices)
+
+
+def _eventbridge(load: Workload, prices: Prices) -> Lines | str:
+    if load.message_bytes > SCHEDULE_BYTES:
+        return _no_schedule(load.message_bytes, "send a pointer")
+    return (_invocations(load, prices), _alone(load, prices))
+
 
 STEP_FUNCTIONS_TRANSITIONS: Final = 2
 """The least: a Wait state and a task that sends the message."""
 
-STEP_FUNCTIONS_MAX_SECONDS: Final = 365 * 24 * 3600
+STEP_FUNCTIONS_MAX_SECONDS: Final = 365 * _DAY
 """Longest standard execution. Source: Step Functions quotas."""
+
+
+def _step_functions(load: Workload, prices: Prices) -> Lines | str:
+    if load.delay_seconds >= STEP_FUNCTIONS_MAX_SECONDS:
+        return (
+            f"an execution ends after {STEP_FUNCTIONS_MAX_SECONDS} s (one year), the send included; "
+            "use a shorter delay"
+        )
+    return (
+        _line(
+            f"Step Functions transitions ({STEP_FUNCTIONS_TRANSITIONS} a message)",
+            load.messages * STEP_FUNCTIONS_TRANSITIONS,
+            prices.step_functions_transition,
+        ),
+        _alone(load, prices),
+    )
+
 
 SEED_OPERATIONS_PER_CYCLE: Final = 2
 """NServiceBus's documentation counts dequeue and requeue."""
 
 
-def documented_formula(load: Workload, prices: Prices) -> Bill:
-    """NServiceBus's documentation: two FIFO operations per whole cycle of 900 s, nothing else."""
+def _formula(load: Workload, prices: Prices) -> Lines:
     cycles = load.delay_seconds // MAX_MESSAGE_TIMER_SECONDS if load.hops else 0
     operations = load.messages * cycles * SEED_OPERATIONS_PER_CYCLE
-    line = Line(
-        what="SQS FIFO requests (2 a cycle)",
-        quantity=operations,
-        unit_price=prices.sqs_fifo_request,
-    )
-    return Bill(strategy="formula", lines=(line,))
+    return (_line("SQS FIFO requests (2 a cycle)", operations, prices.sqs_fifo_request),)
 
 
-def relay(load: Workload, prices: Prices) -> Bill:
-    """Hops through the delay queue by the Lambda function: send, receive and delete for each."""
-    if load.hops == 0:
-        return _direct("relay", load, prices)
-    return Bill(
-        strategy="relay",
-        lines=(
-            *hop_lines(load, load.hops, prices),
-            last_send(load, prices),
-            idle_polling(load, prices),
-        ),
-    )
+def documented_formula(load: Workload, prices: Prices) -> Bill:
+    """NServiceBus's documentation: two FIFO operations per whole cycle of 900 s, nothing else."""
+    return bill("formula", load, prices)
 
 
-def parked(load: Workload, prices: Prices) -> Bill:
-    """One hop, then a DynamoDB store until the dispatcher function sends it."""
-    return _stored("parked", load, prices, hops=1)
+def _none(_load: Workload, _prices: Prices) -> Lines:
+    return ()
 
 
-def stored_by_sender(load: Workload, prices: Prices) -> Bill:
-    """Put into the DynamoDB store by the sender itself: no delay queue at all."""
-    return _stored("stored", load, prices, hops=0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """A way to delay.
+
+    Args:
+        name: in words.
+        lines: of one that is not sqsdelay's, or why it cannot be.
+        stored: of one that parks, what its place takes, after so many hops; or why it cannot be.
+        runs: what runs meanwhile, besides the polls of the delay queue.
+        hops: before it is parked; None where it never is.
+        deploy: what ``cdk deploy`` is told for it, None where it is not deployed.
+        functions: whether functions move what hops, or a worker.
+        polls: whether the delay queue is polled all the time.
+    """
+
+    name: str
+    lines: Callable[[Workload, Prices], Lines | str] | None = None
+    stored: Callable[[Workload, Prices, int], Lines | str] | None = None
+    runs: Callable[[Workload, Prices], Lines] = _none
+    hops: int = 0
+    deploy: str | None = None
+    functions: bool = True
+    polls: bool = True
+
+    def made(self, load: Workload, prices: Prices) -> Lines | str:
+        """The lines of its bill, or why it cannot be."""
+        if self.lines is not None:
+            return self.lines(load, prices)
+        if load.hops == 0:
+            return (last_send(load.billed_requests, prices),)
+        if not self._parks(load):
+            sent = last_send(load.billed_requests, prices)
+            runs = self.runs(load, prices) if self.deploy else ()
+            polled = idle_polling(load, prices)
+            return (*hop_lines(load, load.hops, prices), sent, polled, *runs)
+        assert self.stored is not None
+        stored = self.stored(load, prices, self.hops)
+        if isinstance(stored, str):
+            return stored
+        hopped = hop_lines(load, self.hops, prices)
+        if not self.functions:
+            hopped = (hop_requests(load, self.hops, prices),)
+        lines = [*hopped, *stored]
+        if self.polls:
+            pollers = {} if self.functions else {"pollers": RECEIVERS}
+            lines.append(idle_polling(load, prices, **pollers))
+        lines += self.runs(load, prices)
+        return tuple(line for line in lines if line.quantity or line.fixed)
+
+    def _parks(self, load: Workload) -> bool:
+        if self.stored is _in_a_schedule and load.delay_seconds < soonest_seconds(load.hop_seconds):
+            return False
+        return self.stored is not None and load.parks(after_hops=self.hops)
 
 
-def eventbridge_scheduler(load: Workload, prices: Prices) -> Bill:
-    """One one-time schedule per message, its target the queue."""
-    if load.message_bytes > SCHEDULE_BYTES:
-        return _no_schedule("eventbridge-scheduler", load.message_bytes, "send a pointer")
-    line = _invocations(load, prices)
-    alone = Workload(
-        delay_seconds=0, messages=load.messages, message_bytes=load.message_bytes, batch=1
-    )
-    return Bill(strategy="eventbridge-scheduler", lines=(line, last_send(alone, prices)))
-
-
-def scheduled(load: Workload, prices: Prices) -> Bill:
-    """One hop, then a schedule, which fires into the delay queue: the last hop makes it exact."""
-    return _scheduled("scheduled", load, prices, hops=2)
-
-
-def scheduled_by_sender(load: Workload, prices: Prices) -> Bill:
-    """Scheduled by the sender itself; the delay queue sees the message once its schedule has fired."""
-    return _scheduled("scheduled-by-sender", load, prices, hops=1)
-
-
-def _no_schedule(strategy: str, size: int, remedy: str) -> Bill:
-    return Bill(
-        strategy=strategy,
-        impossible=f"a schedule holds {SCHEDULE_BYTES} bytes, this one has {size}; {remedy}",
-    )
-
-
-def _scheduled(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
-    parks = load.parks(after_hops=hops - 1)
-    if not parks or load.delay_seconds < soonest_seconds(load.hop_seconds):
-        return replace(relay(load, prices), strategy=strategy)
-    size = load.message_bytes + SCHEDULE_OVERHEAD_BYTES
-    if size > SCHEDULE_BYTES:
-        return _no_schedule(strategy, size, "such messages would hop: use an S3 store")
-    alone = replace(load, batch=1)
-    lines = (
-        _invocations(load, prices),
-        Line(
-            what="SQS FIFO requests (sent by the schedule, one by one)",
-            quantity=alone.billed_requests,
-            unit_price=prices.sqs_fifo_request,
-        ),
-        Line(
-            what="SQS FIFO requests (received and deleted after it)",
-            quantity=load.billed_requests + load.requests,
-            unit_price=prices.sqs_fifo_request,
-        ),
-        *function_lines("delay consumer, after the schedule", load.requests, prices),
-        *hop_lines(load, hops - 1, prices),
-        last_send(load, prices),
-        idle_polling(load, prices),
-    )
-    return Bill(strategy=strategy, lines=tuple(line for line in lines if line.quantity))
-
-
-def step_functions(load: Workload, prices: Prices) -> Bill:
-    """One standard execution per message: wait, then send to the queue."""
-    if load.delay_seconds >= STEP_FUNCTIONS_MAX_SECONDS:
-        return Bill(
-            strategy="step-functions",
-            impossible=f"an execution ends after {STEP_FUNCTIONS_MAX_SECONDS} s (one year), the "
-            "send included; use a shorter delay",
-        )
-    line = Line(
-        what=f"Step Functions transitions ({STEP_FUNCTIONS_TRANSITIONS} a message)",
-        quantity=load.messages * STEP_FUNCTIONS_TRANSITIONS,
-        unit_price=prices.step_functions_transition,
-    )
-    alone = Workload(
-        delay_seconds=0, messages=load.messages, message_bytes=load.message_bytes, batch=1
-    )
-    return Bill(strategy="step-functions", lines=(line, last_send(alone, prices)))
-
-
-NAMES: Final = {
-    "formula": "NServiceBus's documented formula",
-    "relay": "hops",
-    "parked": "DynamoDB, parked by the delay consumer",
-    "stored": "DynamoDB, parked by the sender",
-    "parked-in-s3": "S3, parked by a worker",
-    "parked-in-s3-by-functions": "S3, parked by functions",
-    "stored-in-s3": "S3, parked by the sender",
-    "stored-in-s3-by-id": "S3, parked by the sender, with look-ups",
-    "scheduled": "EventBridge Scheduler, parked by the delay consumer",
-    "scheduled-by-sender": "EventBridge Scheduler, parked by the sender",
-    "eventbridge-scheduler": "EventBridge Scheduler alone",
-    "step-functions": "Step Functions",
+STRATEGIES: Final[Mapping[str, Strategy]] = {
+    "formula": Strategy(name="NServiceBus's documented formula", lines=_formula),
+    "relay": Strategy(name="hops", deploy="no store"),
+    "parked": Strategy(
+        name="DynamoDB, parked by the delay consumer",
+        stored=_in_dynamodb,
+        runs=_dynamodb_runs,
+        hops=1,
+        deploy="-c store=dynamodb",
+    ),
+    "stored": Strategy(
+        name="DynamoDB, parked by the sender",
+        stored=_in_dynamodb,
+        runs=_dynamodb_runs,
+        polls=False,
+    ),
+    "parked-in-s3": Strategy(
+        name="S3, parked by a worker", stored=_in_s3, runs=_s3_runs, hops=1, functions=False
+    ),
+    "parked-in-s3-by-functions": Strategy(
+        name="S3, parked by functions",
+        stored=_in_s3_by_functions,
+        runs=_s3_function_runs,
+        hops=1,
+        deploy="-c store=s3",
+    ),
+    "stored-in-s3": Strategy(
+        name="S3, parked by the sender",
+        stored=_in_s3,
+        runs=_s3_runs,
+        functions=False,
+        polls=False,
+    ),
+    "scheduled": Strategy(
+        name="EventBridge Scheduler, parked by the delay consumer",
+        stored=_in_a_schedule,
+        hops=1,
+        deploy="-c store=scheduler",
+    ),
+    "scheduled-by-sender": Strategy(
+        name="EventBridge Scheduler, parked by the sender", stored=_in_a_schedule
+    ),
+    "eventbridge-scheduler": Strategy(name="EventBridge Scheduler alone", lines=_eventbridge),
+    "step-functions": Strategy(name="Step Functions", lines=_step_functions),
 }
-"""Strategies in words."""
+"""By the code that JSON has."""
 
-STRATEGIES: Final[Sequence[Callable[[Workload, Prices], Bill]]] = (
-    documented_formula,
-    relay,
-    parked,
-    stored_by_sender,
-    parked_in_s3,
-    stored_in_s3,
-    scheduled,
-    scheduled_by_sender,
-    eventbridge_scheduler,
-    step_functions,
-)
+
+def bill(code: str, load: Workload, prices: Prices) -> Bill:
+    """What one strategy costs.
+
+    Raises:
+        ConfigurationError: a code that is not known.
+    """
+    if code not in STRATEGIES:
+        raise InvalidSetting(f"strategy {code!r} is not known; use {', '.join(STRATEGIES)}")
+    strategy = STRATEGIES[code]
+    made = strategy.made(load, prices)
+    if isinstance(made, str):
+        return Bill(strategy=code, name=strategy.name, impossible=made)
+    return Bill(strategy=code, name=strategy.name, lines=made)
 
 
 def bills(load: Workload, prices: Prices) -> list[Bill]:
     """The bill of every strategy."""
-    return [strategy(load, prices) for strategy in STRATEGIES]
+    return [bill(code, load, prices) for code in STRATEGIES]
 
 
-def _direct(strategy: str, load: Workload, prices: Prices) -> Bill:
-    """A message timer holds it: one send, whatever the strategy."""
-    return Bill(strategy=strategy, lines=(last_send(load, prices),))
+def _line(what: str, quantity: Fraction | int, unit_price: Fraction) -> Line:
+    return Line(what=what, quantity=quantity, unit_price=unit_price)
 
 
-def _stored(strategy: str, load: Workload, prices: Prices, *, hops: int) -> Bill:
-    if not load.parks(after_hops=hops):
-        lines = relay(load, prices).lines
-        idle = _idle_dispatcher(load, prices) if hops and load.hops else ()
-        return Bill(strategy=strategy, lines=(*lines, *idle))
-    if item_bytes(load) > MAX_DYNAMODB_ITEM_BYTES:
-        return Bill(
-            strategy=strategy,
-            impossible=f"a DynamoDB item holds {MAX_DYNAMODB_ITEM_BYTES} bytes, this one has "
-            f"{item_bytes(load)}; such messages would hop: use an S3 or a PostgreSQL store",
-        )
-    lines = (
-        *store_lines(load, prices),
-        last_send(load, prices),
-        dispatcher_line(load, prices),
-    )
-    if hops:
-        amendments = Line(
-            what="DynamoDB read units (whether any message was cancelled or moved)",
-            quantity=load.requests * AMENDMENT_READS,
-            unit_price=_read_unit(load, prices),
-        )
-        lines = (*hop_lines(load, hops, prices), amendments, *lines, idle_polling(load, prices))
-    return Bill(strategy=strategy, lines=(*lines, *_idle_dispatcher(load, prices)))
-
-
-def _read_unit(load: Workload, prices: Prices) -> Fraction:
-    return prices.dynamodb_ia_read_unit if load.infrequent_access else prices.dynamodb_read_unit
-
-
-def _invocations(load: Workload, prices: Prices) -> Line:
-    return Line(
-        what="EventBridge Scheduler invocations",
-        quantity=load.messages,
-        unit_price=prices.eventbridge_scheduler_invocation,
-    )
-
-
-def _idle_dispatcher(load: Workload, prices: Prices) -> tuple[Line, ...]:
-    runs = load.delay_seconds // SCHEDULE_SECONDS
-    reads = Line(
-        what=f"DynamoDB read units (dispatcher, every {SCHEDULE_SECONDS} s)",
-        quantity=runs * IDLE_READ_UNITS,
-        unit_price=_read_unit(load, prices),
-        fixed=True,
-    )
-    return (reads, *schedule_lines(load, prices))
+def _fixed(what: str, quantity: int, unit_price: Fraction) -> Line:
+    return Line(what=what, quantity=quantity, unit_price=unit_price, fixed=True)

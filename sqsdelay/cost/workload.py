@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
@@ -34,6 +34,9 @@ DELAY_ATTRIBUTES_BYTES: Final = size_of(
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 
+TOGETHER: Final = 1_000
+"""Messages that fall due in the same minute, where they are sent in tens and it is not said."""
+
 MAX_MESSAGES: Final = 10**12
 MAX_DELAY_SECONDS: Final = 10**12
 
@@ -46,8 +49,10 @@ class Workload:
         delay_seconds: the delay of each.
         messages: how many, 1 to 10^12.
         message_bytes: body and attributes of one, in UTF-8.
-        batch: messages that share a request, 1 to 10. Ten at best, when many are due together;
-            one when they are due apart.
+        batch: messages that are sent in one request, 1 to 10.
+        due_together: how many fall due in the same minute (in an S3 store, in the same ten minutes), and
+            are released together; 1 where they are due apart. When left out, `TOGETHER` for those sent
+            in tens, else as many as ``batch``.
         hop_seconds: the delay queue's delivery delay.
         park_after_seconds: what has more than this remaining is parked where there is a store.
         own_ids: the senders name the messages' ids, which then do not tell their due times.
@@ -61,6 +66,7 @@ class Workload:
     messages: int = 1
     message_bytes: int = 1024
     batch: int = 1
+    due_together: int | None = None
     hop_seconds: int = DEFAULT_HOP_SECONDS
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
     own_ids: bool = False
@@ -72,10 +78,13 @@ class Workload:
             ("messages", 1, MAX_MESSAGES),
             ("message_bytes", 1, MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES),
             ("batch", 1, MAX_BATCH_ENTRIES),
+            ("due_together", 1, MAX_MESSAGES),
             ("hop_seconds", 1, MAX_MESSAGE_TIMER_SECONDS),
             ("park_after_seconds", 0, MAX_DELAY_SECONDS),
         ):
             value = getattr(self, name)
+            if value is None and name == "due_together":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise InvalidSetting(f"{name}={value!r}; use a whole number, {least} to {most}")
 
@@ -99,6 +108,23 @@ class Workload:
         """The same requests as billed: one for each 64 KiB begun of a payload."""
         full, rest = divmod(self.messages, self._per_request)
         return full * self._chunks(self._per_request) + (self._chunks(rest) if rest else 0)
+
+    @property
+    def together(self) -> int:
+        """Messages of one release."""
+        usual = TOGETHER if self.batch == MAX_BATCH_ENTRIES else self.batch
+        return min(self.messages, self.due_together or usual)
+
+    @property
+    def releases(self) -> Fraction:
+        """How often so many are released."""
+        return Fraction(self.messages, self.together)
+
+    @property
+    def released_requests(self) -> Fraction:
+        """Sends of what is released, as billed: tens of each release, as full as 1 MiB allows."""
+        tens = replace(self, messages=self.together, batch=MAX_BATCH_ENTRIES)
+        return self.releases * tens.billed_requests
 
     @property
     def _bytes(self) -> int:
@@ -159,13 +185,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What one way of delaying costs. ``impossible`` says why a service cannot do it at all.
+    """What one way of delaying, named in words, costs. ``impossible`` says why it cannot be done.
 
     Storage and compute rest on assumptions: `FUNCTION_MS`, `DISPATCH_MS`, and a delay that is the same for
     all; the rest are requests, which can be counted.
     """
 
     strategy: str
+    name: str
     lines: tuple[Line, ...] = ()
     impossible: str | None = None
 
@@ -222,17 +249,15 @@ def hop_requests(load: Workload, hops: int, prices: Prices) -> Line:
 
 def hop_lines(load: Workload, hops: int, prices: Prices) -> tuple[Line, ...]:
     """The same, with the delay consumer function that moves them."""
-    return (
-        hop_requests(load, hops, prices),
-        *function_lines("delay consumer", hops * load.requests, prices),
-    )
+    consumer = function_lines("delay consumer", hops * load.requests, prices)
+    return (hop_requests(load, hops, prices), *consumer)
 
 
-def last_send(load: Workload, prices: Prices) -> Line:
+def last_send(requests: Fraction | int, prices: Prices) -> Line:
     """What every way ends with."""
     return Line(
         what="SQS standard requests (send to the destination)",
-        quantity=load.billed_requests,
+        quantity=requests,
         unit_price=prices.sqs_standard_request,
     )
 
@@ -247,18 +272,27 @@ def idle_polling(load: Workload, prices: Prices, *, pollers: int = LAMBDA_POLLER
     )
 
 
-def function_lines(function: str, invocations: int, prices: Prices) -> tuple[Line, ...]:
-    """What so many batches cost on Lambda, at the delay consumer's memory and the assumed time."""
+def function_lines(
+    function: str,
+    invocations: Fraction | int,
+    prices: Prices,
+    *,
+    memory_mb: int = DELAY_CONSUMER_MEMORY_MB,
+    fixed: bool = False,
+) -> tuple[Line, ...]:
+    """What so many invocations cost on Lambda, at the assumed time."""
     return (
         Line(
             what=f"Lambda requests ({function})",
             quantity=invocations,
             unit_price=prices.lambda_request,
+            fixed=fixed,
         ),
         Line(
             what=f"Lambda GB-seconds ({function})",
-            quantity=invocations * _gb_seconds(DELAY_CONSUMER_MEMORY_MB, FUNCTION_MS),
+            quantity=invocations * _gb_seconds(memory_mb, FUNCTION_MS),
             unit_price=prices.lambda_arm64_gb_second,
+            fixed=fixed,
         ),
     )
 
@@ -281,20 +315,7 @@ def schedule_lines(
 ) -> tuple[Line, ...]:
     """The runs of the dispatcher function for the whole delay, as if they found nothing."""
     runs = load.delay_seconds // every_seconds
-    return (
-        Line(
-            what=f"Lambda requests ({schedule})",
-            quantity=runs,
-            unit_price=prices.lambda_request,
-            fixed=True,
-        ),
-        Line(
-            what=f"Lambda GB-seconds ({schedule})",
-            quantity=runs * _gb_seconds(DISPATCHER_MEMORY_MB, FUNCTION_MS),
-            unit_price=prices.lambda_arm64_gb_second,
-            fixed=True,
-        ),
-    )
+    return function_lines(schedule, runs, prices, memory_mb=DISPATCHER_MEMORY_MB, fixed=True)
 
 
 def _gb_seconds(memory_mb: int, milliseconds: int) -> Fraction:

@@ -211,7 +211,14 @@ def amounts_of(
         found: list[Decimal | None] = []
         longest = edges[segment]
         for way in compared:
-            each = rate(way.strategy_of(longest), size, way.batch, prices, direct=longest <= _HOP)
+            each = rate(
+                way.strategy_of(longest),
+                size,
+                way.batch,
+                prices,
+                direct=longest <= _HOP,
+                own_ids=way.own_ids,
+            )
             if each is None:
                 found.append(None)
                 continue

@@ -42,7 +42,7 @@ def test_a_recommendation_comes_first_in_words() -> None:
     done = run(*shape)
     assert done.exit_code == 0
     first, parts, *others = done.stdout.splitlines()
-    assert first.startswith("Deploy with -c store=scheduler: 5.84 for 1,000,000 messages")
+    assert first.startswith("Deploy with -c store=scheduler: 6.73 for 1,000,000 messages")
     assert "storage" in parts
     assert "compute" in parts
     assert [line.partition(":")[0] for line in others[:3]] == [

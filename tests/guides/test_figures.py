@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import boto3
@@ -18,7 +19,7 @@ from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
-from sqsdelay.cost import Workload, bills, break_even_seconds, shipped_prices
+from sqsdelay.cost import Workload, bill, break_even_seconds, shipped_prices
 from sqsdelay.cost.strategies import IDLE_READ_UNITS, ITEM_BYTES, write_units
 from sqsdelay.cost.workload import (
     DELAY_ATTRIBUTES_BYTES,
@@ -233,18 +234,20 @@ def test_sizes_that_fill_a_write_unit() -> None:
 
 
 def test_the_comparisons_prices_are_the_cost_commands() -> None:
-    """A million messages of 200 bytes, in batches of ten, for a year."""
+    """A million messages of 200 bytes for a year, in tens and one by one."""
     told = text("comparison.md")
-    load = Workload(delay_seconds=365 * 86_400, messages=10**6, message_bytes=200, batch=10)
-    year = {bill.strategy: bill for bill in bills(load, PRICES)}
-    for strategy, row in (
+
+    def paid(code: str, days: int = 365) -> list[str]:
+        load = Workload(delay_seconds=days * 86_400, messages=10**6, message_bytes=200)
+        found = [bill(code, replace(load, batch=b), PRICES).for_messages for b in (10, 1)]
+        return [f"${dollars(each) if each < 1000 else f'{round(each):,}'}" for each in found]
+
+    for code, row in (
+        ("relay", "sqsdelay, hops"),
         ("parked", "sqsdelay, parked"),
         ("eventbridge-scheduler", "EventBridge Scheduler"),
     ):
         (line,) = [line for line in told.splitlines() if line.startswith("| ") and row in line]
-        assert line.endswith(f"${dollars(year[strategy].for_messages)} |")
-    assert f"${round(year['relay'].for_messages):,} |" in told
-    assert f"${round(year['formula'].for_messages):,} by its documentation" in told
-    load = Workload(delay_seconds=30 * 86_400, messages=10**6, message_bytes=200, batch=10)
-    month = {bill.strategy: bill for bill in bills(load, PRICES)}
-    assert f"${dollars(month['step-functions'].for_messages)} |" in told
+        assert line.endswith(f"{' / '.join(paid(code))} |")
+    assert f"{paid('formula')[1]} by its documentation" in told
+    assert f"{paid('step-functions', days=30)[0]} |" in told

@@ -16,8 +16,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
-from sqsdelay.cost import Prices, Workload
-from sqsdelay.cost.strategies import scheduled_by_sender, store_lines, stored_in_s3
+from sqsdelay.cost import Prices, Workload, bill
 from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, Line, function_lines
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.spark.report.messages import ARRIVED, CANCELLED, LOST, OPEN, PENDING, STATUSES
@@ -235,13 +234,11 @@ _LEAST_PARKED_SECONDS: Final = 7200
 
 def _lines(store: str, load: Workload, prices: Prices) -> Sequence[Line]:
     """What keeping messages costs, for each of them."""
-    if store == "dynamodb":
-        return store_lines(load, prices)
     # It was parked, whatever a deployment's setting is.
     least = max(load.delay_seconds, _LEAST_PARKED_SECONDS)
     load = replace(load, delay_seconds=least, park_after_seconds=0)
-    bills = {"s3": stored_in_s3, "scheduler": scheduled_by_sender}
-    lines = bills[store](load, prices).lines if store in bills else ()
+    codes = {"dynamodb": "stored", "s3": "stored-in-s3", "scheduler": "scheduled-by-sender"}
+    lines = bill(codes[store], load, prices).lines if store in codes else ()
     return [line for line in lines if not line.fixed and line.what.startswith(NAMES[store])]
 
 
