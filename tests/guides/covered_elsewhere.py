@@ -40,6 +40,11 @@ ELSEWHERE: Final = (
         "serves until it is stopped, and is asked meanwhile",
         "tests/functional/console/test_processes.py",
     ),
+    Elsewhere(
+        r"\.venv/bin/sqsdelay prove .*",
+        "follows messages through a deployed endpoint",
+        "tests/acceptance/deployed/test_endpoint.py",
+    ),
     Elsewhere(r"make demo\b.*", "takes half a minute", "tests/acceptance/test_worker.py"),
     Elsewhere(
         r"\.venv/bin/sqsdelay local|export AWS_ENDPOINT_URL=\S+:4566 .*|"
