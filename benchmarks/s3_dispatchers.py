@@ -96,7 +96,7 @@ def main() -> int:
         ago = ManualClock(time.time_ns() // 1_000_000 - 7_200_000)
         stores: dict[str, list[DelayedMessageStore]] = {
             "S3": [
-                S3Store("parked", endpoint="orders", client=s3, clock=clock, gather_seconds=0)
+                S3Store("parked", endpoint="orders", client=s3, clock=clock)
                 for clock in (ago, None)
             ],
             "DynamoDB": [

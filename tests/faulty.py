@@ -29,7 +29,7 @@ REFUSED: Final = Failure(
 
 
 class FaultyQueues(InMemoryQueues):
-    """Queues some of whose sends fail, or every delete; what fails does not happen.
+    """Queues some of whose sends fail, or every delete, or every hide; what fails does not happen.
 
     ``failing``: sends to a queue of this name, and entries with this body to any but an error queue.
     """
@@ -37,7 +37,7 @@ class FaultyQueues(InMemoryQueues):
     def __init__(self, clock: ManualClock, **arguments: Any) -> None:
         super().__init__(clock, **arguments)
         self.failing: dict[str, Failure] = {}
-        self.deletes_fail = False
+        self.deletes_fail = self.hides_fail = False
 
     def refuse(self, *names_or_bodies: str) -> None:
         """Refuse these from now on, and no others."""
@@ -62,6 +62,13 @@ class FaultyQueues(InMemoryQueues):
         if self.deletes_fail:
             return [AWAY] * len(copies)
         return super().delete_batch(queue_url, copies)
+
+    def hide_batch(
+        self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
+    ) -> list[Failure | None]:
+        if self.hides_fail:
+            return [AWAY] * len(copies)
+        return super().hide_batch(queue_url, copies)
 
 
 class GatedQueues(FaultyQueues):

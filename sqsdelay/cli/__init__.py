@@ -18,6 +18,7 @@ from sqsdelay.cli.demo import demo
 from sqsdelay.cli.dispatch import dispatch
 from sqsdelay.cli.local import local
 from sqsdelay.cli.options import verbose, with_aws
+from sqsdelay.cli.prove import prove
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.send import send
 from sqsdelay.cli.serve_console import serve_console
@@ -72,6 +73,7 @@ app.add_typer(endpoint.app, name="endpoint", rich_help_panel=OPERATE)
 app.add_typer(errors.app, name="errors", rich_help_panel=OPERATE)
 app.add_typer(store.app, name="store", rich_help_panel=OPERATE)
 app.add_typer(rabbitmq.app, name="rabbitmq", rich_help_panel=OPERATE)
+app.command(rich_help_panel=OPERATE)(with_aws(prove))
 app.command(rich_help_panel=PLAN)(cost)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=PLAN)
 

@@ -6,181 +6,34 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json, tell
+from sqsdelay.cli.followed import Run, Summary, seconds
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.options import LedgerFile, opened_ledger
 from sqsdelay.cli.pipeline.report import check_report, reported
 from sqsdelay.cli.worker import stop_on_signals
-from sqsdelay.core.delay import delay_ms, due_at_ms, seconds_until, utc
+from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import MESSAGE_ID, WAS_DUE_AT, Message, attributes_of, text_of
-from sqsdelay.core.outgoing import was_due_ms
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError, InvalidMessage
-from sqsdelay.ledger.events import Event, record_safely
-from sqsdelay.ledger.files import received_events
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.relaying.mover import Outcome, Status
-from sqsdelay.sending.sender import Route, SendResult
 from sqsdelay.testing.local_aws import LocalAws
 
 if TYPE_CHECKING:
     from sqsdelay.ledger import FileLedger
-
-
-TOO_LATE_MS: Final = 2_000
-
-
-@dataclass(slots=True)
-class Tracked:
-    """One message: as sent, and what has been seen of it since. Times are the broker's."""
-
-    message: Message
-    route: Route
-    due_ms: int
-    hops: int = 0
-    arrivals: int = 0
-    shown_late_ms: int | None = None
-    received_ms: int | None = None
-    intact: bool = True
-
-    @property
-    def late_ms(self) -> int | None:
-        """How long after it was due, or after it was sent if that was later, its queue showed it."""
-        if self.received_ms is None:
-            return None
-        received_late_ms = self.received_ms - self.due_ms
-        if self.shown_late_ms is None:
-            return received_late_ms
-        return min(self.shown_late_ms, received_late_ms)
-
-    @property
-    def waited_ms(self) -> int | None:
-        """How long it then lay there until it was received."""
-        if self.received_ms is None or self.late_ms is None:
-            return None
-        return self.received_ms - self.due_ms - self.late_ms
-
-    def handed_over(self, outcome: Outcome) -> None:
-        """The consumer sent it to its destination; lateness is that of the first time."""
-        if self.shown_late_ms is None:
-            self.shown_late_ms = outcome.late_ms
-
-    def arrived(self, copy: ReceivedMessage) -> None:
-        """Count an arrival; times are those of the first."""
-        self.arrivals += 1
-        self.intact = self.intact and self._is_as_sent(copy)
-        if self.received_ms is None and copy.first_receive_ms is not None:
-            self.received_ms = copy.first_receive_ms
-            relayed_ms = was_due_ms(copy.attributes)
-            if relayed_ms is None:
-                self._direct(copy.sent_ms or 0)
-            else:
-                self.due_ms = relayed_ms
-
-    def _direct(self, sent_ms: int) -> None:
-        """A relative delay counts from the broker's SentTimestamp; a message timer has whole seconds."""
-        if self.message.due_at is not None:
-            self.due_ms = max(due_at_ms(self.message.due_at), sent_ms)
-        else:
-            self.due_ms = sent_ms + delay_ms(self.message.delay or 0)
-        timer_seconds = seconds_until(self.due_ms, sent_ms)
-        self.shown_late_ms = sent_ms + 1000 * timer_seconds - self.due_ms
-
-    def _is_as_sent(self, copy: ReceivedMessage) -> bool:
-        ours = (MESSAGE_ID, WAS_DUE_AT)
-        users = {name: value for name, value in copy.attributes.items() if name not in ours}
-        return copy.body == self.message.body and users == attributes_of(self.message.attributes)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How a run went. ``worst_late_ms`` is None if nothing arrived."""
-
-    sent: int
-    delivered: int
-    lost: int
-    duplicated: int
-    early: int
-    altered: int
-    worst_late_ms: int | None
-
-    @property
-    def good(self) -> bool:
-        """Nothing lost, duplicated, early or altered, and nothing more than 2 s late."""
-        bad = self.lost or self.duplicated or self.early or self.altered
-        return not bad and (self.worst_late_ms or 0) <= TOO_LATE_MS
-
-
-class Tracker:
-    """All messages of a run, by message id. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._tracked: dict[str, Tracked] = {}
-        self._lock = threading.Lock()
-
-    def sent(self, message: Message, result: SendResult) -> None:
-        """A message was sent; its ``message_id`` is set."""
-        assert result.route is not None
-        assert result.due is not None
-        tracked = Tracked(message, result.route, due_at_ms(result.due))
-        with self._lock:
-            self._tracked[message.message_id or ""] = tracked
-
-    def relayed(self, outcomes: Sequence[Outcome]) -> None:
-        """The consumer settled copies: a hop each."""
-        with self._lock:
-            for outcome in outcomes:
-                if outcome.status in (Status.REQUEUED, Status.HANDED_OVER):
-                    self._tracked[outcome.copy.message_id].hops += 1
-                if outcome.status is Status.HANDED_OVER:
-                    self._tracked[outcome.copy.message_id].handed_over(outcome)
-
-    def arrived(self, copies: Iterable[ReceivedMessage]) -> None:
-        """Copies were received at the destination."""
-        with self._lock:
-            for copy in copies:
-                self._tracked[text_of(copy.attributes, MESSAGE_ID) or ""].arrived(copy)
-
-    def dated(self, event: Event) -> Event:
-        """A reception, with what a receiver does not know of a direct message: when it was due."""
-        entry = self._tracked[event.message_id]
-        return replace(event, due_ms=entry.due_ms, late_ms=entry.late_ms)
-
-    def rows(self) -> list[tuple[str, Tracked]]:
-        """Message ids and messages, in the order sent."""
-        with self._lock:
-            return list(self._tracked.items())
-
-    def summary(self) -> Summary:
-        """The run so far."""
-        tracked = [entry for _, entry in self.rows()]
-        late = [entry.late_ms for entry in tracked if entry.late_ms is not None]
-        return Summary(
-            sent=len(tracked),
-            delivered=sum(entry.arrivals > 0 for entry in tracked),
-            lost=sum(entry.arrivals == 0 for entry in tracked),
-            duplicated=sum(entry.arrivals > 1 for entry in tracked),
-            early=sum(lateness < 0 for lateness in late),
-            altered=sum(not entry.intact for entry in tracked),
-            worst_late_ms=max(late, default=None),
-        )
 
 
 END_SECONDS: Final = 5.0
@@ -293,53 +146,36 @@ def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quie
     from sqsdelay.sqs.queues import SqsQueues
     from sqsdelay.sqs.sender import DelaySender
 
-    create_endpoint(aws.client("sqs"), Endpoint.parse(ENDPOINT), hop_seconds=hop)
-    tracker = Tracker()
+    endpoint = Endpoint.parse(ENDPOINT)
+    create_endpoint(aws.client("sqs"), endpoint, hop_seconds=hop)
+    run = Run(endpoint, SqsQueues(aws.client("sqs")), ledger)
     started_ms = time.time_ns() // 1_000_000
     messages = read_demo_file(file, utc(started_ms))
     sender = DelaySender(aws.client("sqs"), hop_seconds=hop, ledger=ledger)
-    results = sender.send_many(ENDPOINT, messages)
-    for message, result in zip(messages, results, strict=True):
-        if result.error is not None:
-            raise result.error
-        tracker.sent(message, result)
+    run.sent(messages, sender.send_many(ENDPOINT, messages))
+
+    def hopped(outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.status in (Status.REQUEUED, Status.HANDED_OVER):
+                run.hopped(outcome.copy.message_id)
+
     consumer = DelayConsumer(
         ENDPOINT,
         aws.client("sqs"),
         hop_seconds=hop,
         wait_seconds=1,
-        on_outcomes=tracker.relayed,
+        on_outcomes=hopped,
         ledger=ledger,
     )
-    destination = SqsQueues(aws.client("sqs"))
-    url = destination.url(Endpoint.parse(ENDPOINT).queue)
-
-    def receive() -> None:
-        copies = destination.receive_batch(url, wait_seconds=1)
-        tracker.arrived(copies)
-        if ledger is not None:
-            now_ms = destination.broker_clock.now_ms()
-            events = received_events(ENDPOINT, copies, now_ms=now_ms)
-            record_safely(ledger, map(tracker.dated, events))
-        if copies:
-            destination.delete_batch(url, copies)
-
-    stop = threading.Event()
-    with ThreadPoolExecutor(3) as pool:
-        try:
-            jobs = [pool.submit(consumer.run, stop)]
-            jobs += [pool.submit(_until, stop, receive) for _ in range(2)]
-            _watch(tracker, started_ms, hop, quiet=quiet)
-        finally:
-            stop.set()
-        for job in jobs:
-            job.result()
-    return tracker.summary()
-
-
-def _until(stop: threading.Event, work: Callable[[], None]) -> None:
-    while not stop.is_set():
-        work()
+    run.follow(
+        lambda room: _table(run, started_ms, room),
+        patience_seconds=PATIENCE_SECONDS,
+        second_copy_seconds=hop + 1,
+        wait_seconds=1,
+        beside=[consumer.run],
+        quiet=quiet,
+    )
+    return run.summary()
 
 
 def read_demo_file(file: Path, now: datetime) -> list[Message]:
@@ -366,29 +202,15 @@ def read_demo_file(file: Path, now: datetime) -> list[Message]:
     return messages
 
 
-def _watch(tracker: Tracker, started_ms: int, hop: int, *, quiet: bool) -> None:
-    """Show the table until all have arrived, or nothing more can be expected."""
-    last_due_ms = max((entry.due_ms for _, entry in tracker.rows()), default=started_ms)
-    give_up_ms = last_due_ms + PATIENCE_SECONDS * 1000
-    console = Console(quiet=True) if quiet else out
-    room = console.size.height - 5  # for the table's frame, and a line above it
-    with Live(_table(tracker, started_ms, room), console=console, refresh_per_second=4) as live:
-        while tracker.summary().lost and time.time_ns() // 1_000_000 < give_up_ms:
-            time.sleep(0.25)
-            live.update(_table(tracker, started_ms, room))
-        time.sleep(hop + 1)  # a second copy would be a hop behind
-        live.update(_table(tracker, started_ms))
-
-
-def _table(tracker: Tracker, started_ms: int, most: int | None = None) -> Table:
+def _table(run: Run, started_ms: int, most: int | None = None) -> Table:
     """All messages; where there is room for fewer, what happens next comes first, then what just did."""
     table = Table("message", "route", "hops", "due", "arrived", "lateness", "waited", padding=0)
     table.columns[0].overflow = "fold"
     for column in table.columns[2:]:
         column.justify = "right"
-    rows = tracker.rows()
+    rows = run.rows()
     if most is not None and len(rows) > most:
-        rows.sort(key=lambda row: (row[1].arrivals > 0, abs(row[1].due_ms - time.time_ns() / 1e6)))
+        rows.sort(key=lambda row: (bool(row[1].copies), abs(row[1].due_ms - time.time_ns() / 1e6)))
         rows = sorted(rows[:most], key=lambda row: row[1].due_ms)
     for message_id, entry in rows:
         due = (entry.due_ms - started_ms) / 1000
@@ -408,11 +230,10 @@ def _table(tracker: Tracker, started_ms: int, most: int | None = None) -> Table:
 def _print_summary(summary: Summary) -> None:
     if not out.is_terminal:
         out.print()  # the table of a pipe or log ends without a line break
-    worst = "-" if summary.worst_late_ms is None else f"{summary.worst_late_ms / 1000:.3f} s"
     out.print(
         f"sent {summary.sent}, delivered {summary.delivered}, lost {summary.lost}, "
         f"duplicated {summary.duplicated}, early {summary.early}, altered {summary.altered}, "
-        f"worst lateness {worst}",
+        f"worst lateness {seconds(summary.worst_late_ms)}",
         highlight=False,
         soft_wrap=True,
     )

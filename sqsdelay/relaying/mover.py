@@ -6,9 +6,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint, QueueRef
@@ -160,6 +160,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_SECONDS: Final = 5
 _REMEMBERED_COPIES: Final = 10_000
+_REMEMBERED_OF_A_COPY: Final = [n.name for n in fields(Outcome) if n.name != "copy"]
 _NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
 
 
@@ -171,24 +172,6 @@ class Move:
     target: QueueRef
     entry: OutgoingMessage
     settled: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """What is remembered of a settled copy whose delete failed: its outcome, not its content."""
-
-    status: Status
-    due_ms: int | None
-    delay_seconds: int | None
-    late_ms: int | None
-    error: str | None
-
-    @classmethod
-    def of(cls, done: Outcome) -> _Sent:
-        return cls(done.status, done.due_ms, done.delay_seconds, done.late_ms, done.error)
-
-    def outcome(self, copy: ReceivedMessage) -> Outcome:
-        return Outcome(copy, self.status, self.due_ms, self.delay_seconds, self.late_ms, self.error)
 
 
 _T = TypeVar("_T")
@@ -218,7 +201,7 @@ class Mover(ABC):
         self._queues = queues
         self._endpoint = endpoint
         self._settings = settings
-        self._undeleted: OrderedDict[str, _Sent] = OrderedDict()
+        self._undeleted: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
         self.source = source
 
     def process(
@@ -256,7 +239,7 @@ class Mover(ABC):
 
     def _moved(self, copies: Sequence[ReceivedMessage], held: Held) -> list[Outcome]:
         # Sent before, only the delete had failed: sending again would duplicate it.
-        done = {id(c): sent.outcome(c) for c in copies if (sent := self._undeleted.get(_key(c)))}
+        done = {id(c): Outcome(c, *sent) for c in copies if (sent := self._undeleted.get(_key(c)))}
         decided = list(self._decide([copy for copy in copies if id(copy) not in done]))
         without_a_send = [each for each in decided if isinstance(each, Outcome)]
         self._record([(outcome, None) for outcome in without_a_send], len(copies))
@@ -376,7 +359,7 @@ class Mover(ABC):
         try:
             url = self._queues.url(batch[0].target)
         except SqsDelayError as error:
-            return [Failure(type(error).__name__, error, transient=True)] * len(batch)
+            return [Failure.later(error)] * len(batch)
         sent = send_fitting(
             self._queues,
             url,
@@ -433,7 +416,8 @@ class Mover(ABC):
                 one_line(outcome.copy.message_id),
                 one_line(failure.error),
             )
-            self._undeleted[key] = _Sent.of(outcome)
+            # Its outcome, without the copy: content takes memory.
+            self._undeleted[key] = tuple(getattr(outcome, n) for n in _REMEMBERED_OF_A_COPY)
             if len(self._undeleted) > _REMEMBERED_COPIES:
                 self._undeleted.popitem(last=False)
 

@@ -156,11 +156,12 @@ class Relay(Mover):
         self, copy: ReceivedMessage, message: DelayedMessage, decision: HandOver, now_ms: int
     ) -> Move:
         due_ms, seconds = message.due_ms, decision.delay_seconds
+        late_ms = now_ms + seconds * 1000 - due_ms
         return Move(
             copy,
             self._endpoint.hand_over_queue,
             fifo.for_hand_over(copy, message, self._endpoint, delay_seconds=seconds),
-            Outcome(copy, Status.HANDED_OVER, due_ms, seconds, now_ms + seconds * 1000 - due_ms),
+            Outcome(copy, Status.HANDED_OVER, due_ms, seconds, late_ms),
         )
 
     def _to_store(

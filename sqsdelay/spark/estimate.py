@@ -31,7 +31,7 @@ from sqsdelay.limits import (
 )
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.stores.s3.layout import settings_of
+from sqsdelay.stores import s3_settings_of
 
 _HOP: Final = DEFAULT_HOP_SECONDS
 _MAX_SIZE: Final = MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES
@@ -332,7 +332,7 @@ def _compared(options: Options) -> tuple[list[Way], Way]:
     if parts.scheme != "s3":
         return compared, parked
     ahead = max(options.park_after, options.hop_seconds)
-    stored = stored_in_s3_at_once(ahead, lookup=settings_of(parts).get("lookup", False))
+    stored = stored_in_s3_at_once(ahead, lookup=s3_settings_of(parts).get("lookup", False))
     return [*compared, stored], stored
 
 

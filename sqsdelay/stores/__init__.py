@@ -4,11 +4,12 @@ when it is opened."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import SplitResult, parse_qs, parse_qsl, unquote, urlsplit
 
 from sqsdelay.errors import ConfigurationError, InvalidSetting, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
@@ -141,13 +142,19 @@ def open_store(
         if table is not None:
             raise InvalidSetting(f"table={table!r}: the URL names the DynamoDB table itself")
         from sqsdelay.stores.dynamodb import DynamoDbStore
-        from sqsdelay.stores.dynamodb.dynamodb_store import settings_of
 
-        return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings_of(parts.query))
+        settings = _settings(
+            parts,
+            "a DynamoDB store takes shards=NUMBER, lookup=on or off, class=STANDARD or "
+            "STANDARD_INFREQUENT_ACCESS",
+            {"shards": _number, "lookup": _SWITCH.get, "class": str},
+        )
+        if "class" in settings:
+            settings["table_class"] = settings.pop("class")
+        return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings)
     if parts.scheme == "s3":
         from sqsdelay.stores.s3 import S3Store
         from sqsdelay.stores.s3.layout import BUCKET
-        from sqsdelay.stores.s3.layout import settings_of as s3_settings_of
 
         if table is not None:
             raise InvalidSetting(f"table={table!r}: an S3 store's place is its bucket and prefix")
@@ -159,6 +166,44 @@ def open_store(
             f"{SCHEDULER}://… to senders and to the delay consumer only"
         )
     raise _not_understood(parts.scheme)
+
+
+def s3_settings_of(parts: SplitResult) -> dict[str, Any]:
+    """The arguments of `S3Store` that a URL gives.
+
+    Raises:
+        ConfigurationError: one that is not known.
+    """
+    takes = "an S3 store takes lookup=on or off, slots=SECONDS:SECONDS:…"
+    settings = _settings(parts, takes, {"lookup": _SWITCH.get, "slots": _numbers})
+    return {"prefix": unquote(parts.path.strip("/")), **settings}
+
+
+_SWITCH: Final = {"on": True, "off": False}
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else None
+
+
+def _numbers(text: str) -> tuple[int, ...] | None:
+    numbers = tuple(map(_number, text.split(":")))
+    return None if None in numbers else cast("tuple[int, ...]", numbers)
+
+
+def _settings(
+    parts: SplitResult, takes: str, known: Mapping[str, Callable[[str], Any]]
+) -> dict[str, Any]:
+    """The settings behind a URL's ``?``. What reads one answers None for a value that it cannot be."""
+    settings = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        settings[name] = known[name](value) if name in known else None
+        if settings[name] is None:
+            # Not shown: it may be a password that got into the wrong URL.
+            raise InvalidSetting(
+                f"the settings behind ? in the store's URL are not understood; {takes}"
+            )
+    return settings
 
 
 def _check_exists(path: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreError
+from sqsdelay.ports.forks import in_each_child
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ class ServiceClock:
         self._given = given
         self._lock = threading.Lock()
         self._best: tuple[int, float] | None = None
+        in_each_child(self, ServiceClock._begin_anew)
 
-    def begin_anew(self) -> None:
+    def _begin_anew(self) -> None:
         """In a forked process: a thread that is not in it may hold the lock."""
         self._lock = threading.Lock()
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from sqsdelay.testing.local_aws import LocalAws
@@ -52,3 +56,30 @@ def queues(aws: LocalAws, prefix: str) -> list[str]:
     """URLs of the queues whose names start so."""
     urls: list[str] = aws.client("sqs").list_queues(QueueNamePrefix=prefix).get("QueueUrls", [])
     return urls
+
+
+def sqsdelay(aws: LocalAws, *arguments: str, code: int = 0) -> str:
+    """What the command line prints; it exits with ``code``."""
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("sqsdelay")), *arguments],
+        env={k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "SQSDELAY_"))}
+        | aws.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def proven(aws: LocalAws, endpoint: str, messages: int) -> dict[str, Any]:
+    """What `sqsdelay prove` finds at a deployed endpoint whose hop is a second: nothing to complain of."""
+    options = ("--messages", str(messages), "--longest", "8s", "--hop", "1", "--json")
+    found: dict[str, Any] = json.loads(sqsdelay(aws, "prove", endpoint, *options))
+    counts = {name: found["all"][name] for name in ("sent", "delivered", "duplicated", "altered")}
+    assert counts == {"sent": messages, "delivered": messages, "duplicated": 0, "altered": 0}
+    assert (
+        found["all"]["worst_late_ms"] >= found["all"]["p50_late_ms"] >= found["all"]["early"] == 0
+    )
+    assert found["requests"]["SendMessageBatch"] >= messages // 20
+    return found

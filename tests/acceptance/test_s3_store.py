@@ -33,14 +33,10 @@ def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
     client = local_aws.client("s3", config=Config(max_pool_connections=40))
 
     def opened() -> S3Store:
-        return S3Store(
-            bucket,
-            endpoint="orders",
-            prefix="delays",
-            client=client,
-            slots=(24, 6, 2),
-            split_messages=50,
-        )
+        slots = (24, 6, 2)
+        store = S3Store(bucket, endpoint="orders", prefix="delays", client=client, slots=slots)
+        store._turner.split_messages = 50
+        return store
 
     with closing(opened()) as store, closing(opened()) as other:
         store.set_up()

@@ -168,7 +168,7 @@ def store_url(data: bytes) -> None:
         mock.patch("sqlite3.connect", connect),
         # Or a file of its own would be left behind for each path that is tried.
         mock.patch("sqsdelay.stores.sqlite.file._make_private"),
-        mock.patch("sqsdelay.stores.dynamodb.table._default_client"),
+        mock.patch("sqsdelay.stores.calls._client"),
     ):
         for table in (None, url or None):
             _without_password(url, partial(_opened, table=table))

@@ -1,8 +1,8 @@
 """``python -m tests.mutants [MODULE…]``: change the core bit by bit, and see what no test notices.
 
 mutmut makes the changes and runs the tests that reach each (`make mutants`); pyproject.toml's
-``[tool.mutmut]`` names the modules and the tests. The last lines say how many mutants survived, which,
-and how to look at one. More survivors than `LIMIT_PERCENT` end with exit code 1.
+``[tool.mutmut]`` names the modules and the tests. The last lines say for each room how many mutants survived,
+which, and how to look at one. More survivors than `LIMIT_PERCENT` in any of them end with exit code 1.
 
 A mutant that means the same as the code, so that no test can notice, is listed in equivalent.toml
 with the reason; it is shown, and not counted.
@@ -14,10 +14,11 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from tests.mutants.survivors import Survivor, read_equivalents, report
+from tests.mutants.survivors import Survivor, read_equivalents, report, room_of
 
 LIMIT_PERCENT: Final = 8
 ROOT: Final = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ def main(modules: list[str]) -> int:
     shutil.rmtree(WORK, ignore_errors=True)  # mutmut would keep verdicts of tests that have changed
     patterns = [f"sqsdelay.*{module}.x*" for module in modules]
     LOG.parent.mkdir(exist_ok=True)
-    print(f"trying every mutant: 20 minutes; progress in {LOG.relative_to(ROOT)}", flush=True)  # noqa: T201
+    print(f"trying mutants, for all hours; progress in {LOG.relative_to(ROOT)}", flush=True)  # noqa: T201
     with LOG.open("w") as log:
         done = subprocess.run(
             [MUTMUT, "run", "--max-children", "2", *patterns],
@@ -52,16 +53,16 @@ _NOTICED: Final = frozenset({1, 3, -24, 24, 36, 152, 255})
 """pytest's exit codes for a failed test or an error, and those of a test that never ended."""
 
 
-def _results(modules: list[str]) -> tuple[int, list[Survivor]]:
-    """How many mutants were tried, and those that no test noticed."""
+def _results(modules: list[str]) -> tuple[Counter[str], list[Survivor]]:
+    """How many mutants were tried of each room, and those that no test noticed."""
     from mutmut.mutation.diff_apply import find_mutant, get_diff_for_mutant
 
-    tried, survivors = 0, []
+    tried, survivors = Counter[str](), []
     for meta in sorted(WORK.rglob("*.py.meta")):
         if modules and meta.name.removesuffix(".py.meta") not in modules:
             continue
         for name, code in json.loads(meta.read_text())["exit_code_by_key"].items():
-            tried += 1
+            tried[room_of(name)] += 1
             if code not in _NOTICED:
                 diff = get_diff_for_mutant(name, path=find_mutant(name).path)
                 survivors.append(Survivor.of(name, diff))

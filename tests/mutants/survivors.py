@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,15 @@ class Survivor:
             "\n".join(f"{line[0]} {line[1:].strip()}" for line in lines),
         )
 
+    @property
+    def is_less_strict(self) -> bool:
+        """Whether nothing but a zip's ``strict=True`` is changed."""
+        sides = {"-": "", "+": ""}
+        for line in self.change.splitlines():
+            sides[line[0]] += line[2:]
+        plain = {re.sub(r",\s*(strict=\w+)?,?\s*(?=\))", "", text) for text in sides.values()}
+        return "strict=True" in sides["-"] and len(plain) == 1
+
 
 def _unmangled(function: str) -> str:
     """mutmut's ``x_name`` and ``xǁClassǁname`` as Python has them."""
@@ -49,33 +59,47 @@ def read_equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str], str]:
     }
 
 
+def room_of(name: str) -> str:
+    """The room a mutant is in, by mutmut's name of it or a path below the package."""
+    return re.split(r"[./]", name)[1]
+
+
 def report(
     survivors: Sequence[Survivor],
     *,
-    tried: int,
+    tried: Mapping[str, int],
     equivalents: Mapping[tuple[str, str], str],
     limit_percent: float,
 ) -> tuple[str, bool]:
-    """What a run ends with, and whether it has failed."""
+    """What a run ends with, a line for each room, and whether any of them has failed.
+
+    Args:
+        tried: how many mutants, by room.
+    """
     lines, counted = [], []
     for survivor in survivors:
         why = equivalents.get((survivor.where, _becomes(survivor.change)))
+        if why is None and survivor.is_less_strict:
+            why = "zip is told to be strict where both are of one length: it would say if we were wrong."
         if why is None:
             counted.append(survivor)
         else:
             lines.append(f"the same: {survivor.name}: {why}")
     for survivor in counted:
         lines += [f"survives: {survivor.name}", *(f"    {x}" for x in survivor.change.split("\n"))]
-    percent = 100 * len(counted) / tried if tried else 100.0
-    failed = percent >= limit_percent
+    left = Counter(room_of(survivor.name) for survivor in counted)
+    same = Counter(room_of(survivor.name) for survivor in survivors) - left
+    failed = not tried
+    for room, number in sorted(tried.items()):
+        percent = 100 * left[room] / number
+        failed = failed or percent >= limit_percent
+        lines.append(
+            f"{room}: {left[room]} of {number} mutants survive: {percent:.1f} %, "
+            f"{'which is not' if percent >= limit_percent else 'which is'} below {limit_percent} % "
+            f"({same[room]} more mean the same)"
+        )
     example = counted[0].name if counted else "NAME"
-    lines += [
-        f"{len(counted)} of {tried} mutants survive: {percent:.1f} %, "
-        f"{'which is not' if failed else 'which is'} below {limit_percent} % "
-        f"({len(survivors) - len(counted)} more mean the same)",
-        f"look at one: .venv/bin/mutmut show {example}",
-    ]
-    return "\n".join(lines), failed
+    return "\n".join([*lines, f"look at one: .venv/bin/mutmut show {example}"]), failed
 
 
 def _becomes(change: str) -> str:

@@ -39,7 +39,7 @@ ROOMS = (
 )
 NO_OPTION = {
     "above_bytes", "connections", "lease_seconds", "shards", "trace_header", "due_ms", "unrestricted",
-    "store", "columns", "v", "table_class", "gather_seconds", "slots", "split_messages", "linger_ms",
+    "store", "columns", "v", "table_class", "slots", "linger_ms",
     "deadline_seconds",
     "max_waiting",
 }  # fmt: skip

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import DEDUPLICATION_ID, GROUP_ID, OutgoingMessage, size_of, string
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    DELAY_SECONDS,
+    ERROR,
+    GROUP_ID,
+    OutgoingMessage,
+    size_of,
+    string,
+)
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.forwarding import GROUP_BYTES, group_of, packed, unpacked
+from sqsdelay.relaying.forwarding import GROUP_BYTES, Forwarding, group_of, packed, unpacked
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.testing import InMemoryStore, ManualClock
+from tests.faulty import AWAY, FaultyQueues
 
 DELAY, PARKING, ERRORS = "orders-delay.fifo", "orders-parking", "orders-delay-error"
 DAY = 86_400
@@ -33,11 +44,13 @@ class GroupStore(InMemoryStore):
         super().__init__(clock=clock)
         self.calls = 0
         self.out_of_reach = False
+        self.meanwhile: Callable[[], object] = bool
 
     def store(self, *arguments: Any, **named: Any) -> list[bool]:
         if self.out_of_reach:
             raise StoreUnavailable("out of reach")
         self.calls += 1
+        self.meanwhile()
         return super().store(*arguments, **named)
 
 
@@ -46,7 +59,7 @@ class Site:
 
     def __init__(self, endpoint: str = "orders") -> None:
         self.clock = ManualClock()
-        self.queues = InMemoryQueues(self.clock)
+        self.queues = FaultyQueues(self.clock)
         self.endpoint = self.queues.create_endpoint(endpoint)
         self.queues.create_queue(PARKING)
         self.store = GroupStore(self.clock)
@@ -123,6 +136,34 @@ def test_what_is_near_is_handed_over_at_once(site: Site) -> None:
     assert sorted(site.relayed()) == [Status.FORWARDED, Status.HANDED_OVER, Status.REQUEUED]
 
 
+def test_what_is_not_far_and_what_cannot_be_read_is_not_parked(site: Site) -> None:
+    """A store is for what has more than 2.25 hours left."""
+    for name, seconds in (("at", 8100 + 900), ("above", 8101 + 900), ("poison", "soon")):
+        site.send(name, seconds)  # type: ignore[arg-type]
+    site.clock.advance(900)
+    copies = site.queues.receive_batch(DELAY, wait_seconds=0)
+    assert {c.message_id: site.relay.parks(c) for c in copies} == {
+        "at": False,
+        "above": True,
+        "poison": False,
+    }
+    without_a_store = Relay(site.queues, site.endpoint)
+    assert not any(map(without_a_store.parks, copies))
+
+
+def test_what_no_store_can_keep_is_rejected(site: Site) -> None:
+    """An id that no sender may give, of a sender that is not ours."""
+    relay = Relay(
+        site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store), ledger=site)
+    )
+    site.send("m\0", 90 * DAY)
+    site.clock.advance(900)
+    (outcome,) = relay.process(site.queues.receive_batch(DELAY, wait_seconds=0))
+    assert (outcome.status, "no NUL" in str(outcome.error)) == (Status.REJECTED, True)
+    [rejected] = site.left(ERRORS, after=0)
+    assert rejected.body == "x"
+
+
 def test_a_large_copy_is_parked_at_once(site: Site) -> None:
     """A request of SQS is billed for each 64 KiB: an object of its own costs no more."""
     site.send("large", 90 * DAY, body="x" * GROUP_BYTES)
@@ -141,7 +182,9 @@ def test_amendments_left_while_it_gathers_are_heeded(site: Site, due_ms: int | N
     site.store.amend([Amendment(message_id="m", at_ms=now_ms, due_ms=new)])
     site.relayed()
     expected = Status.CANCELLED if new is None else Status.PARKED
-    assert [outcome.status for outcome in site.parked()] == [expected]
+    sent_for_ms = site.clock.now_ms() + (90 * DAY - 960) * 1000
+    told = [(outcome.status, outcome.due_ms) for outcome in site.parked()]
+    assert told == [(expected, new or sent_for_ms)]
     assert [m.due_ms for m in site.store.pending(9)] == ([] if new is None else [new])
     site.send("m", 95 * DAY)
     site.relayed()
@@ -161,6 +204,7 @@ def test_moved_so_near_that_it_hops_or_is_handed_over(site: Site) -> None:
     assert fates == {"hops": Status.REQUEUED, "soon": Status.HANDED_OVER}
     [copy] = site.left(DELAY, after=900)
     assert copy.message_id == "hops"
+    assert copy.attributes[DELAY_SECONDS] == string("5101")
     assert site.left(PARKING) == []
 
 
@@ -169,7 +213,9 @@ def test_store_out_of_reach_leaves_the_groups_in_their_queue(site: Site) -> None
     site.send("m", 90 * DAY)
     site.relayed()
     site.store.out_of_reach = True
-    assert [outcome.status for outcome in site.parked()] == [Status.FAILED]
+    (failed,) = site.parked()
+    due_ms = site.clock.now_ms() + (90 * DAY - 900) * 1000
+    assert (failed.status, failed.error, failed.due_ms) == (Status.FAILED, "out of reach", due_ms)
     assert site.parked() == []
     site.store.out_of_reach = False
     site.clock.advance(200)
@@ -188,6 +234,113 @@ def test_of_a_group_in_part_settled_the_rest_goes_into_another(site: Site) -> No
     assert fates == {"parks": Status.FAILED, "soon": Status.HANDED_OVER}
     [again] = site.left(PARKING)
     assert [copy.message_id for copy in unpacked(again)] == ["parks"]
+
+
+def test_a_group_stays_whole_where_no_time_is_left_for_its_rest(site: Site) -> None:
+    """What was handed over may be so again; what was not is not lost."""
+    site.send("parks", 90 * DAY)
+    site.send("soon", 90 * DAY)
+    now_ms = site.clock.now_ms() + 1
+    site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_000_000)])
+    site.relayed()
+    site.store.out_of_reach = True
+    times = iter([True, True])
+    outcomes = site.parker.park(more=_twice(), held=lambda: next(times, False))
+    assert [o.status for o in outcomes] == [Status.FAILED, Status.HANDED_OVER]
+    [group] = site.left(PARKING)
+    assert [copy.message_id for copy in unpacked(group)] == ["parks", "soon"]
+
+
+def test_nothing_is_sent_without_time_for_it(site: Site) -> None:
+    """Not what was moved so near that it is to be handed over, either."""
+    site.send("soon", 90 * DAY)
+    now_ms = site.clock.now_ms() + 1
+    site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_000_000)])
+    site.relayed()
+    (outcome,) = site.parker.park(more=_twice(), held=lambda: False)
+    assert (outcome.status, site.left("orders", after=2000)) == (Status.FAILED, [])
+    assert len(site.left(PARKING)) == 1
+
+
+def test_a_hundred_and_thirty_are_parked_fifty_at_a_time(site: Site) -> None:
+    """More groups than one receive brings, and than one delete takes; all have an outcome. They stay hidden
+    from others for three minutes meanwhile, however short the queue's own visibility is."""
+    for n in range(130):
+        site.send(f"m{n}", 90 * DAY)
+    site.relayed()
+    taken: list[object] = []
+
+    def meanwhile() -> None:
+        site.clock.advance(50)
+        taken.extend(site.queues.receive_batch(PARKING, wait_seconds=0, visibility_seconds=0))
+
+    site.store.meanwhile = meanwhile
+    site.store.stored_at_once = 100
+    outcomes = Parker(
+        site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store))
+    ).park(more=bool_true, held=bool_true)
+    assert len({outcome.copy.message_id for outcome in outcomes}) == len(outcomes) == 130
+    assert (site.store.calls, len(taken)) == (2, 3)
+    assert site.left(PARKING) == []
+
+
+def test_no_more_is_received_than_there_is_time_for(site: Site) -> None:
+    """Each receive may be the last one."""
+    for n in range(30):
+        site.send(f"m{n}", 90 * DAY)
+    site.relayed()
+    site.queues.calls.clear()
+    assert site.parker.park(more=lambda: False, held=bool_true) == []
+    assert site.queues.calls.count("receive") == 0
+
+
+def test_another_message_of_the_same_id_is_rejected(site: Site) -> None:
+    """It is in the store already, with another body: nobody can tell which is meant."""
+    for body in ("one", "other"):
+        site.send("m", 90 * DAY, body=body)
+        site.clock.advance(400)  # SQS forgets the first one's deduplication id
+        site.relayed()
+    told = [(outcome.status, outcome.error) for outcome in site.parked()]
+    assert [status for status, _ in told] == [Status.PARKED, Status.REJECTED]
+    assert str(told[1][1]).startswith("conflict: ")
+
+
+def test_groups_are_as_full_as_they_may_be(site: Site) -> None:
+    """None is above what SQS bills as one request, and none had room for the next copy. What the parking
+    queue does not take stays in the delay queue."""
+    for n in range(40):
+        site.send(f"m{n}", 90 * DAY, body="x" * (n % 7 * 3_000))
+    site.clock.advance(900)
+    copies: list[ReceivedMessage] = []
+    while more := site.queues.receive_batch(DELAY, wait_seconds=0):
+        copies += more
+    forwarding = Forwarding(site.queues, site.endpoint)
+    site.queues.failing[PARKING] = AWAY
+    assert forwarding.forward(copies) == [AWAY] * 40
+    site.queues.failing.clear()
+    assert forwarding.forward(copies) == [None] * 40
+    groups = site.left(PARKING, after=0)
+    ids = [copy.sqs_message_id for group in groups for copy in unpacked(group)]
+    assert ids == [copy.sqs_message_id for copy in copies]
+    for group, after in pairwise(groups):
+        with_next = [*map(packed, unpacked(group)), packed(unpacked(after)[0])]
+        assert len(group.body) <= GROUP_BYTES < len(group_of(with_next))
+    site.queues.delete_queue(PARKING)
+    assert {(f.code, f.transient) for f in forwarding.forward(copies) if f} == {
+        ("QueueMissing", True)
+    }
+
+
+def test_a_group_that_is_not_deleted_is_in_the_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes again, and is parked as the same messages."""
+    site.send("m", 90 * DAY)
+    site.relayed()
+    site.queues.deletes_fail = True
+    with caplog.at_level(logging.INFO, "sqsdelay.relaying"):
+        site.parker.park(more=_twice(), held=bool_true)
+    assert caplog.messages == ["a group is not deleted: away"]
 
 
 def bool_true() -> bool:
@@ -210,7 +363,9 @@ def test_unreadable_groups_end_in_the_error_queue(site: Site) -> None:
     assert sorted(fates) == [Status.PARKED, *[Status.REJECTED] * 3]
     rejected = site.left(ERRORS, after=0)
     assert {copy.body[:6] for copy in rejected} == {"poison", '{"vers'}
-    assert all("not a group of copies" in str(copy.attributes) for copy in rejected)
+    reasons = sorted(str(copy.attributes[ERROR]) for copy in rejected)
+    assert all("not a group of copies" in reason for reason in reasons)
+    assert sum("version 2; this sqsdelay reads 1" in reason for reason in reasons) == 1
     assert site.left(PARKING) == []
 
 

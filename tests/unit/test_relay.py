@@ -143,12 +143,13 @@ def test_a_transient_failure_waits_and_never_becomes_an_error(
     seconds = {"orders": "1000", DELAY: "90000", ERRORS: "soon"}[target]
     put(queues, {DELAY_SECONDS: string(seconds)})
     queues.failing[target] = failed(transient=True)
+    due_ms = None if target == ERRORS else clock.true_ms + int(seconds) * 1000
     clock.advance(900)
     attempts = 0
     while clock.true_ms < 1_800_000_000_000 + (900 + 3600) * 1000:
         for outcome in poll(queues, relay):
             assert outcome.status is Status.FAILED
-            assert outcome.error == "access denied"
+            assert (outcome.error, outcome.due_ms) == ("access denied", due_ms)
             attempts += 1
         clock.advance(5)
     assert 15 <= attempts <= 25
@@ -172,9 +173,15 @@ def test_a_missing_destination_queue_is_waited_for(
         "waits": Status.FAILED,
         "hops": Status.REQUEUED,
     }
+    for _ in range(6):
+        clock.advance(240)
+        waits = [o for o in poll(queues, relay) if o.copy.message_id == "waits"]
+        assert [(o.status, "queue orders does" in str(o.error)) for o in waits] == [
+            (Status.FAILED, True)
+        ]
     queues.create_queue("orders")
-    clock.advance(5)
-    (outcome,) = poll(queues, relay)
+    clock.advance(240)
+    (outcome,) = (o for o in poll(queues, relay) if o.copy.message_id == "waits")
     assert outcome.status is Status.HANDED_OVER
 
 
@@ -209,11 +216,13 @@ def test_a_copy_sent_on_but_not_deleted_is_not_sent_again(
     put(queues, {DELAY_SECONDS: string("1000")})
     clock.advance(900)
     queues.deletes_fail = True
-    assert poll(queues, relay)[0].status is Status.HANDED_OVER
+    (first,) = poll(queues, relay)
+    assert (first.status, first.delay_seconds) == (Status.HANDED_OVER, 100)
     clock.advance(181)
     queues.deletes_fail = False
     (outcome,) = poll(queues, relay)
-    assert (outcome.status, outcome.copy.receive_count) == (Status.HANDED_OVER, 2)
+    assert outcome.copy.receive_count == 2
+    assert replace(outcome, copy=first.copy) == first
     clock.advance(1000)
     assert len(arrived(queues)) == 1
     assert poll(queues, relay) == []
@@ -488,6 +497,64 @@ def test_what_is_no_longer_held_is_neither_sent_nor_hidden(
     (outcome,) = relay.process(copies, held=lambda: False)
     assert (outcome.status, queues.calls) == (Status.FAILED, [])
     assert "no time is left" in str(outcome.error)
+
+
+def test_what_time_is_left_for_is_sent_and_the_rest_fails(
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
+) -> None:
+    """Each copy has an outcome, and says when it is due."""
+    start_ms = clock.true_ms
+    for name, seconds in (("hops", 5000), ("soon", 1000), ("poison", "soon")):
+        put(queues, {DELAY_SECONDS: string(str(seconds))}, name)
+    clock.advance(900)
+    copies = queues.receive_batch(DELAY, wait_seconds=0)
+    times = iter([True])
+    outcomes = relay.process(copies, held=lambda: next(times, False))
+    told = {o.copy.message_id: (o.status, o.due_ms) for o in outcomes}
+    assert told == {
+        "hops": (Status.REQUEUED, start_ms + 5_000_000),
+        "soon": (Status.FAILED, start_ms + 1_000_000),
+        "poison": (Status.FAILED, None),
+    }
+
+
+def test_a_timer_stays_as_it_was_where_the_time_is_not_known_any_more(
+    clock: ManualClock, queues: FaultyQueues, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was decided is sent: late by what passed since, and not early."""
+    put(queues, {DELAY_SECONDS: string("1000")})
+    clock.advance(900)
+    decided = iter([clock.true_ms])
+
+    def broker_now(_: ReceivedMessage) -> int:
+        now_ms = next(decided, None)
+        if now_ms is None:
+            raise QueueUnavailable("gone")
+        return now_ms
+
+    monkeypatch.setattr(relay, "_broker_now", broker_now)
+    (outcome,) = poll(queues, relay)
+    assert (outcome.status, outcome.delay_seconds, outcome.late_ms) == (Status.HANDED_OVER, 100, 0)
+
+
+def test_each_line_of_the_log_names_the_message_and_the_cause(
+    clock: ManualClock, queues: FaultyQueues, relay: Relay, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that stays, whose backoff is not set either, and one whose delete fails."""
+    put(queues, {DELAY_SECONDS: string("1000")})
+    clock.advance(900)
+    queues.failing["orders"] = failed(transient=True)
+    queues.hides_fail = queues.deletes_fail = True
+    with caplog.at_level(logging.INFO, "sqsdelay.relaying"):
+        poll(queues, relay)
+        queues.failing.clear()
+        clock.advance(300)
+        poll(queues, relay)
+    assert caplog.messages == [
+        "message m-1 stays in orders-delay.fifo: access denied",
+        "backoff of m-1 not set: away",
+        "message m-1 sent on but not deleted: away",
+    ]
 
 
 def test_no_line_of_a_log_is_a_senders(

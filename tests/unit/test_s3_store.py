@@ -5,16 +5,20 @@ from __future__ import annotations
 import gzip
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.delay import utc
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.layout import MONTH, ObjectName, Slot
 from sqsdelay.testing import ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
@@ -52,6 +56,24 @@ def released(store: S3Store, clock: ManualClock) -> list[str]:
         if not ids:
             return found
         found += ids
+
+
+def test_a_body_on_its_way_does_not_set_the_clock_back() -> None:
+    """S3 dates its answer before half a minute of body: leases end by that clock."""
+    passed = [0.0]
+
+    class Body:
+        def read(self) -> bytes:
+            passed[0] += 30
+            return b""
+
+    headers = {"date": "Tue, 01 Jan 2030 00:00:00 GMT"}
+    answer = {"Body": Body(), "ETag": "", "ResponseMetadata": {"HTTPHeaders": headers}}
+    client: Any = SimpleNamespace(get_object=lambda **_: answer)
+    bucket = ObjectBucket("parked", client, None)
+    bucket.clock.monotonic = lambda: passed[0]
+    bucket.get("key")
+    assert utc(bucket.clock.now_ms()) == datetime(2030, 1, 1, 0, 0, 30, tzinfo=UTC)
 
 
 def test_a_year_of_due_times_is_an_object_a_slot(
@@ -92,6 +114,25 @@ def test_a_line_that_is_no_message_is_one_that_cannot_be_sent(
             assert [bool(each.unreadable) for each in claim.messages] == [True]
             assert claim.remove([each.message_id for each in claim.messages]) == [True]
     assert store.pending_count() == 0
+
+
+def test_what_is_kept_in_memory_is_counted_once(
+    store: S3Store, s3: InMemoryS3, clock: ManualClock
+) -> None:
+    """Two threads that read one object at a time: else less and less would be kept."""
+    wheel, get = store._wheel, s3.get_object
+    store.store([message(clock.now_ms())])
+    (name,) = (each.name for each in wheel.listed())
+
+    def another(**given: str) -> object:
+        s3.get_object = get  # type: ignore[method-assign]
+        wheel.lines(name)
+        return get(**given)
+
+    s3.get_object = another  # type: ignore[method-assign,assignment]
+    wheel.lines(name)
+    wheel.forget(name)
+    assert wheel._kept_bytes == 0
 
 
 def test_stored_twice_for_one_due_time_is_merged_to_one(
@@ -193,7 +234,7 @@ def test_what_is_not_near_costs_a_dispatcher_nothing(clock: ManualClock) -> None
         store = S3Store("parked", endpoint="orders", client=client, clock=time)
         for n in range(waiting):
             name = ObjectName(Slot.of(far_ms, MONTH), far_ms + n, far_ms + n, 5_000, 999, f"{n}")
-            s3.objects[f"orders/v1/{name.path}"] = b""
+            s3.objects[f"orders/v1/{name.path()}"] = b""
         store.store([message(begun_ms + 3_600_000 * n) for n in range(24)])
         found: list[str] = []
         while time.now_ms() < begun_ms + DAY_MS:

@@ -4,105 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from botocore.exceptions import ClientError
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import Message
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import staging
-from sqsdelay.spark.sink.bulk import Bulk
-from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
-from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run, published
-from sqsdelay.spark.sink.task import Task
-from sqsdelay.stores.s3 import S3Store
-from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.jobs import Job, new_job_batch
-from sqsdelay.stores.s3.layout import Hierarchy, parse
-from sqsdelay.stores.s3.wheel import Wheel
-from sqsdelay.testing import InMemoryQueues, ManualClock
+from sqsdelay.stores.s3.layout import parse
 from tests.services.in_memory_s3 import InMemoryS3
-
-DAY = 86_400
-COLUMNS = ("body", "delay_seconds", "message_id", "endpoint", "message_group_id")
-
-
-class Driver:
-    """A job, its bucket and its queues."""
-
-    def __init__(self, *endpoints: str) -> None:
-        self.clock = ManualClock()
-        self.s3 = InMemoryS3()
-        self.queues = InMemoryQueues(self.clock)
-        for endpoint in endpoints:
-            self.queues.create_endpoint(endpoint)
-        now_ms = self.clock.now_ms()
-        self.run = Run(
-            batch=new_job_batch(now_ms), job="j", now_ms=now_ms, after_ms=now_ms + 7_200_000
-        )
-
-    def wheel(self, _: str, endpoint: str) -> Wheel:
-        client: Any = self.s3
-        bucket = ObjectBucket("parked", client, self.clock)
-        return Wheel(bucket, endpoint, prefix="", hierarchy=Hierarchy())
-
-    def task(
-        self,
-        batches: list[pa.RecordBatch],
-        receipts: Receipts | None = None,
-        *,
-        part: int = 0,
-        parts: int = 1,
-    ) -> Task:
-        """One attempt, run to its end."""
-        staged = None if receipts is None else receipts.staging("w-00000of1-7")
-        rows = Rows(
-            columns=Columns(names=frozenset(COLUMNS), key=None),
-            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts),
-            delay_start_ms=self.clock.now_ms(),
-        )
-        before = None if receipts is None else receipts.load()
-        bulk = Bulk(
-            rows,
-            self.run,
-            self.queues,
-            attempt=f"{part}x1",
-            receipts=staged,
-            sent_before=before,
-            open_wheel=self.wheel,
-        )
-        task = Task(
-            rows, bulk.sender, retry_seconds=0, clock=self.clock, bulk=bulk, sent_before=before
-        )
-        self.rejected = [each for batch in task.send(batches) for each in batch.to_pylist()]
-        return task
-
-    def commit(self, task: Task) -> None:
-        for part in task.staged:
-            Job(self.wheel("", part.endpoint), "j").commit(self.run.batch, [part.staged])
-
-    def pending(self, endpoint: str = "orders") -> list[StoredMessage]:
-        client: Any = self.s3
-        store = S3Store("parked", endpoint=endpoint, client=client, clock=self.clock)
-        return store.pending(100_000)
-
-
-def table(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    types = [pa.string(), pa.int64(), pa.string(), pa.string(), pa.string()]
-    columns = list(zip(*rows, strict=True))
-    arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=list(COLUMNS))
+from tests.unit.staging_driver import DAY, Driver, table
 
 
 def test_endpoints_and_routes_of_all_kinds() -> None:
@@ -123,7 +39,7 @@ def test_endpoints_and_routes_of_all_kinds() -> None:
             )
         ]
     )
-    driver.commit(task)
+    driver.publish(task)
     assert sorted(m.message_id for m in driver.pending()) == ["1", "2"]
     (fifo,) = driver.pending("bills.fifo")
     assert (fifo.message_id, fifo.group_id) == ("3", "g")
@@ -139,7 +55,7 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     other.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
     other.close()
     driver = Driver("orders")
-    driver.commit(driver.task([table(rows)], receipts))
+    driver.publish(driver.task([table(rows)], receipts))
     assert not receipts.load().ids
     receipts.publish({"w-00000of1-7"})
     due_at = utc(driver.clock.now_ms() + DAY * 1000)
@@ -151,7 +67,7 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
         mark.message_id: mark.content for mark in marks
     }
     assert not list((tmp_path / "j").glob("_staged*"))
-    driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()), job="renamed")
+    driver.begin("renamed")
     again = driver.task([table(rows)], receipts)
     assert (again.counts.sent, again.counts.already_sent, again.staged) == (0, 2, ())
 
@@ -175,14 +91,11 @@ def test_a_job_run_again_reads_each_mark_once(
     held: list[int] = []
 
     def run_again(rows: int, parts: int) -> tuple[int, int]:
-        driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()))
+        driver.begin("j")
         tasks = [
             driver.task(each, part=n, parts=parts) for n, each in enumerate(shared(rows, parts))
         ]
-        staged = [part.staged for task in tasks for part in task.staged]
-        if staged:
-            job = Job(driver.wheel("", "orders"), "j")
-            job.commit(driver.run.batch, staged, parts=parts)
+        assert driver.publish(*tasks) == 0
         return sum(t.counts.sent for t in tasks), sum(t.counts.already_sent for t in tasks)
 
     assert run_again(800, first) == (800, 0)
@@ -210,8 +123,8 @@ def test_a_job_run_again_reads_each_mark_once(
 def test_rows_in_any_order_read_all_marks_once_in_a_process() -> None:
     """As those of format("sqsdelay") come, which nobody has shared out."""
     driver = Driver("orders")
-    driver.commit(driver.task([table([("a", DAY, "1", None, None)])]))
-    driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()))
+    driver.publish(driver.task([table([("a", DAY, "1", None, None)])]))
+    driver.begin("j")
     wheel = driver.wheel("", "orders")
     driver.wheel = lambda *_: wheel  # type: ignore[method-assign]
     before = driver.s3.requests["GetObject"]
@@ -233,7 +146,7 @@ def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     batches = [table(rows[start : start + 1000]) for start in range(0, len(rows), 1000)]
     task = driver.task(batches)
-    driver.commit(task)
+    driver.publish(task)
     assert {m.message_id for m in driver.pending()} == {f"m{n}" for n in range(9_000)}
     keys = [key for key in driver.s3.objects if key.endswith(".gz")]
     assert len(keys) < 120
@@ -257,120 +170,6 @@ def test_an_object_that_s3_does_not_take_fails_the_task() -> None:
     driver.s3 = InMemoryS3(around=lambda name, call: _refused() if name == "PutObject" else call())
     with pytest.raises(StoreUnavailable, match="slow"):
         driver.task([table([("a", DAY, "1", None, None)])])
-
-
-@pytest.mark.parametrize("what", ["record.json", "decided"])
-def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Record and decision are written again for as long as a task writes its objects again."""
-    driver = Driver("orders")
-    task = driver.task([table([("a", DAY, "1", None, None)])])
-    refusals = iter(range(20))
-
-    def refusing(prefix: str, endpoint: str) -> Wheel:
-        wheel = driver.wheel(prefix, endpoint)
-        put = wheel.bucket.put
-
-        def refused(key: str, *arguments: Any, **more: Any) -> str:
-            if what in key and next(refusals, None) is not None:
-                raise StoreUnavailable("slow down") from OSError("503")
-            return put(key, *arguments, **more)
-
-        monkeypatch.setattr(wheel.bucket, "put", refused)
-        return wheel
-
-    monkeypatch.setattr("sqsdelay.stores.s3.jobs.wheel_of", refusing)
-    slept: list[float] = []
-    assert published(task.staged, Options(store="s3://parked"), sleep=slept.append) == 0
-    assert len(slept) == 20
-    assert [message.message_id for message in driver.pending()] == ["1"]
-
-
-TWO = [table([(f"b{n}", DAY, f"m{n}", ("orders", "bills")[n % 2], None) for n in range(6)])]
-
-
-def both(driver: Driver) -> list[str]:
-    return sorted(m.message_id for name in ("orders", "bills") for m in driver.pending(name))
-
-
-def publish(driver: Driver, task: Task, monkeypatch: pytest.MonkeyPatch, retry: int = 0) -> int:
-    monkeypatch.setattr("sqsdelay.stores.s3.jobs.wheel_of", driver.wheel)
-    options = Options(store="s3://parked", retry_seconds=retry)
-    return published(task.staged, options, sleep=lambda _: None)
-
-
-@pytest.mark.parametrize("job", ["j", None])
-@pytest.mark.parametrize(
-    ("refused", "fails"),
-    [(".decided/", True), ("bills/jobs/", True), ("orders/jobs/", True),
-     ("bills/decided/", False), ("orders/decided/", False)],
-)  # fmt: skip
-def test_one_decision_for_all_endpoints(
-    job: str | None, refused: str, fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever S3 refuses: both endpoints hold their messages or neither does, and a run again without a name
-    stores each once."""
-    driver = Driver("orders", "bills")
-    driver.run = replace(driver.run, job=job)
-    task = driver.task(TWO)
-    put = driver.s3.put_object
-
-    def refusing(**given: Any) -> Any:
-        if given["Key"].startswith(refused):
-            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
-        return put(**given)
-
-    monkeypatch.setattr(driver.s3, "put_object", refusing)
-    if fails and (job or "jobs" not in refused):
-        with pytest.raises(StoreUnavailable):
-            publish(driver, task, monkeypatch)
-        monkeypatch.setattr(driver.s3, "put_object", put)
-        assert both(driver) == []
-        driver.run = replace(driver.run, batch=new_job_batch(driver.clock.now_ms()))
-        assert publish(driver, driver.task(TWO), monkeypatch) == 0
-    else:
-        assert publish(driver, task, monkeypatch) == 0
-    assert both(driver) == [f"m{n}" for n in range(6)]
-    monkeypatch.setattr(driver.s3, "put_object", put)
-    driver.clock.advance(2 * DAY)
-    assert both(driver) == [f"m{n}" for n in range(6)]
-
-
-@pytest.mark.parametrize("step", range(14))
-@pytest.mark.parametrize("answered", [False, True])
-def test_killed_at_any_step_of_a_commit_for_two(
-    step: int, answered: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And run again under its name, a day later: each message is there once."""
-    driver = Driver("orders", "bills")
-    task = driver.task(TWO)
-    calls = iter(range(1000))
-
-    def dying(_: str, call: Callable[[], Any]) -> Any:
-        now = next(calls)
-        if now >= step and not (answered and now == step):
-            raise KeyboardInterrupt
-        done = call()
-        if now == step:
-            raise KeyboardInterrupt
-        return done
-
-    alive = driver.s3
-    driver.s3 = InMemoryS3(alive.objects, around=dying)
-    with suppress(KeyboardInterrupt):
-        publish(driver, task, monkeypatch)
-    driver.s3 = alive
-    found = both(driver)
-    assert found in ([], [f"m{n}" for n in range(6)])
-    driver.clock.advance(2 * DAY)
-    assert both(driver) in ([], [f"m{n}" for n in range(6)])
-    now_ms = driver.clock.now_ms()
-    driver.run = replace(
-        driver.run, batch=new_job_batch(now_ms), now_ms=now_ms, after_ms=now_ms + 7_200_000
-    )
-    publish(driver, driver.task(TWO), monkeypatch)
-    assert both(driver) == [f"m{n}" for n in range(6)]
 
 
 def _refused() -> Any:

@@ -22,10 +22,9 @@ from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run, StagedPart
+from sqsdelay.spark.sink.run import Run, Staged, new_job_batch
 from sqsdelay.spark.sink.summary import TaskReport
 from sqsdelay.spark.sink.task import Task
-from sqsdelay.stores.s3.jobs import Staged, new_job_batch
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 ROWS = 300
@@ -199,10 +198,8 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     now_ms = clock.now_ms()
     job = json.dumps(["renewals-2027", None, None])
     run = Run(batch=new_job_batch(now_ms), job=job, now_ms=now_ms, after_ms=now_ms)
-    staged = Staged("123x4567", rows, 1 << 63, now_ms, "d" * 16)
+    staged = Staged("orders", run, "123x4567", rows, 1 << 63, now_ms, "d" * 16)
     part = RejectsFolder("/tmp/rejects").part("w" * 32, 123, 4567)
-    report = TaskReport(
-        "w" * 32, task.counts.reported(), part, (StagedPart("orders", run, staged),), "r" * 45
-    )
+    report = TaskReport("w" * 32, task.counts.reported(), part, (staged,), "r" * 45)
     assert kept == task.counts.rejected == 34
     assert len(pickle.dumps(report)) < 1024

@@ -9,6 +9,7 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.faulty import FaultyQueues
 
 DELAY = "orders-delay.fifo"
 
@@ -91,8 +92,31 @@ def test_what_nobody_will_work_on_is_released(queues: InMemoryQueues, clock: Man
     assert visible(queues) == 3
 
 
+def test_what_cannot_be_hidden_any_longer_is_in_the_log(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others get it when its time is up, and this one knows."""
+    queues = FaultyQueues(clock)
+    queues.create_queue("q")
+    queues.send_batch("q", [OutgoingMessage("x", {}, 1)])
+    visibility = Visibility(queues, clock)
+    batch = visibility.receive("q", wait_seconds=0)
+    clock.advance(10)
+    queues.hides_fail = True
+    visibility.extend()
+    assert caplog.messages == [
+        "copies in hand come back to other consumers, their visibility is not extended: away"
+    ]
+    clock.advance(20)
+    assert not batch.held()
+
+
 @pytest.mark.parametrize("seconds", [0, 181])
 def test_out_of_range(queues: InMemoryQueues, clock: ManualClock, seconds: int) -> None:
     """Longer than 180 s would outlive the deduplication of a second attempt."""
-    with pytest.raises(ConfigurationError, match=f"visibility_seconds={seconds}; use 1 to 180"):
+    with pytest.raises(
+        ConfigurationError, match=f"visibility_seconds={seconds}; use 1 to 180: a copy "
+    ):
         Visibility(queues, clock, seconds=seconds)
+    for fits in (1, 180):
+        assert Visibility(queues, clock, seconds=fits).beat_seconds == fits / 3

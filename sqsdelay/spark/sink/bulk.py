@@ -32,13 +32,13 @@ from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows, spelled
-from sqsdelay.spark.sink.options import DELAY
+from sqsdelay.spark.sink.options import DELAY, Options
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run, StagedPart
+from sqsdelay.spark.sink.run import Run, Staged
 from sqsdelay.spark.sink.staging import Staging
+from sqsdelay.spark.sink.stored_job import Job, wheel_of
 from sqsdelay.spark.sink.summary import Counts
-from sqsdelay.stores.s3.jobs import Job, wheel_of
 from sqsdelay.stores.s3.layout import line_of
 from sqsdelay.stores.s3.wheel import Wheel
 
@@ -49,15 +49,15 @@ class _Place:
     """An endpoint's wheel, as a task's sender sees its store."""
 
     def __init__(
-        self, wheel: Wheel, run: Run, attempt: str, *, parts: int, since_ms: int, retry: int
+        self, wheel: Wheel, run: Run, name: str, attempt: str, *, options: Options, since_ms: int
     ) -> None:
-        job = Job(wheel, run.job)
+        parts = options.parts
         # Of rows that come in any order all tasks of a process need all marks, and share them.
         read = _read_once if parts == 1 else _read
-        known, self.stored = read(wheel, run, 0 if parts == 1 else _part_of(attempt), parts)
-        self.staging = Staging(
-            wheel, job, run.batch, attempt, now_ms=run.now_ms, known=known, retry_seconds=retry
-        )
+        part = 0 if parts == 1 else int(attempt.partition("x")[0])
+        known, self.stored = read(wheel, run, part, parts)
+        retry, job = options.retry_seconds, Job(wheel, run.job)
+        self.staging = Staging(job, run, name, attempt, known=known, retry_seconds=retry)
         self._since_ms = since_ms
 
     def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
@@ -72,10 +72,6 @@ class _Place:
                 array("q", (content_of(m, self._since_ms) for m in found)),
             )
         return [True] * len(messages)
-
-
-def _part_of(attempt: str) -> int:
-    return int(attempt.partition("x")[0])
 
 
 def _read(wheel: Wheel, run: Run, part: int, parts: int) -> tuple[str, SentBefore]:
@@ -109,7 +105,7 @@ class Bulk:
         receipts: ReceiptsWriter | None = None,
         ledger: Ledger | None = None,
         sent_before: SentBefore | None = None,
-        open_wheel: Callable[[str, str], Wheel | None] = wheel_of,
+        open_wheel: Callable[[str, str], Wheel] = wheel_of,
     ) -> None:
         self._rows = rows
         self._run = run
@@ -239,7 +235,7 @@ class Bulk:
                 counts.already_sent += 1
         return new, done
 
-    def close(self) -> tuple[StagedPart, ...]:
+    def close(self) -> tuple[Staged, ...]:
         """Write all that is staged.
 
         Raises:
@@ -247,12 +243,8 @@ class Bulk:
         """
         if self.receipts is not None:
             self.receipts.close()
-        parts = []
-        for name, place in self._places.items():
-            staged = place.staging.close()
-            if staged is not None:
-                parts.append(StagedPart(name, self._run, staged))
-        return tuple(parts)
+        closed = [place.staging.close() for place in self._places.values()]
+        return tuple(staged for staged in closed if staged is not None)
 
     def give_up(self) -> None:
         """The task has failed."""
@@ -264,14 +256,9 @@ class Bulk:
         if place is None:
             options = self._rows.options
             wheel = self._open_wheel(str(options.store), name)
-            assert wheel is not None, "a run stages in S3 stores only"
+            since_ms = self._since_ms
             place = self._places[name] = _Place(
-                wheel,
-                self._run,
-                self._attempt,
-                parts=options.parts,
-                since_ms=self._since_ms,
-                retry=options.retry_seconds,
+                wheel, self._run, name, self._attempt, options=options, since_ms=since_ms
             )
         return place
 

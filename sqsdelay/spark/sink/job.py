@@ -15,16 +15,7 @@ from sqsdelay.core.message import Route
 from sqsdelay.errors import NotAllSent
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.run import (
-    Attempt,
-    Run,
-    StagedPart,
-    given_up,
-    insist,
-    planned_ms,
-    published,
-    run_of,
-)
+from sqsdelay.spark.sink.run import Attempt, Run, Staged, insist, planned_ms, run_of
 from sqsdelay.spark.sink.summary import Counts, TaskReport, counted, total, write_summary
 
 if TYPE_CHECKING:
@@ -71,7 +62,7 @@ class Sink:
         now_ms = planned_ms(options, sender_client(options))
         run = run_of(options, now_ms)
         if run is not None and options.endpoint is not None:
-            from sqsdelay.stores.s3.jobs import wheel_of
+            from sqsdelay.spark.sink.stored_job import wheel_of
 
             name = Endpoint.parse(options.endpoint).name
             insist(lambda: wheel_of(str(options.store), name), options.retry_seconds)
@@ -119,7 +110,7 @@ class Sink:
         Raises:
             NotAllSent: rows were rejected, and there is no rejects table.
         """
-        already = published(_staged(reports), self.options)
+        already = self._publish(_staged(reports))
         self._publish_receipts(reports)
         counts = total(reports)
         if already:
@@ -142,6 +133,13 @@ class Sink:
                 [report.write_id for report in done],
             )
 
+    def _publish(self, staged: list[Staged]) -> int:
+        if not staged:
+            return 0
+        from sqsdelay.spark.sink.stored_job import published
+
+        return published(staged, self.options)
+
     def _publish_receipts(self, reports: Reports) -> None:
         options = self.options
         names = {r.receipts for r in reports if r is not None and r.receipts is not None}
@@ -160,14 +158,17 @@ class Sink:
     def abort(self, reports: Reports, write_ids: Iterable[str], summary: str | None) -> None:
         """Drop the rejects of a write that failed and what it staged, and say what its finished tasks
         sent."""
-        given_up(_staged(reports), self.options)
+        if staged := _staged(reports):
+            from sqsdelay.spark.sink.stored_job import given_up
+
+            given_up(staged, self.options)
         if summary is not None:
             write_summary(summary, reports, committed=False, told=self.told(total(reports)))
         if self.options.rejects is not None:
             _rejects(self.options.rejects).drop(write_ids)
 
 
-def _staged(reports: Reports) -> list[StagedPart]:
+def _staged(reports: Reports) -> list[Staged]:
     return [part for report in reports if report is not None for part in report.staged]
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
 import tenacity
@@ -16,15 +14,12 @@ from pyspark import TaskContext
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.readable import one_line
-from sqsdelay.errors import ConfigurationError, StoreError, StoreUnavailable
+from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Options
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
-
-    from sqsdelay.stores.s3.jobs import Job, Staged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +116,8 @@ def micro_batch_ms(checkpoint: str | None, batch_id: int) -> int:
         ) from error
 
 
-logger = logging.getLogger(__name__)
+JOB_SECONDS: Final = 86_400
+"""How long a run may take before others may give up what it has staged."""
 
 _RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 _Answer = TypeVar("_Answer")
@@ -155,10 +151,9 @@ def run_of(options: Options, now_ms: int) -> Run | None:
     parts = urlsplit(options.store)
     if parts.scheme != "s3":
         return None
-    from sqsdelay.stores.s3.jobs import new_job_batch
-    from sqsdelay.stores.s3.layout import settings_of
+    from sqsdelay.stores import s3_settings_of
 
-    if settings_of(parts).get("lookup"):
+    if s3_settings_of(parts).get("lookup"):
         return None
     ahead = max(options.park_after, options.hop_seconds)
     return Run(
@@ -169,18 +164,38 @@ def run_of(options: Options, now_ms: int) -> Run | None:
     )
 
 
+def new_job_batch(now_ms: int) -> str:
+    """A batch's name for one run of a job: it may be written to for `JOB_SECONDS`."""
+    from sqsdelay.stores.s3.bucket import BATCH_SECONDS, LATEST_MS
+    from sqsdelay.stores.s3.layout import new_batch
+
+    return new_batch(LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)
+
+
 def _named(*parts: object) -> str:
     """What a job, or a micro-batch, is known by in the store."""
     return json.dumps(parts, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
-class StagedPart:
-    """What an attempt has staged for one endpoint."""
+class Staged:
+    """What one attempt on a task has staged for one endpoint.
+
+    Args:
+        attempt: its name, which no other attempt has.
+        messages: how many.
+        total: the sum of the marks of all of them, of 64 bits: of the same messages it is the same.
+        last_ms: the latest due time among them.
+        known: a digest of the batches of earlier runs that the attempt knew of, in their order.
+    """
 
     endpoint: str
     run: Run
-    staged: Staged
+    attempt: str
+    messages: int
+    total: int
+    last_ms: int
+    known: str
 
 
 def insist(
@@ -205,93 +220,3 @@ def insist(
         with attempt:
             return call()
     raise AssertionError("the last attempt returns or raises")
-
-
-def published(
-    parts: Iterable[StagedPart],
-    options: Options,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-) -> int:
-    """Publish what committed attempts have staged: in all endpoints, or in none.
-
-    Each step is tried again for the option ``retry_seconds``.
-
-    Returns:
-        How many messages another run of the same job had stored meanwhile, and this one then did not.
-
-    Raises:
-        StoreUnavailable: nothing is published; the job can be run again, with a name or without.
-    """
-
-    def insisted(call: Callable[..., _Answer], *arguments: Any, **more: Any) -> _Answer:
-        return insist(partial(call, *arguments, **more), options.retry_seconds, sleep=sleep)
-
-    found = list(parts)
-    staged = {
-        insisted(_job, endpoint, run, options): (run.batch, each)
-        for (endpoint, run), each in _by_endpoint(found).items()
-    }
-    if len(staged) == 1:
-        new = [
-            job
-            for job, (batch, each) in staged.items()
-            if insisted(job.commit, batch, each, parts=options.parts)
-        ]
-    else:
-        try:
-            new = _decided_for_all(staged, insisted, options.parts)
-        except StoreUnavailable:
-            if given_up(found, options):
-                raise
-            new = list(staged)  # An answer was lost: it was decided.
-    return sum(sum(e.messages for e in each) for job, (_, each) in staged.items() if job not in new)
-
-
-def _decided_for_all(
-    staged: Mapping[Job, tuple[str, Sequence[Staged]]], insisted: Callable[..., Any], parts: int
-) -> list[Job]:
-    """Publish in several endpoints by one decision; those in which no other run has stored the same."""
-    names = [job.endpoint for job in staged]
-    new = [
-        job
-        for job, (batch, each) in staged.items()
-        if insisted(job.noted, batch, each, names, parts=parts)
-    ]
-    attempts = {job.endpoint: [each.attempt for each in staged[job][1]] for job in new}
-    for job in new[:1]:
-        insisted(job.decide_for_all, staged[job][0], attempts)
-    return new
-
-
-def given_up(parts: Iterable[StagedPart], options: Options) -> bool:
-    """Give up what a job that failed has staged; what cannot be now is, when its slot comes near.
-
-    Returns:
-        False where it is published.
-    """
-    staged = _by_endpoint(parts)
-    for endpoint, run in staged:
-        try:
-            job = _job(endpoint, run, options)
-            if len(staged) > 1 and not job.is_given_up(run.batch):
-                return False
-            job.abort(run.batch)
-        except StoreError as error:
-            logger.warning("what was staged for %s is left: %s", endpoint, one_line(error))
-    return True
-
-
-def _by_endpoint(parts: Iterable[StagedPart]) -> dict[tuple[str, Run], Sequence[Staged]]:
-    found: dict[tuple[str, Run], list[Staged]] = {}
-    for part in parts:
-        found.setdefault((part.endpoint, part.run), []).append(part.staged)
-    return {key: found[key] for key in sorted(found, key=lambda key: key[0])}
-
-
-def _job(endpoint: str, run: Run, options: Options) -> Job:
-    from sqsdelay.stores.s3.jobs import Job, wheel_of
-
-    wheel = wheel_of(str(options.store), endpoint)
-    assert wheel is not None, "a run stages in S3 stores only"
-    return Job(wheel, run.job)

@@ -13,10 +13,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsdelay.spark.sink.run import insist
-from sqsdelay.stores.s3.jobs import Job, Staged
+from sqsdelay.spark.sink.run import Run, Staged, insist
+from sqsdelay.spark.sink.stored_job import Job
 from sqsdelay.stores.s3.layout import ObjectName, Slot
-from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES, Wheel
+from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES
 
 GATHERED_BYTES: Final = 32 * 2**20
 """Of lines, before they are cut into slots: a piece for each slot is copied then."""
@@ -48,29 +48,28 @@ class Staging:
     """The objects of one attempt in one wheel; they do not count before the batch is decided.
 
     Args:
-        job: whose batch it is.
+        job: what earlier runs have stored there.
+        run: whose batch it is.
         attempt: this attempt's name.
-        now_ms: what the slots are chosen by.
         known: a digest of the batches of earlier runs that this attempt knows of.
         retry_seconds: how long an object is written again that S3 does not take.
     """
 
     def __init__(
         self,
-        wheel: Wheel,
         job: Job,
-        batch: str,
+        run: Run,
+        endpoint: str,
         attempt: str,
         *,
-        now_ms: int,
         known: str,
         retry_seconds: int,
     ) -> None:
-        self._wheel = wheel
+        self._wheel = job.wheel
         self._job = job
-        self._batch = batch
+        self._run = run
+        self._endpoint = endpoint
         self._attempt = attempt
-        self._now_ms = now_ms
         self._known = known
         self._retry_seconds = retry_seconds
         self._dues: list[pa.Array] = []
@@ -120,10 +119,12 @@ class Staging:
         if not self._ids:
             return None
         insist(
-            lambda: self._job.mark(self._batch, self._attempt, self._ids, self._contents),
+            lambda: self._job.mark(self._run.batch, self._attempt, self._ids, self._contents),
             self._retry_seconds,
         )
         return Staged(
+            endpoint=self._endpoint,
+            run=self._run,
             attempt=self._attempt,
             messages=len(self._ids),
             total=(3 * sum(self._ids) + sum(self._contents)) % _FULL,
@@ -146,7 +147,7 @@ class Staging:
         self._last_ms = max(self._last_ms, ordered[-1])
         start = 0
         while start < len(ordered):
-            slot = self._wheel.hierarchy.slot(ordered[start], self._now_ms)
+            slot = self._wheel.hierarchy.slot(ordered[start], self._run.now_ms)
             end = bisect_left(ordered, slot.end_ms, start)
             piece = order.slice(start, end - start)
             waiting = self._slots.setdefault(slot, _Waiting())
@@ -190,7 +191,8 @@ class Staging:
             first_ms, last_ms = dues[start].as_py(), dues[end - 1].as_py()
             self._finish(_IN_FLIGHT)
             text = _joined(lines, start, end)
-            name = ObjectName(slot, first_ms, last_ms, end - start, text.size, part, self._batch)
+            batch = self._run.batch
+            name = ObjectName(slot, first_ms, last_ms, end - start, text.size, part, batch)
             key = self._wheel.key(name)
             self._writing.add(self._pool.submit(self._put, key, text))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage as _Message
 
     from sqsdelay.sending.sender import SendResult
-    from sqsdelay.spark.sink.run import StagedPart
+    from sqsdelay.spark.sink.run import Staged
 else:
     try:
         from pyspark.sql.datasource import WriterCommitMessage as _Message
@@ -100,7 +100,7 @@ class TaskReport(_Message):
     write_id: str
     counts: Counts
     part: str | None
-    staged: tuple[StagedPart, ...] = ()
+    staged: tuple[Staged, ...] = ()
     receipts: str | None = None
 
 

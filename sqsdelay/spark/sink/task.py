@@ -25,7 +25,7 @@ from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import StagedPart
+from sqsdelay.spark.sink.run import Staged
 from sqsdelay.spark.sink.summary import Counts
 
 
@@ -115,7 +115,7 @@ class Task:
         self._stopped = stopped
         self._seen = SeenIds()
         self.counts = Counts()
-        self.staged: tuple[StagedPart, ...] = ()
+        self.staged: tuple[Staged, ...] = ()
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send all rows; yields those that cannot be sent, each with its reason.

@@ -22,14 +22,13 @@ from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import Receipts, ReceiptsWriter, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, run_of
+from sqsdelay.spark.sink.stored_job import wheel_of
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_store
-from sqsdelay.stores.s3.jobs import wheel_of
-from sqsdelay.stores.s3.wheel import Wheel
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -183,9 +182,7 @@ def _bulk(
     )
 
 
-@lru_cache(maxsize=64)
-def _wheel(url: str, endpoint: str) -> Wheel | None:
-    return wheel_of(url, endpoint)
+_wheel = lru_cache(maxsize=64)(wheel_of)
 
 
 @lru_cache(maxsize=1)

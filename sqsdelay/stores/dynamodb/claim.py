@@ -12,7 +12,6 @@ from typing import Final
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreError
-from sqsdelay.stores.dynamodb.lanes import Lanes, Range
 from sqsdelay.stores.dynamodb.layout import (
     CLAIMED_AHEAD_MS,
     FAILURES,
@@ -26,7 +25,7 @@ from sqsdelay.stores.dynamodb.layout import (
     position,
 )
 from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
-from sqsdelay.stores.dynamodb.table import THERE
+from sqsdelay.stores.dynamodb.table import THERE, Range
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +56,13 @@ class ShardBatch:
         self._passes = passes
         self._far = [entry for entry in found if entry.place.lane is Lane.FAR]
         self._entries = {entry.message_id: entry for entry in found}
-        self._settled: set[str] = set()
+        self.settled: set[str] = set()
+        """Ids of messages that are done with: removed, or held elsewhere."""
 
     @property
     def open(self) -> list[Entry]:
         """What is not settled yet."""
-        return [e for e in self._entries.values() if e.message_id not in self._settled]
+        return [e for e in self._entries.values() if e.message_id not in self.settled]
 
     def owned(self) -> bool:
         """Whether the lease still holds; renewed where it soon would not."""
@@ -103,17 +103,13 @@ class ShardBatch:
             ExpressionAttributeValues={":until": number(until_ms), ":failures": number(failures)},
         )
 
-    def settled(self, message_ids: Collection[str]) -> None:
-        """Messages are done with: removed, or held elsewhere."""
-        self._settled.update(message_ids)
-
     def set_near(self, chosen: Callable[[Entry], bool]) -> int:
         """Move the chosen far messages to the near ones as they are; how many."""
         far = [entry for entry in self.open if entry.place.lane is Lane.FAR]
         moved = [entry for entry in far if chosen(entry)]
         for entry in moved:
             self._set_near(entry)
-        self.settled([entry.message_id for entry in moved])
+        self.settled.update(entry.message_id for entry in moved)
         return len(moved)
 
     def let_go(self) -> bool:
@@ -131,7 +127,7 @@ class ShardBatch:
     def _cursor(self, lease: Lease) -> str:
         if not self.open:
             return self._passes
-        settled = [entry.place for entry in self._far if entry.message_id in self._settled]
+        settled = [entry.place for entry in self._far if entry.message_id in self.settled]
         if not settled:
             return lease.cursor
         self.set_near(lambda entry: entry.place < settled[-1])
@@ -146,17 +142,93 @@ class ShardBatch:
 
 
 class DynamoDbClaim:
-    """Messages under the leases of their shards."""
+    """The first messages that are due, under the leases of as many shards as are this dispatcher's share."""
 
     transaction: Final = None
 
-    def __init__(self, book: LeaseBook, batches: list[ShardBatch], limit: int) -> None:
-        held = [(entry, batch) for batch in batches for entry in batch.open]
-        held = sorted(held, key=lambda one: one[0].place)[:limit]
-        self.messages: list[StoredMessage] = [entry.message for entry, _ in held]
+    def __init__(
+        self, book: LeaseBook, limit: int, due_by_ms: int, closed: Collection[str]
+    ) -> None:
+        self._book = book
         self._table = book.table
-        self._batches = batches
+        self._limit = limit
+        self._due_by_ms = due_by_ms
+        self._closed = frozenset(closed)
+        self._batches: list[ShardBatch] = []
+        self._held: dict[str, tuple[Entry, ShardBatch]] = {}
+        self.messages: list[StoredMessage] = []
+
+    def take(self) -> None:
+        """Lease shards until there is something in hand, or nothing is due. What goes to closed destinations
+        is moved out of the cursors' way."""
+        for _ in range(_MOST_ROUNDS):
+            leases = self._book.read()
+            # Never further ahead than what is written far can be sure of.
+            due_by_ms = min(self._due_by_ms, leases.read_ms + CLAIMED_AHEAD_MS)
+            self._lease(leases, Range(due_by_ms, leases.read_ms, self._closed))
+            closed = sum(
+                batch.set_near(lambda entry: entry.message.destination in self._closed)
+                for batch in self._batches
+            )
+            held = [(entry, batch) for batch in self._batches for entry in batch.open]
+            held = sorted(held, key=lambda one: one[0].place)[: self._limit]
+            if held or not self._batches:
+                break
+            self.release()
+            self._batches = []
+            if not closed:
+                break
+        self.messages = [entry.message for entry, _ in held]
         self._held = {entry.message_id: (entry, batch) for entry, batch in held}
+
+    def _lease(self, leases: Leases, wanted: Range) -> None:
+        free = leases.free(self._book.owner)
+        if leases.crowded(self._book.owner):
+            self._book.wait()
+        each = max(_LEAST_PEEKED, -(-self._limit // max(1, len(free))))
+        peeked = self._table.each(
+            lambda lease: self._table.peek(lease.shard, lease.cursor, wanted, each), free
+        )
+        first = set(sorted(place for places in peeked for place in places)[: self._limit])
+        chosen = [(lease, first & set(places)) for lease, places in zip(free, peeked, strict=True)]
+        taken = self._table.each(lambda some: self._take(*some, wanted), chosen)
+        self._batches = [batch for batch in taken if isinstance(batch, ShardBatch)]
+        errors = [error for error in taken if isinstance(error, StoreError)]
+        if errors and not self._batches:
+            raise errors[0]
+        for error in errors:
+            # The others of this claim go on; this shard is free when its lease, if any, ends.
+            logger.warning("shard not taken: %s", one_line(error))
+
+    def _take(
+        self, lease: Lease, places: Collection[Place], wanted: Range
+    ) -> ShardBatch | StoreError | None:
+        """Lease a shard up to the last of these places, and read what the lease covers."""
+        far = max((p.position for p in places if p.lane is Lane.FAR), default="")
+        near = max((p.position for p in places if p.lane is Lane.NEAR), default="")
+        this_hour = wanted.due_by_ms // HOUR_MS
+        if not far and due_ms_of(lease.cursor) // HOUR_MS < this_hour:
+            # A cursor moves on with the hours, although nothing is due.
+            far = position(this_hour * HOUR_MS)
+        if not far and not near:
+            return None
+        try:
+            taken = self._book.take(lease, far=far, near=near)
+            if taken is None:
+                # Somebody was faster: from now on others leave this dispatcher its share.
+                self._book.wait()
+                return None
+        except StoreError as error:
+            return error
+        try:
+            found, last_far = self._table.taken(
+                taken.shard, taken.cursor, taken.taken_far, taken.taken_near, wanted
+            )
+        except StoreError as error:
+            with suppress(StoreError):
+                self._book.settle(taken, cursor=taken.cursor)
+            return error
+        return ShardBatch(self._book, taken, found, passes=last_far or taken.cursor)
 
     def attempt(self) -> AbstractContextManager[None]:
         raise ConfigurationError("a DynamoDB store has no transaction to attempt anything in")
@@ -185,7 +257,7 @@ class DynamoDbClaim:
         mine = [i for i in asked if owned[self._held[i][1]]]
         done = dict(zip(mine, self._table.each(lambda i: one(*self._held[i]), mine), strict=True))
         for batch in owned:
-            batch.settled({i for i in mine if self._held[i][1] is batch})
+            batch.settled.update(i for i in mine if self._held[i][1] is batch)
         # Freed at once: one write less than to move the cursor now and free the shard later.
         finished = [batch for batch, ours in owned.items() if ours and not batch.open]
         kept = self._table.each(lambda batch: batch.let_go(), finished)
@@ -211,86 +283,3 @@ class DynamoDbClaim:
         if errors:
             # Nothing is lost: the leases end, and what they covered is released again.
             raise errors[0]
-
-
-class Claimant:
-    """Takes shards for claims."""
-
-    def __init__(self, lanes: Lanes, book: LeaseBook) -> None:
-        self._lanes = lanes
-        self._book = book
-        self._table = book.table
-
-    def claim(
-        self, limit: int, *, due_by_ms: int, except_destinations: Collection[str]
-    ) -> DynamoDbClaim:
-        """A claim of the first messages that are due, of as many shards as are this one's share."""
-        for _ in range(_MOST_ROUNDS):
-            leases = self._book.read()
-            wanted = Range(
-                # Never further ahead than what is written far can be sure of.
-                min(due_by_ms, leases.read_ms + CLAIMED_AHEAD_MS),
-                leases.read_ms,
-                frozenset(except_destinations),
-            )
-            batches = self._take_all(leases, wanted, limit)
-            moved = sum(
-                batch.set_near(lambda entry: entry.message.destination in except_destinations)
-                for batch in batches
-            )
-            claim = DynamoDbClaim(self._book, batches, limit)
-            if claim.messages or not batches:
-                break
-            claim.release()
-            if not moved:
-                break
-        return claim
-
-    def _take_all(self, leases: Leases, wanted: Range, limit: int) -> list[ShardBatch]:
-        free = leases.free(self._book.owner)
-        if leases.crowded(self._book.owner):
-            self._book.wait()
-        each = max(_LEAST_PEEKED, -(-limit // max(1, len(free))))
-        peeked = self._table.each(lambda lease: self._lanes.peek(lease, wanted, each), free)
-        first = set(sorted(place for places in peeked for place in places)[:limit])
-        chosen = [(lease, first & set(places)) for lease, places in zip(free, peeked, strict=True)]
-        taken = self._table.each(lambda some: self._take(*some, wanted), chosen)
-        batches = [batch for batch in taken if isinstance(batch, ShardBatch)]
-        errors = [error for error in taken if isinstance(error, StoreError)]
-        if errors and not batches:
-            raise errors[0]
-        for error in errors:
-            # The others of this claim go on; this shard is free when its lease, if any, ends.
-            logger.warning("shard not taken: %s", one_line(error))
-        return batches
-
-    def _take(
-        self, lease: Lease, places: Collection[Place], wanted: Range
-    ) -> ShardBatch | StoreError | None:
-        """Lease a shard up to the last of these places, and read what the lease covers."""
-        far = max((p.position for p in places if p.lane is Lane.FAR), default="")
-        near = max((p.position for p in places if p.lane is Lane.NEAR), default="")
-        this_hour = wanted.due_by_ms // HOUR_MS
-        if not far and due_ms_of(lease.cursor) // HOUR_MS < this_hour:
-            # A cursor moves on with the hours, although nothing is due.
-            far = position(this_hour * HOUR_MS)
-        if not far and not near:
-            return None
-        try:
-            taken = self._book.take(lease, far=far, near=near)
-            if taken is None:
-                # Somebody was faster: from now on others leave this dispatcher its share.
-                self._book.wait()
-                return None
-            return self._read(taken, wanted)
-        except StoreError as error:
-            return error
-
-    def _read(self, lease: Lease, wanted: Range) -> ShardBatch:
-        try:
-            found, last_far = self._lanes.taken(lease, wanted)
-        except StoreError:
-            with suppress(StoreError):
-                self._book.settle(lease, cursor=lease.cursor)
-            raise
-        return ShardBatch(self._book, lease, found, passes=last_far or lease.cursor)

@@ -7,16 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
-from sqsdelay.errors import ConfigurationError, InvalidSetting, MessageTooLarge
+from sqsdelay.errors import InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.dynamodb.claim import Claimant
-from sqsdelay.stores.dynamodb.lanes import Lanes
+from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
 from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, due_ms_of, position
 from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
 from sqsdelay.stores.dynamodb.table import Table
@@ -36,29 +35,6 @@ STANDARD: Final = "STANDARD"
 INFREQUENT_ACCESS: Final = "STANDARD_INFREQUENT_ACCESS"
 TABLE_CLASSES: Final = (STANDARD, INFREQUENT_ACCESS)
 """Source: CreateTable API reference, TableClass."""
-
-
-def settings_of(query: str) -> dict[str, Any]:
-    """The settings of a URL's query: ``dynamodb://table?shards=16``.
-
-    Raises:
-        ConfigurationError: one that is not known.
-    """
-    settings: dict[str, Any] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name == "shards" and value.isascii() and value.isdigit() and len(value) < 10:
-            settings["shards"] = int(value)
-        elif name == "lookup" and value in ("on", "off"):
-            settings["lookup"] = value == "on"
-        elif name == "class":
-            settings["table_class"] = value
-        else:
-            # Not shown: it may be a password that got into the wrong URL.
-            raise InvalidSetting(
-                "the settings behind ? in the store's URL are not understood; a DynamoDB store takes "
-                "shards=NUMBER, lookup=on or off, class=STANDARD or STANDARD_INFREQUENT_ACCESS"
-            )
-    return settings
 
 
 class DynamoDbStore(Wakes):
@@ -104,13 +80,11 @@ class DynamoDbStore(Wakes):
         self._table_class = table_class
         self._table = Table(table, endpoint, client, clock)
         self._amendment_clock = clock or SystemClock()
-        self._lanes = lanes = Lanes(self._table)
         self._book = book = LeaseBook(
             self._table, shards=shards, lease_seconds=checked_lease(lease_seconds)
         )
         self._amendments = Amendments(book)
-        self._claimant = Claimant(lanes, book)
-        self._waiting = Waiting(lanes, book, lookup=lookup)
+        self._waiting = Waiting(book, lookup=lookup)
 
     def set_up(self) -> None:
         """Create the table (on-demand billing) unless it exists, and let it forget what is released."""
@@ -118,19 +92,12 @@ class DynamoDbStore(Wakes):
         self._book.set_up()
 
     def initialize(self, mode: TransactionMode) -> None:
-        if mode not in self.modes:
-            raise ConfigurationError(
-                f"a DynamoDB store cannot give {mode}: its transactions cannot include your own writes; use "
-                f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
-            )
+        check_no_transaction("a DynamoDB store", mode)
         self._table.check()
         self._book.read()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
-        if transaction is not None:
-            raise ConfigurationError(
-                "a DynamoDB store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
-            )
+        check_no_transaction("a DynamoDB store", None, transaction)
         # The first of each id: DynamoDB writes a call's items in no order.
         first = list({message.message_id: message for message in reversed(messages)}.values())[::-1]
         if not first:
@@ -161,9 +128,8 @@ class DynamoDbStore(Wakes):
 
         At most 901 seconds ahead of DynamoDB's clock: what is due later is not yet claimed.
         """
-        claim = self._claimant.claim(
-            limit, due_by_ms=due_by_ms, except_destinations=except_destinations
-        )
+        claim = DynamoDbClaim(self._book, limit, due_by_ms, except_destinations)
+        claim.take()
         if not claim.messages:
             yield claim
             return
@@ -182,7 +148,7 @@ class DynamoDbStore(Wakes):
 
         def first_near(lease: Lease) -> int | None:
             after = lease.taken_near if lease.live(now_ms) else ""
-            for entry in self._lanes.waiting(lease.shard, None, after, limit=25):
+            for entry in self._table.entries(lease.shard, None, after, limit=25):
                 if entry.held_until_ms <= now_ms and kept(entry):
                     return entry.place.due_ms
             return None
@@ -198,14 +164,16 @@ class DynamoDbStore(Wakes):
     def pending_count(self) -> int:
         """Reads all of the endpoint's messages: for people, not for loops."""
         leases = self._book.read()
-        near = self._table.each(lambda lease: self._lanes.count(lease.shard, None), leases.shards)
+        near = self._table.each(
+            lambda lease: self._table.count_behind(lease.shard, None), leases.shards
+        )
         first = min(due_ms_of(lease.cursor) for lease in leases.shards) // HOUR_MS
-        far = [(lease, hour) for hour in self._lanes.hours(first) for lease in leases.shards]
+        far = [(lease, hour) for hour in self._table.hours_from(first) for lease in leases.shards]
 
         def of_hour(one: tuple[Lease, int]) -> int:
             lease, hour = one
             passed = due_ms_of(lease.cursor) // HOUR_MS > hour
-            return 0 if passed else self._lanes.count(lease.shard, hour, lease.cursor)
+            return 0 if passed else self._table.count_behind(lease.shard, hour, lease.cursor)
 
         return sum(near) + sum(self._table.each(of_hour, far))
 
@@ -224,22 +192,18 @@ class DynamoDbStore(Wakes):
         leases = self._book.read()
 
         def of_near(lease: Lease) -> list[Entry]:
-            return list(self._lanes.waiting(lease.shard, None, start))
+            return list(self._table.entries(lease.shard, None, start))
 
         near = self._table.each(of_near, leases.shards)
         # A held message can be in both lanes for a moment: as many more are read of the far one.
         far = self._far(leases, limit + sum(map(len, near)), start, due_before_ms)
-        found: list[StoredMessage] = []
-        known: set[str] = set()
+        found: dict[str, StoredMessage] = {}
         for entry in heapq.merge(*near, far, key=lambda entry: entry.place):
-            if due_before_ms is not None and entry.place.due_ms >= due_before_ms:
+            beyond = due_before_ms is not None and entry.place.due_ms >= due_before_ms
+            if beyond or len(found) == limit:
                 break
-            if entry.message_id not in known:
-                known.add(entry.message_id)
-                found.append(entry.message)
-                if len(found) == limit:
-                    break
-        return found
+            found.setdefault(entry.message_id, entry.message)
+        return list(found.values())
 
     def _far(
         self,
@@ -257,14 +221,14 @@ class DynamoDbStore(Wakes):
             return max(after, lease.cursor, taken)
 
         first = min(due_ms_of(start(lease)) for lease in leases.shards) // HOUR_MS
-        for hour in self._lanes.hours(first):
+        for hour in self._table.hours_from(first):
             if before_ms is not None and hour * HOUR_MS >= before_ms:
                 return
 
             def of_shard(lease: Lease, hour: int = hour) -> list[Entry]:
                 if due_ms_of(start(lease)) // HOUR_MS > hour:
                     return []
-                entries = self._lanes.waiting(
+                entries = self._table.entries(
                     lease.shard, hour, start(lease), limit=min(limit + 1, 1000)
                 )
                 return list(islice(entries, limit + 1))

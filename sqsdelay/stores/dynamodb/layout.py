@@ -200,14 +200,9 @@ class Layout:
     def amendment(self, message_id: str) -> Key:
         return key(f"{self.endpoint}/mark/{message_id}", ONLY)
 
-    def lease(self, shard: int) -> Key:
-        return key(self.leases, f"shard {shard:05d}")
-
-    def count(self, shards: int) -> Key:
-        return key(self.leases, f"count {shards:05d}")
-
-    def waiting(self, owner: str) -> Key:
-        return key(self.leases, f"waits {owner}")
+    def leased(self, kind: str, name: int | str) -> Key:
+        """Beside the leases: that of a ``shard``, a ``count`` of shards, an owner who ``waits``."""
+        return key(self.leases, f"{kind} {name:05d}" if isinstance(name, int) else f"{kind} {name}")
 
     def hour(self, hour: int) -> Key:
         return key(self.hours, f"{hour:08d}")

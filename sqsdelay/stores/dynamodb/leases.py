@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
-    PARTITION,
     SORT,
     Entry,
     Item,
@@ -29,7 +28,7 @@ from sqsdelay.stores.dynamodb.layout import (
     number,
     position,
 )
-from sqsdelay.stores.dynamodb.table import ConditionFailed, Seen, Table
+from sqsdelay.stores.dynamodb.table import ConditionFailed, Table
 from sqsdelay.stores.schema import VERSION as FORMAT
 from sqsdelay.stores.schema import check_version
 
@@ -41,6 +40,15 @@ TAKEN_FAR: Final = "u"
 TAKEN_NEAR: Final = "n"
 SINCE: Final = "f"
 TOKEN: Final = "k"
+
+_NUMBERS: Final = {"version": VERSION, "until_ms": UNTIL}
+_TEXTS: Final = {
+    "owner": OWNER, "cursor": CURSOR, "taken_far": TAKEN_FAR, "taken_near": TAKEN_NEAR, "token": TOKEN,
+}  # fmt: skip
+"""A lease's fields, and the attributes that hold them; an empty text has none."""
+
+_REGISTERED: Final = "registered"
+_CHECKED: Final = "checked"
 
 _WAITING_MS: Final = 30_000
 """How long a dispatcher that found too few free shards is left room for."""
@@ -68,10 +76,6 @@ class Lease:
     def live(self, now_ms: int) -> bool:
         """Whether somebody has messages of this shard in hand."""
         return self.until_ms > now_ms
-
-    def covers(self, place: Place) -> bool:
-        """Whether a far message is being released under it."""
-        return self.cursor < place.position <= self.taken_far
 
 
 class Leases(NamedTuple):
@@ -121,9 +125,6 @@ class LeaseBook:
         self.shards = shards
         self.lease_seconds = lease_seconds
         self._waits_until_ms = 0
-        self._checked: Seen | None = None
-        self._written = False
-        self._registered: Seen | None = None
         self._lock = threading.Lock()
         in_each_child(self, LeaseBook._begin_anew)
 
@@ -141,8 +142,7 @@ class LeaseBook:
         self._write_version()
 
     def _write_version(self) -> None:
-        if not self._written:
-            self.table.put({**self.table.format, VERSION: number(FORMAT)}, only_new=True)
+        self.table.put({**self.table.format, VERSION: number(FORMAT)}, only_new=True)
 
     def register(self) -> None:
         """Have dispatchers know of the shards, before anything is written to them.
@@ -150,19 +150,23 @@ class LeaseBook:
         Raises:
             SchemaMismatch
         """
-        if not self.table.is_recent(self._registered):
-            with self._lock:
-                if self.table.is_recent(self._registered):
-                    return
-                key = self.table.count(self.shards)
-                if not self._get([key, self.table.format]):
-                    if self._registered is not None:
-                        self.table.made_anew += 1
-                    # The read told DynamoDB's time; nothing far can be due before.
-                    since = number(self.table.clock.now_ms())
+        table = self.table
+        if table.is_recent(_REGISTERED):
+            return
+        with self._lock:
+            if table.is_recent(_REGISTERED):
+                return
+            key = table.leased("count", self.shards)
+            found = table.get([key, table.format])
+            if not self._of_this_version(found):
+                if _REGISTERED in table.remembered:
+                    table.remembered.clear()
+                # The read told DynamoDB's time; nothing far can be due before.
+                since = number(table.clock.now_ms())
+                if not found:
                     self._write_version()
-                    self.table.put({**key, SINCE: since}, only_new=True)
-                self._registered = self.table.seen()
+                table.put({**key, SINCE: since}, only_new=True)
+            table.remember(_REGISTERED)
 
     def read(self) -> Leases:
         """All leases now."""
@@ -198,7 +202,7 @@ class LeaseBook:
         Raises:
             SchemaMismatch: what is there is of another version.
         """
-        if self.table.is_recent(self._checked):
+        if self.table.is_recent(_CHECKED):
             return self.table.get(keys)
         return self._get([*keys, self.table.format])
 
@@ -207,16 +211,14 @@ class LeaseBook:
 
     def _of_this_version(self, items: Sequence[Item]) -> list[Item]:
         """The items without the one that tells the version, which is checked."""
-        kept, mark = [], self.table.format
-        self._written = False
+        kept = []
         for item in items:
-            if item[PARTITION] == mark[PARTITION] and item[SORT] == mark[SORT]:
+            if self.table.format.items() <= item.items():
                 table = f"{self.table.name} of endpoint {self.table.endpoint}"
                 check_version(int(item[VERSION]["N"]), table=table)
-                self._written = True
             else:
                 kept.append(item)
-        self._checked = self.table.seen()
+        self.table.remember(_CHECKED)
         return kept
 
     def put_near(self, entry: Entry) -> None:
@@ -228,7 +230,7 @@ class LeaseBook:
 
     def one(self, shard: int) -> Lease:
         """One shard's lease now; a shard never served has an empty cursor."""
-        items = self.table.get([self.table.lease(shard)])
+        items = self.table.get([self.table.leased("shard", shard)])
         return _lease(shard, items[0] if items else {}, "")
 
     def take(self, lease: Lease, *, far: str, near: str) -> Lease | None:
@@ -258,7 +260,7 @@ class LeaseBook:
         now = number(self.table.clock.now_ms())
         not_in_hand = {
             "ConditionCheck": {
-                "Key": self.table.lease(place.shard),
+                "Key": self.table.leased("shard", place.shard),
                 "ConditionExpression": condition,
                 "ExpressionAttributeValues": {":at": {"S": place.position}, ":now": now},
             }
@@ -277,7 +279,7 @@ class LeaseBook:
             self._waits_until_ms = until = now_ms + _WAITING_MS
         self.table.put(
             {
-                **self.table.waiting(self.owner),
+                **self.table.leased("waits", self.owner),
                 OWNER: {"S": self.owner},
                 UNTIL: number(until),
                 EXPIRY: number(until // 1000),
@@ -287,17 +289,10 @@ class LeaseBook:
     def _write(self, seen: Lease, wanted: Lease) -> Lease | None:
         """Replace a lease if it is as it was seen. (Or already as wanted: an answer was lost.)"""
         new = replace(wanted, version=seen.version + 1, token=secrets.token_hex(4))
-        item: Item = {
-            **self.table.lease(new.shard),
-            VERSION: number(new.version),
-            OWNER: {"S": new.owner},
-            UNTIL: number(new.until_ms),
-            CURSOR: {"S": new.cursor},
-            TOKEN: {"S": new.token},
-        }
-        for name, taken in ((TAKEN_FAR, new.taken_far), (TAKEN_NEAR, new.taken_near)):
-            if taken:
-                item[name] = {"S": taken}
+        numbers = {name: number(getattr(new, field)) for field, name in _NUMBERS.items()}
+        texts = {name: {"S": getattr(new, field)} for field, name in _TEXTS.items()}
+        texts = {name: text for name, text in texts.items() if text["S"]}
+        item: Item = {**self.table.leased("shard", new.shard), **numbers, **texts}
         condition = f"{VERSION} = :seen OR {TOKEN} = :token"
         if seen.version == 0:
             condition += f" OR attribute_not_exists({VERSION})"
@@ -311,15 +306,6 @@ class LeaseBook:
 
 
 def _lease(shard: int, item: Item, since: str) -> Lease:
-    def told(name: str, otherwise: str = "") -> str:
-        return str(item[name]["S"]) if name in item else otherwise
-
-    return Lease(
-        shard=shard,
-        version=int(item[VERSION]["N"]) if VERSION in item else 0,
-        owner=told(OWNER),
-        until_ms=int(item[UNTIL]["N"]) if UNTIL in item else 0,
-        cursor=told(CURSOR, since),
-        taken_far=told(TAKEN_FAR),
-        taken_near=told(TAKEN_NEAR),
-    )
+    told: Any = {field: int(item[name]["N"]) for field, name in _NUMBERS.items() if name in item}
+    told |= {field: item[name]["S"] for field, name in _TEXTS.items() if name in item}
+    return Lease(shard=shard, **{"cursor": since, **told})

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.stores.calls import CONCURRENCY, Calls
+from sqsdelay.stores.calls import Calls
 from sqsdelay.stores.clocks import ServiceClock
-from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT, Item, Key, Layout
+from sqsdelay.stores.dynamodb.layout import (
+    DESTINATION,
+    EXPIRY,
+    HELD_UNTIL,
+    HOUR_MS,
+    PARTITION,
+    SORT,
+    Entry,
+    Item,
+    Key,
+    Lane,
+    Layout,
+    Place,
+    due_ms_of,
+    far_sort,
+    number,
+    place_of,
+    position,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-CONNECT_SECONDS: Final = 2
-ANSWER_SECONDS: Final = 3
-"""Longest that one of three attempts waits for DynamoDB, which answers within tens of milliseconds."""
+_CONNECT_SECONDS: Final = 2
+_ANSWER_SECONDS: Final = 3
+"""Longest that one of three attempts waits for DynamoDB, which answers within tens of milliseconds. A
+table that does not answer must fail well within a function's 30 s, so that messages go on."""
 
 _MOST_READ_AT_ONCE: Final = 100
 """Keys of one BatchGetItem. Source: BatchGetItem API reference."""
@@ -33,12 +51,16 @@ LOOKED_AT_MS: Final = 10_000
 """How long it is taken for granted that the table is the one that was written to. One that was deleted and
 made anew knows of no shards, no hours and no amendments: it has to be told again."""
 
-Seen = tuple[int, int]
-"""When something was seen in a table, and in which of the tables of its name."""
-
 THERE: Final = f"attribute_exists({PARTITION})"
 NOT_THERE: Final = f"attribute_not_exists({PARTITION})"
 """Conditions of writes."""
+
+
+_MOST_PAGE: Final = 1000
+_MOST_OPERANDS: Final = 100
+"""Of IN; more destinations are left out here. Source: guide, "Comparison operator and function reference"."""
+_MOST_BYTES: Final = 4 * 2**20
+"""Bodies that one lane of a shard adds to a batch: eight shards stay below 64 MiB."""
 
 
 class ConditionFailed(StoreError):
@@ -71,8 +93,18 @@ def table_definition() -> dict[str, Any]:
     }
 
 
+class Range(NamedTuple):
+    """What is looked for in a shard: messages due by then; of near ones those that are not held until
+    later than now, nor go to these destinations."""
+
+    due_by_ms: int
+    now_ms: int
+    except_destinations: frozenset[str]
+
+
 class Table(Calls, Layout):
-    """An endpoint's part of a table: where its items lie, the calls on them, DynamoDB's time.
+    """An endpoint's part of a table: where its items lie, the calls on them, DynamoDB's time; and reading the
+    two lanes of messages: what is due first, what a lease covers, what an hour holds.
 
     Args:
         clock: tests only: instead of the dates of DynamoDB's answers.
@@ -81,30 +113,25 @@ class Table(Calls, Layout):
     def __init__(
         self, name: str, endpoint: str, client: DynamoDBClient | None, clock: Clock | None
     ) -> None:
-        Calls.__init__(self, client, lambda: _default_client())
+        Calls.__init__(
+            self,
+            "dynamodb",
+            client,
+            connect_seconds=_CONNECT_SECONDS,
+            answer_seconds=_ANSWER_SECONDS,
+        )
         Layout.__init__(self, endpoint)
         self.name = name
-        self.made_anew = 0
-        """How often the table was found to be gone, or another one of its name: what is remembered of it
-        counts until then."""
+        self.remembered: dict[object, int] = {}
+        """What is known of the table, and since when, until it is found to be gone or made anew."""
         self.clock = ServiceClock(clock)
-
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
-        self.clock.begin_anew()
 
     def set_up(self, table_class: str) -> None:
         """Create the table unless it exists, and let it forget what has expired."""
-        with self._translated():
-            with suppress(self.client.exceptions.ResourceInUseException):
-                self.client.create_table(
-                    TableName=self.name,
-                    TableClass=table_class,
-                    **table_definition(),
-                )
-            self.client.get_waiter("table_exists").wait(
-                TableName=self.name, WaiterConfig={"Delay": 2}
-            )
+        with suppress(_Conflict):
+            self.call(self.client.create_table, TableClass=table_class, **table_definition())
+        exists = self.client.get_waiter("table_exists")
+        self.answered(exists.wait, TableName=self.name, WaiterConfig={"Delay": 2})
         self.check()
         state = self.call(self.client.describe_time_to_live)["TimeToLiveDescription"]
         if state.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
@@ -126,14 +153,13 @@ class Table(Calls, Layout):
                 "is not a message store"
             )
 
-    def seen(self) -> Seen:
-        return self.clock.now_ms(), self.made_anew
+    def remember(self, what: object) -> None:
+        self.remembered[what] = self.clock.now_ms()
 
-    def is_recent(self, seen: Seen | None) -> bool:
-        """Whether what was seen then is taken for granted still."""
-        if seen is None or seen[1] != self.made_anew:
-            return False
-        return 0 <= self.clock.now_ms() - seen[0] < LOOKED_AT_MS
+    def is_recent(self, what: object) -> bool:
+        """Whether it was seen so lately that it is taken for granted."""
+        seen_ms = self.remembered.get(what)
+        return seen_ms is not None and 0 <= self.clock.now_ms() - seen_ms < LOOKED_AT_MS
 
     def put(self, item: Item, *, only_new: bool = False) -> tuple[bool, int]:
         """Write an item; whether it was written, and when DynamoDB said so."""
@@ -226,30 +252,24 @@ class Table(Calls, Layout):
         return self._answer(call, TableName=self.name, **arguments)
 
     def _answer(self, call: Callable[..., Any], **arguments: Any) -> Any:
-        with self._translated():
-            answer = call(**arguments)
+        answer = self.answered(call, **arguments)
         self.clock.read(answer)
         return answer
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """botocore's errors in sqsdelay's terms."""
-        try:
-            yield
-        except (ClientError, BotoCoreError) as error:
-            raise self._store_error(error) from error
-
-    def _store_error(self, error: ClientError | BotoCoreError) -> StoreError:
-        response: Any = error.response if isinstance(error, ClientError) else {}
+    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> StoreError:
         # Of a transaction, each action has a reason of its own.
         reasons = [reason.get("Code") for reason in response.get("CancellationReasons", ())]
         codes = {response.get("Error", {}).get("Code"), *reasons}
         if codes & {"ConditionalCheckFailedException", "ConditionalCheckFailed"}:
             return ConditionFailed(str(error), read_ms=self.clock.read(response))
-        if codes & {"TransactionConflictException", "TransactionConflict"}:
+        if codes & {
+            "TransactionConflictException",
+            "TransactionConflict",
+            "ResourceInUseException",
+        }:
             return _Conflict(f"DynamoDB store {self.name}: {error}")
         if "ResourceNotFoundException" in codes:
-            self.made_anew += 1
+            self.remembered.clear()
             return StoreMissing(
                 f"DynamoDB table {self.name} does not exist; run sqsdelay store create (set_up()), "
                 "or deploy it"
@@ -258,14 +278,112 @@ class Table(Calls, Layout):
             return StoreError(f"DynamoDB store {self.name}: {error}")
         return StoreUnavailable(f"DynamoDB store {self.name} cannot be used now: {error}")
 
+    def peek(self, shard: int, cursor: str, wanted: Range, limit: int) -> list[Place]:
+        """Places of a shard's first messages that are due, in no order; may be behind."""
+        page = min(limit, _MOST_PAGE)
+        keys_only = {"ProjectionExpression": f"{PARTITION}, {SORT}, {DESTINATION}", "Limit": page}
+        far = self._far(shard, cursor, wanted.due_by_ms, **keys_only)
+        near = self._near(shard, "", wanted, **keys_only)
+        return [place_of(item) for lane in (far, near) for item in islice(lane, limit)]
 
-def _default_client() -> DynamoDBClient:
-    # A table that does not answer must fail well within a function's 30 s, so that messages go on.
-    config = Config(
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=ANSWER_SECONDS,
-        retries={"mode": "standard", "max_attempts": 2},
-        max_pool_connections=CONCURRENCY,
-        tcp_keepalive=True,
-    )
-    return boto3.client("dynamodb", config=config)
+    def taken(
+        self, shard: int, cursor: str, far_to: str, near_to: str, wanted: Range
+    ) -> tuple[list[Entry], str]:
+        """The messages of a shard from the cursor to where each lane is taken, in order, as they are now; and
+        the position up to which all far ones are among them: not its end where they would take too much
+        memory."""
+        now: dict[str, Any] = {"ConsistentRead": True}
+        far, near, last_far = list[Entry](), list[Entry](), far_to
+        if far_to:
+            found = self._far(shard, cursor, due_ms_of(far_to), **now)
+            covered = (item for item in found if cursor < place_of(item).position <= far_to)
+            far, all_of_it = self._within_memory(covered)
+            last_far = last_far if all_of_it else far[-1].place.position
+        if near_to:
+            near, _ = self._within_memory(self._near(shard, near_to, wanted, **now))
+        return far + near, last_far
+
+    def _within_memory(self, items: Iterator[Item]) -> tuple[list[Entry], bool]:
+        entries: list[Entry] = []
+        held = 0
+        for item in items:
+            if held > _MOST_BYTES:
+                return entries, False
+            entries.append(self.entry(item))
+            held += len(entries[-1].message.body)
+        return entries, True
+
+    def _far(self, shard: int, after: str, due_by_ms: int, **more: Any) -> Iterator[Item]:
+        """Far items behind a position that are due by then, hour by hour."""
+        first, last = due_ms_of(after) // HOUR_MS, due_by_ms // HOUR_MS
+        for hour in range(first, last + 1):
+            # The least text behind an id: a far item's own key is left out, and nothing between.
+            behind = f"{after[15:]}\x00" if after[15:] else ""
+            start = far_sort(due_ms_of(after) % HOUR_MS, behind) if hour == first else "0"
+            end = far_sort(due_by_ms % HOUR_MS + 1) if hour == last else "9"
+            partition = self.far(hour, shard)
+            if start <= end:
+                yield from self._items(partition, "BETWEEN :a AND :b", {"a": start, "b": end}, more)
+
+    def _near(self, shard: int, to: str, wanted: Range, **more: Any) -> Iterator[Item]:
+        """Near items up to a position that are due and not held."""
+        # True without that attribute, and where somebody wrote by hand what is no number.
+        condition = f"(NOT {HELD_UNTIL} > :now)"
+        if self.endpoint in wanted.except_destinations:
+            condition += f" AND attribute_exists({DESTINATION})"
+        left_out = sorted(wanted.except_destinations - {self.endpoint})[:_MOST_OPERANDS]
+        values = {f":d{n}": {"S": destination} for n, destination in enumerate(left_out)}
+        if left_out:
+            names = ", ".join(values)
+            condition += (
+                f" AND (attribute_not_exists({DESTINATION}) OR NOT {DESTINATION} IN ({names}))"
+            )
+        values[":now"] = number(wanted.now_ms)
+        filtered = {"FilterExpression": condition, "ExpressionAttributeValues": values, **more}
+        last = position(wanted.due_by_ms + 1)
+        end = min(to or last, last)
+        for item in self._items(self.near(shard), "<= :b", {"b": end}, filtered):
+            if self.destination(item) not in wanted.except_destinations:
+                yield item
+
+    def _items(
+        self, partition: str, condition: str, values: dict[str, str], more: dict[str, Any]
+    ) -> Iterator[Item]:
+        for page in self.pages(partition, f"{SORT} {condition}", values, **more):
+            yield from page["Items"]
+
+    def entries(
+        self, shard: int, hour: int | None, after: str, *, limit: int | None = None
+    ) -> Iterator[Entry]:
+        """Messages behind a position: of an hour, or near ones where ``hour`` is None."""
+        more: dict[str, Any] = {} if limit is None else {"Limit": limit}
+        for page in self._behind(shard, hour, after, **more):
+            yield from map(self.entry, page["Items"])
+
+    def count_behind(self, shard: int, hour: int | None, after: str = "") -> int:
+        """How many messages lie behind a position: of an hour, or near ones."""
+        return sum(page["Count"] for page in self._behind(shard, hour, after, Select="COUNT"))
+
+    def _behind(self, shard: int, hour: int | None, after: str, **more: Any) -> Iterator[Item]:
+        partition = self.near(shard) if hour is None else self.far(hour, shard)
+        start = after or "0"
+        if hour is not None:
+            passed = bool(after) and due_ms_of(after) // HOUR_MS >= hour
+            start = far_sort(due_ms_of(after) % HOUR_MS, after[15:]) if passed else "0"
+        return self.pages(partition, f"{SORT} > :a", {"a": start}, **more)
+
+    def hours_from(self, first: int) -> Iterator[int]:
+        """Hours that messages are due in, from one on."""
+        start = self.hour(first)[SORT]["S"]
+        for item in self._items(self.hours, ">= :a", {"a": start}, {}):
+            yield int(item[SORT]["S"])
+
+    def about(self, place: Place, to_ms: int) -> list[Item]:
+        """The items of a message that is due from a place's time on, which may span two hours."""
+        now: dict[str, Any] = {"ConsistentRead": True}
+        if place.lane is Lane.NEAR:
+            bounds = {"a": position(place.due_ms), "b": position(to_ms + 1)}
+            found = self._items(self.near(place.shard), "BETWEEN :a AND :b", bounds, now)
+        else:
+            found = self._far(place.shard, position(place.due_ms), to_ms, **now)
+        return [item for item in found if place_of(item).message_id == place.message_id]

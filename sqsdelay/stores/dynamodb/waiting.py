@@ -14,7 +14,6 @@ from typing import Any, Final
 from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stores.dynamodb.lanes import Lanes
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
     FAR_FROM_MS,
@@ -31,14 +30,18 @@ from sqsdelay.stores.dynamodb.layout import (
     shard_of,
 )
 from sqsdelay.stores.dynamodb.leases import LeaseBook
-from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE, Seen
-from sqsdelay.stores.ids import ID_TOLERANCE_MS, tells_due
+from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE
+from sqsdelay.stores.ids import ID_TOLERANCE_MS, needs_lookup, tells_due
 
-_MOST_HOURS_KNOWN: Final = 50_000
+_MOST_KNOWN: Final = 50_000
+"""Hours, that is."""
 
 LEFT_AT: Final = "a"
 DUE: Final = "u"
 CANCELLED: Final = "c"
+
+_NUMBERS: Final = {"at_ms": LEFT_AT, "due_ms": DUE, "cancelled_ms": CANCELLED}
+"""An amendment's fields, and the attributes that hold them."""
 
 NEVER_CANCELLED: Final = (
     f"{NOT_THERE} OR {EXPIRY} <= :now_s "
@@ -46,6 +49,7 @@ NEVER_CANCELLED: Final = (
 )
 """DynamoDB may keep expired ones for days."""
 
+_TOLD: Final = "told"
 _TOLD_AHEAD_SECONDS: Final = 24 * 3600
 """So much longer than the amendment at hand there are said to be some: a write a day for each process."""
 
@@ -57,13 +61,10 @@ class Waiting:
         lookup: keep look-up items for ids that do not tell when their message is due.
     """
 
-    def __init__(self, lanes: Lanes, book: LeaseBook, *, lookup: bool) -> None:
+    def __init__(self, book: LeaseBook, *, lookup: bool) -> None:
         self._table = book.table
-        self._lanes = lanes
         self._book = book
         self._lookup = lookup
-        self._hours_known: set[int] = set()
-        self._hours_of = book.table.made_anew
 
     def entries(self, messages: Iterable[StoredMessage]) -> list[Entry]:
         """Messages where they are to be written; all are checked.
@@ -82,28 +83,24 @@ class Waiting:
             self._table.item(
                 Entry(place, message, True, held_until_ms=1)
             )  # the largest it may become
-            # An id made up by sqsdelay can always be found, also if its message was moved before it came.
-            wanted = self._lookup or due_ms_of_id(message.message_id) is not None
-            looked_up = wanted and not tells_due(message.message_id, message.due_ms)
-            entries.append(Entry(place, message, looked_up))
+            entries.append(Entry(place, message, needs_lookup(message, lookup=self._lookup)))
         return entries
 
     def prepare(self, places: Iterable[Place]) -> None:
         """Register the shards, and the hours that these far messages are due in, before they are
         written: listing goes by those."""
         self._book.register()
-        if self._hours_of != self._table.made_anew:
-            self._hours_of = self._table.made_anew
-            self._hours_known.clear()
+        known = self._table.remembered
         hours = {place.due_ms // HOUR_MS for place in places if place.lane is Lane.FAR}
-        new = sorted(hours - self._hours_known)
+        new = sorted(hour for hour in hours if hour not in known)
         items = [
             {**self._table.hour(hour), EXPIRY: number(expiry((hour + 1) * HOUR_MS))} for hour in new
         ]
         self._table.each(self._table.put, items)
-        if len(self._hours_known) > _MOST_HOURS_KNOWN:
-            self._hours_known.clear()
-        self._hours_known.update(new)
+        if len(known) > _MOST_KNOWN:
+            known.clear()
+        for hour in new:
+            self._table.remember(hour)
 
     def put(self, entry: Entry) -> bool:
         """Write a message; whether it is new."""
@@ -181,7 +178,7 @@ class Waiting:
             return found
         # A relayed message is due a little later than its sender could tell.
         until_ms = told + ID_TOLERANCE_MS
-        return [item for place in places for item in self._lanes.about(place, until_ms)]
+        return [item for place in places for item in self._table.about(place, until_ms)]
 
     def cancel(self, message_id: str) -> bool:
         """Remove a message unless it is being released."""
@@ -245,7 +242,6 @@ class Amendments:
         self._table = book.table
         self._book = book
         self._told_until = 0
-        self._told: Seen = (0, 0)
         self._some_until = 0
 
     def put(self, amendments: Sequence[Amendment], *, now_ms: int) -> None:
@@ -271,16 +267,16 @@ class Amendments:
             ExpressionAttributeValues={":until": number(until)},
         )
         self._told_until = until
-        self._told = self._table.seen()
+        self._table.remember(_TOLD)
 
     def _is_told(self) -> bool:
         """Whether it is said still: the table may be another one by now."""
-        if self._told[1] != self._table.made_anew:
+        if _TOLD not in self._table.remembered:
             return False
-        if not self._table.is_recent(self._told):
+        if not self._table.is_recent(_TOLD):
             if not self._table.get([self._table.amended]):
                 return False
-            self._told = self._table.seen()
+            self._table.remember(_TOLD)
         return True
 
     def _put(self, amendment: Amendment, now_ms: int) -> None:
@@ -299,15 +295,12 @@ class Amendments:
             self._table.put(self._item(amendment.after(found)))
 
     def _item(self, amendment: Amendment) -> Item:
-        item: Item = {
+        numbers = {name: getattr(amendment, field) for field, name in _NUMBERS.items()}
+        return {
             **self._table.amendment(amendment.message_id),
-            LEFT_AT: number(amendment.at_ms),
+            **{name: number(value) for name, value in numbers.items() if value is not None},
             EXPIRY: number(_until(amendment)),
         }
-        for name, value in ((DUE, amendment.due_ms), (CANCELLED, amendment.cancelled_ms)):
-            if value is not None:
-                item[name] = number(value)
-        return item
 
     def read(self, message_ids: Sequence[str], *, now_ms: int) -> dict[str, Amendment]:
         """The amendments of those messages that have one."""
@@ -329,12 +322,8 @@ class Amendments:
         for item in self._book.get(keys):
             if int(item[EXPIRY]["N"]) * 1000 > now_ms:
                 message_id = item[PARTITION]["S"][prefix:]
-                amendments[message_id] = Amendment(
-                    message_id=message_id,
-                    at_ms=int(item[LEFT_AT]["N"]),
-                    due_ms=int(item[DUE]["N"]) if DUE in item else None,
-                    cancelled_ms=int(item[CANCELLED]["N"]) if CANCELLED in item else None,
-                )
+                told = {f: int(item[name]["N"]) for f, name in _NUMBERS.items() if name in item}
+                amendments[message_id] = Amendment(message_id=message_id, **told)
         return amendments
 
 

@@ -1,4 +1,5 @@
-"""The calls on a bucket: conditional writes, reads, listings; S3's errors in the store's terms."""
+"""The calls on a bucket: conditional writes, reads, listings; S3's errors in the store's terms; and batches,
+which such a write makes visible."""
 
 from __future__ import annotations
 
@@ -7,19 +8,18 @@ import json
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
-from sqsdelay.stores.calls import CONCURRENCY, Calls
+from sqsdelay.limits import ANSWER_SECONDS
+from sqsdelay.stores.calls import Calls
 from sqsdelay.stores.clocks import ServiceClock
+from sqsdelay.stores.s3.layout import ObjectName, times_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -36,24 +36,12 @@ _NO_KEY: Final = frozenset({"NoSuchKey", "404"})
 _NO_BUCKET: Final = frozenset({"NoSuchBucket", "InvalidBucketName"})
 
 
-class Changed(StoreError):
-    """The object is not as a conditional write demands."""
+class Changed(StoreUnavailable):
+    """The object is not as a conditional write demands: somebody else was faster."""
 
 
 class Gone(StoreUnavailable):
     """There is no object of that key."""
-
-
-def _default_client() -> S3Client:
-    """A client of the default session; a bucket that does not answer is given up within seconds."""
-    config = Config(
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=4 * ANSWER_SECONDS,  # an object of some MiB takes its time
-        retries={"mode": "standard", "total_max_attempts": CALL_ATTEMPTS},
-        max_pool_connections=CONCURRENCY,
-        tcp_keepalive=True,
-    )
-    return boto3.client("s3", config=config)
 
 
 class ObjectBucket(Calls):
@@ -63,35 +51,25 @@ class ObjectBucket(Calls):
     """Seconds; another one in virtual time."""
 
     def __init__(self, name: str, client: S3Client | None, clock: Clock | None) -> None:
-        super().__init__(client, _default_client)
+        # An object of some MiB takes its time.
+        super().__init__("s3", client, answer_seconds=4 * ANSWER_SECONDS)
         self.name = name
         self.clock = ServiceClock(clock)
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
-        self.clock.begin_anew()
-
     def _call(self, call: Callable[..., Any], **arguments: Any) -> Any:
-        with self._translated():
-            answer = call(Bucket=self.name, **arguments)
+        answer = self.answered(call, Bucket=self.name, **arguments)
         self.clock.read(answer)
         return answer
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """botocore's errors in the store's terms."""
-        try:
-            yield
-        except (ClientError, BotoCoreError) as error:
-            answer: Any = error.response if isinstance(error, ClientError) else {}
-            code = str(answer.get("Error", {}).get("Code", ""))
-            if code in _CHANGED:
-                raise Changed(str(error)) from error
-            if code in _NO_KEY:
-                raise Gone(str(error)) from error
-            if code in _NO_BUCKET:
-                raise self._missing() from error
-            raise StoreUnavailable(f"bucket {self.name} cannot be used now: {error}") from error
+    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> StoreError:
+        code = str(response.get("Error", {}).get("Code", ""))
+        if code in _CHANGED:
+            return Changed(str(error))
+        if code in _NO_KEY:
+            return Gone(str(error))
+        if code in _NO_BUCKET:
+            return self._missing()
+        return StoreUnavailable(f"bucket {self.name} cannot be used now: {error}")
 
     def _missing(self) -> StoreMissing:
         return StoreMissing(
@@ -100,10 +78,8 @@ class ObjectBucket(Calls):
         )
 
     def put(self, key: str, body: bytes, *, over: str | None = None) -> str:
-        """Write an object that is new, or in place of the one with that ETag; its ETag.
-
-        An attempt whose answer was lost may have written it: then it holds these very bytes. So whoever
-        writes sees to it that no two writes are of the same bytes.
+        """Write an object that is new, or in place of the one with that ETag; its ETag. An attempt whose
+        answer was lost may have written it: then it holds these very bytes, which no other write is of.
 
         Raises:
             Changed: there is another, or the one with that ETag is gone.
@@ -138,10 +114,8 @@ class ObjectBucket(Calls):
         return ({}, None) if found is None else (json.loads(found[0]), found[1])
 
     def change(self, key: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-        """Write JSON in place of what is there, as often as others are faster.
-
-        Args:
-            change: what is to be there, from what is, no fields for none; None leaves it.
+        """Write JSON in place of what is there, which ``change`` gets (no fields for none), as often as
+        others are faster; None leaves it.
 
         Raises:
             StoreUnavailable: others were faster each time.
@@ -158,12 +132,15 @@ class ObjectBucket(Calls):
 
     def get(self, key: str) -> tuple[bytes, str] | None:
         """An object's bytes and ETag; None where there is none."""
-        try:
-            answer = self._call(self.client.get_object, Key=key)
-        except Gone:
-            return None
-        with self._translated():
+
+        def read(**given: Any) -> tuple[bytes, str]:
+            answer = self.client.get_object(**given)
+            self.clock.read(answer)  # The answer is dated, and its body takes its time.
             return answer["Body"].read(), answer["ETag"]
+
+        with suppress(Gone):
+            return self.answered(read, Bucket=self.name, Key=key)
+        return None
 
     def exists(self, key: str) -> bool:
         try:
@@ -215,3 +192,141 @@ class ObjectBucket(Calls):
 def digest(text: str) -> str:
     """A short name for text that cannot be a key itself."""
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+BATCH_SECONDS: Final = 900
+"""How long a batch may be written to before anyone may give it up: longer than any call, and the time
+limit of a function."""
+
+COMMITTED: Final = {"decision": "committed"}
+ABORTED: Final = {"decision": "aborted"}
+
+LATEST_MS: Final = 10**15 - 1
+"""What a job's batch tells for its latest due time, which is known only at the end."""
+
+_REMEMBERED: Final = 10_000
+
+
+class Batches:
+    """The decisions of one endpoint, below the prefix of its keys.
+
+    Objects of a batch become visible together, by one write that happens once. What a batch's decision
+    says, ``committed`` or ``aborted``, never changes: whoever decides first does so by a write that demands
+    that there is none yet. So a writer who stood still for hours cannot commit what others have given up,
+    and whoever finds him standing still can give his batch up.
+
+    A job's batch is committed with the names of the attempts that count: what others have written of it
+    never does. A job that writes to several endpoints has one decision for all of them, beside the
+    endpoints' folders. Each endpoint keeps its part of it with its own, once anyone has asked there.
+    """
+
+    def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
+        self._bucket = bucket
+        self.prefix = f"{prefix}decided/"
+        root, _, self.endpoint = prefix.rstrip("/").rpartition("/")
+        self.root = f"{root}/" if root else ""
+        """What the prefixes of all endpoints of the store have in common."""
+        self._known: dict[str, frozenset[str] | bool] = {}
+
+    def key(self, batch: str) -> str:
+        """Of its decision."""
+        return f"{self.prefix}{batch}"
+
+    def _counting(self, batch: str) -> frozenset[str] | bool | None:
+        """Whose objects count: those of these attempts, all, or none; None while nothing is decided."""
+        if batch not in self._known:
+            decided, etag = self._bucket.get_json(self.key(batch))
+            if etag is None and times_of(batch)[0] == LATEST_MS:
+                of_all, etag = self._bucket.get_json(self._key_of_all(batch))
+                attempts = of_all.get("attempts", {}).get(self.endpoint)
+                decided = ABORTED if attempts is None else {**COMMITTED, "attempts": attempts}
+                if etag is not None:
+                    with suppress(StoreUnavailable):  # It counts all the same.
+                        decided = self._decided(self.key(batch), decided)
+            if etag is None:
+                return None
+            self._remember(batch, decided)
+        return self._known[batch]
+
+    def _key_of_all(self, batch: str) -> str:
+        return f"{self.root}.decided/{batch}"
+
+    def _decided(self, key: str, decision: dict[str, Any]) -> dict[str, Any]:
+        """What is decided: this, unless something was before."""
+        try:
+            self._bucket.put_json(key, decision)
+        except Changed:
+            return self._bucket.get_json(key)[0]
+        return decision
+
+    def _remember(self, batch: str, decided: dict[str, Any]) -> None:
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        attempts = decided.get("attempts")
+        counting = True if attempts is None else frozenset(attempts)
+        self._known[batch] = _is_commit(decided) and counting
+
+    def committed(self, batch: str) -> bool | None:
+        """True, False where it was given up, None while nothing is decided."""
+        counting = self._counting(batch)
+        return None if counting is None else counting is not False
+
+    def commit(self, batch: str) -> None:
+        """Make all of it visible.
+
+        Raises:
+            StoreUnavailable: it was given up, and nothing of it is stored.
+        """
+        if not self.commits(batch):
+            raise StoreUnavailable(
+                f"the batch took longer than {BATCH_SECONDS} s and was given up; nothing of it is "
+                "stored: try again"
+            )
+
+    def commits(self, batch: str, attempts: Collection[str] | None = None) -> bool:
+        """As `commit`; False where it was given up.
+
+        Args:
+            attempts: whose objects count; None for all of the batch.
+        """
+        named = {} if attempts is None else {"attempts": sorted(attempts)}
+        return self._comes_to(batch, {**COMMITTED, **named})
+
+    def commits_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> bool:
+        """As `commits`, of a job's batch in all its endpoints at once: by their `endpoint`, whose objects
+        count."""
+        named = {endpoint: sorted(each) for endpoint, each in attempts.items()}
+        decision = {**COMMITTED, "attempts": named}
+        return _is_commit(self._decided(self._key_of_all(batch), decision))
+
+    def abort(self, batch: str, *, for_all: bool = False) -> bool:
+        """Give it up, a job's batch ``for_all`` of its endpoints; False where it is committed."""
+        if for_all:
+            decision = {**ABORTED, "attempts": {}}
+            if _is_commit(self._decided(self._key_of_all(batch), decision)):
+                return False
+        return self._comes_to(batch, ABORTED)
+
+    def _comes_to(self, batch: str, decision: dict[str, Any]) -> bool:
+        """Decide; False where the opposite was decided before."""
+        decided = self._decided(self.key(batch), decision)
+        self._remember(batch, decided)
+        return _is_commit(decided) is _is_commit(decision)
+
+    def visible(self, name: ObjectName) -> bool | None:
+        """Whether an object counts; False where it never will, None while that is not decided."""
+        if not name.batch:
+            return True
+        counting = self._counting(name.batch)
+        if counting is None:
+            last_ms, begun_ms = times_of(name.batch)
+            if self._bucket.clock.now_ms() - begun_ms < BATCH_SECONDS * 1000:
+                return None
+            # Its writer is dead, or will find that it was given up.
+            self.abort(name.batch, for_all=last_ms == LATEST_MS)
+            counting = self._counting(name.batch)
+        return name.attempt in counting if isinstance(counting, frozenset) else bool(counting)
+
+
+def _is_commit(decided: dict[str, Any]) -> bool:
+    return decided.get("decision") == COMMITTED["decision"]

@@ -30,10 +30,8 @@ class Changes:
         self._lookup = lookup
 
     def announce(self, message: StoredMessage) -> bool:
-        """Write when the message is due, before it is stored; False where its id is stored already.
-
-        What is there without a message is of somebody who died before he had written it.
-        """
+        """Write when the message is due, before it is stored; False where its id is stored already. What is
+        there without a message is of somebody who died before it was written."""
         if self._note_due(message.message_id, message.due_ms):
             return True
         if self.find(message.message_id) is not None:
@@ -156,24 +154,18 @@ class Changes:
 
     def _free(self, found: Present) -> Held | None:
         """The object with the state that can be written; None where the message is in hand."""
-        held, message_id = self.wheel.held_now(found.name), found.line.message_id
-        state, abort = held.state, self.wheel.batches.abort
-        leased = state.leased(self.wheel.now_ms())
-        if leased and state.moving:
-            raise _busy(message_id)
-        if leased and found.position in state.hand:
+        held, position = self.wheel.held_now(found.name), found.position
+        leased, gone = held.state.leased(self.wheel.now_ms()), held.state.gone
+        if leased and held.state.moving:
+            raise _busy(found.line.message_id)
+        if leased and position in held.state.hand:
             return None
-        if state.moving and not abort(state.moving):
-            # All went elsewhere since it was found.
-            raise _busy(message_id)
-        batch = state.moved.get(found.position)
-        if batch is not None and not abort(batch):
-            raise _busy(message_id)
-        if found.position in state.gone:
-            return None
-        left = {n: b for n, b in state.moved.items() if n != found.position}
-        held.state = replace(state, moving="", moved=left)
-        return held
+        state = self.wheel.given_up(held.state, [position])
+        if state is None or (position in state.gone and position not in gone):
+            # It went elsewhere since it was found.
+            raise _busy(found.line.message_id)
+        held.state = state
+        return None if position in gone else held
 
     def _write(self, held: Held, state: State) -> bool:
         """False where somebody else was faster."""

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count, pairwise
 from typing import Any, Final
-from urllib.parse import SplitResult, parse_qsl, unquote
 
 from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.errors import InvalidSetting
@@ -39,6 +38,13 @@ _NAME: Final = re.compile(
     r"(?P<start>\d{8}T\d{6}Z)-(?P<seconds>\d+)/(?P<state>_?)(?P<first>\d{15})-(?P<last>\d{15})-"
     r"(?P<count>\d{6,})-(?P<size>\d+)-(?P<part>[0-9A-Za-z.]+)(?:~(?P<batch>[0-9A-Za-z.]+))?\.(?:jsonl\.gz|state)"
 )
+
+JOBS: Final = "jobs/"
+RECORD: Final = "record.json"
+"""What a job of Spark's has stored, below the endpoint's prefix."""
+
+_LINE_BYTES: Final = 300
+"""What a line takes in memory besides its text."""
 
 _LEVEL: Final = 6
 _GZIP: Final = 31
@@ -86,21 +92,17 @@ class ObjectName:
         return self.part.partition(".")[0]
 
     @property
-    def path(self) -> str:
-        """Below the endpoint's own prefix."""
-        return f"{self._slot_and()}.jsonl.gz"
+    def memory(self) -> int:
+        """Bytes that its lines take in memory."""
+        return self.size + self.count * _LINE_BYTES
 
-    @property
-    def state_path(self) -> str:
-        """Of the state that is kept beside it."""
-        return f"{self._slot_and('_')}.state"
-
-    def _slot_and(self, mark: str = "") -> str:
+    def path(self, *, state: bool = False) -> str:
+        """Below the endpoint's own prefix; or that of the state that is kept beside it."""
         start = datetime.fromtimestamp(self.slot.start_ms / 1000, UTC).strftime(_FORMAT)
-        dues = f"{mark}{self.first_ms:015d}-{self.last_ms:015d}"
+        mark, kind = ("_", "state") if state else ("", "jsonl.gz")
         batch = f"~{self.batch}" if self.batch else ""
-        rest = f"{self.count:06d}-{self.size}-{self.part}{batch}"
-        return f"{start}-{self.slot.seconds}/{dues}-{rest}"
+        rest = f"{self.count:06d}-{self.size}-{self.part}{batch}.{kind}"
+        return f"{start}-{self.slot.seconds}/{mark}{self.first_ms:015d}-{self.last_ms:015d}-{rest}"
 
 
 def parse(path: str) -> tuple[ObjectName, bool] | None:
@@ -159,27 +161,6 @@ class Hierarchy:
     def is_near(self, slot: Slot, now_ms: int) -> bool:
         """Whether a slot is to be split, or its objects merged, by now."""
         return slot.start_ms <= now_ms + (self.finer(slot) or slot.seconds) * 1000
-
-
-def settings_of(parts: SplitResult) -> dict[str, Any]:
-    """The arguments of `S3Store` that a URL gives.
-
-    Raises:
-        ConfigurationError: one that is not known.
-    """
-    settings: dict[str, Any] = {"prefix": unquote(parts.path.strip("/"))}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name == "lookup" and value in ("on", "off"):
-            settings["lookup"] = value == "on"
-        elif name == "slots" and re.fullmatch(r"\d{1,9}(:\d{1,9})*", value, re.ASCII):
-            settings["slots"] = tuple(int(seconds) for seconds in value.split(":"))
-        else:
-            # Not shown: it may be a password that got into the wrong URL.
-            raise InvalidSetting(
-                "the settings behind ? in the store's URL are not understood; an S3 store takes "
-                "lookup=on or off, slots=SECONDS:SECONDS:…"
-            )
-    return settings
 
 
 @dataclass(frozen=True, slots=True, order=True)

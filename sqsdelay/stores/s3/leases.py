@@ -1,10 +1,9 @@
 """Leases of objects, by those who release their messages (`S3Claim`) and who write them anew (`Turner`).
 
-A claim writes beside an object what of its messages is in hand, and what is gone. Turning the wheel, what
-comes near goes from coarse slots to finer ones, and small objects are merged: whoever does it leases the
-objects, writes their messages anew as a batch, commits it, and deletes them. Killed before the commit, he
-has changed nothing; after it, others delete what he has left. Messages can be released from any slot, so
-that nothing is late for it.
+A claim writes beside an object what of its messages is in hand, and what is gone. A turner splits coarse
+slots that come near, and merges small objects: it leases them, writes their messages anew as a batch,
+commits it, and deletes them. Killed before the commit, it has changed nothing; after it, others delete what
+it has left. Messages are released from any slot, so nothing is late for it.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
-from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
@@ -33,7 +32,6 @@ from sqsdelay.stores.s3.layout import (
     new_part,
 )
 from sqsdelay.stores.s3.wheel import (
-    LINE_BYTES,
     MAX_OBJECT_BYTES,
     MAX_OBJECT_MESSAGES,
     Held,
@@ -87,11 +85,9 @@ class S3Claim:
         self.messages: list[StoredMessage] = []
 
     def take(self, due: Sequence[Waiting]) -> None:
-        """Lease objects in this order, those that nobody has and that hold something due.
-
-        As many as hold ``limit`` messages, several at a time; fewer where they are large, or S3 takes
-        so long that the first lease might end before the last begins.
-        """
+        """Lease objects in this order, those that nobody has and that hold something due: as many as hold
+        ``limit`` messages; fewer where they are large, or S3 so slow that the first lease might end before
+        the last begins."""
         left, begun_ms = deque(due), self._wheel.now_ms()
         while left and self._wheel.now_ms() - begun_ms < self._lease_ms // 3:
             room = self.limit - len(self.messages)
@@ -119,15 +115,13 @@ class S3Claim:
         return held is not None and position in held.state.hand
 
     def _take(self, waiting: Waiting, limit: int) -> None:
-        """Lease one object, for up to ``limit`` messages of it.
-
-        Of messages that share an id, one: a claim is settled by ids. The others are for later claims.
-        """
+        """Lease one object, for up to ``limit`` messages of it. Of those that share an id, one: a claim is
+        settled by ids."""
         wheel, now_ms = self._wheel, self._wheel.now_ms()
         held = wheel.held(waiting)
         if held.state.leased(now_ms):
             return
-        settled = self._given_up(held.state.freed())
+        settled = wheel.given_up(held.state.freed())
         if settled is not None:
             held.state, held.lines = settled, wheel.lines(held.name) or ()
         if settled is None or held.empty:
@@ -162,15 +156,6 @@ class S3Claim:
                 chosen[position] = message
         return chosen
 
-    def _given_up(self, state: State) -> State | None:
-        """The state once batches of those who no longer lease it are given up; None if one took all."""
-        batches = self._wheel.batches
-        if state.moving and not batches.abort(state.moving):
-            return None
-        state = self._wheel.settled(replace(state, moving=""))
-        went = [n for n, batch in state.moved.items() if not batches.abort(batch)]
-        return replace(state.without(went), moved={})
-
     def attempt(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -202,19 +187,18 @@ class S3Claim:
     ) -> list[bool]:
         """Change the states of what is in hand of these, an object at a time."""
         with self._lock:
-            here: dict[int, dict[str, int]] = {}
+            here: dict[Held, dict[str, int]] = {}
             for message_id in message_ids:
                 if self._is_in_hand(message_id):
                     held, position = self._places[message_id]
-                    here.setdefault(id(held), {})[message_id] = position
+                    here.setdefault(held, {})[message_id] = position
 
             def settle(held: Held) -> Iterable[str]:
-                places = here[id(held)]
+                places = here[held]
                 written = self._write(held, lambda state: change(state, places.values()))
                 return places if written else ()
 
-            those = [held for held in self._leased if id(held) in here]
-            done = {m for ids in self._wheel.bucket.each(settle, those) for m in ids}
+            done = {m for ids in self._wheel.bucket.each(settle, here) for m in ids}
             return [message_id in done for message_id in message_ids]
 
     def _write(self, held: Held, change: Callable[[State], State]) -> bool:
@@ -260,23 +244,21 @@ class S3Claim:
 class Turner:
     """Turns one endpoint's wheel."""
 
-    def __init__(self, wheel: Wheel, *, lease_ms: int, split_messages: int) -> None:
+    split_messages = SPLIT_MESSAGES
+
+    def __init__(self, wheel: Wheel, *, lease_ms: int) -> None:
         self._wheel = wheel
         self._lease_ms = lease_ms
-        self._split_messages = split_messages
 
     def turn(self, objects: Sequence[Waiting], *, until_ms: int) -> int:
-        """Split and merge what is near.
-
-        Args:
-            objects: what waits, as listed.
-            until_ms: nothing is begun then or later; what is left is for the next turn.
+        """Split and merge what is near of what was listed; begin nothing from ``until_ms`` on.
 
         Returns:
             How many objects were written anew: then what was listed has changed, and there may be more.
         """
         written, wheel = 0, self._wheel
-        for slot, found in groupby(objects, key=lambda each: each.name.slot):
+        slot_of = attrgetter("name.slot")
+        for slot, found in groupby(sorted(objects, key=slot_of), key=slot_of):
             if not wheel.hierarchy.is_near(slot, wheel.now_ms()):
                 continue
             seconds, chunks = self._chunks(slot, list(found))
@@ -290,12 +272,13 @@ class Turner:
         """Objects to be written anew together, and to slots of which length."""
         finer = self._wheel.hierarchy.finer(slot)
         messages = sum(each.name.count for each in objects)
-        large = messages >= self._split_messages or sum(e.name.size for e in objects) >= SPLIT_BYTES
+        large = messages >= self.split_messages or sum(e.name.size for e in objects) >= SPLIT_BYTES
         small = [e for e in objects if e.name.count < SMALL and e.name.size < SMALL_BYTES]
+        memory = attrgetter("name.memory")
         # So many small ones are merged first: each chunk that is split writes to all finer slots.
         if finer is not None and large and len(small) <= CHUNK_OBJECTS:
-            return finer, portions(objects, _memory, CHUNK_BYTES, CHUNK_OBJECTS)
-        chunks = portions(small, _memory, CHUNK_BYTES, CHUNK_OBJECTS)
+            return finer, portions(objects, memory, CHUNK_BYTES, CHUNK_OBJECTS)
+        chunks = portions(small, memory, CHUNK_BYTES, CHUNK_OBJECTS)
         return slot.seconds, (chunk for chunk in chunks if len(chunk) >= MERGE_OBJECTS)
 
     def _write_anew(self, objects: list[Waiting], slot: Slot, seconds: int) -> int:
@@ -343,17 +326,8 @@ class Turner:
         now_ms = self._wheel.now_ms()
         late = [e for e in taken if e.state.until_ms < now_ms + self._lease_ms * 2 // 3]
         until_ms = now_ms + self._lease_ms
-        self._wheel.bucket.each(lambda e: self._write(e, replace(e.state, until_ms=until_ms)), late)
+        write = self._wheel.write_state
+        self._wheel.bucket.each(lambda e: write(e, replace(e.state, until_ms=until_ms)), late)
 
     def _free(self, each: Held) -> None:
-        self._write(each, replace(each.state.freed(), moving=""))
-
-    def _write(self, each: Held, state: State) -> None:
-        try:
-            self._wheel.write_state(each, state)
-        except Changed as error:
-            raise StoreUnavailable(one_line(error)) from error
-
-
-def _memory(waiting: Waiting) -> int:
-    return waiting.name.size + waiting.name.count * LINE_BYTES
+        self._wheel.write_state(each, replace(each.state.freed(), moving=""))

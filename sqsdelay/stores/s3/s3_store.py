@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import compress
+from itertools import compress, groupby, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
-from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import needs_lookup, page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Amendments, Changes
-from sqsdelay.stores.s3.jobs import sweep
-from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, Hierarchy, Line, line_of
-from sqsdelay.stores.s3.leases import SPLIT_MESSAGES, S3Claim, Turner
+from sqsdelay.stores.s3.layout import (
+    DEFAULT_SLOTS,
+    JOBS,
+    RECORD,
+    Hierarchy,
+    Line,
+    line_of,
+    times_of,
+)
+from sqsdelay.stores.s3.leases import S3Claim, Turner
 from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-GATHER_SECONDS: Final = 600
-"""How long a message that could be released may wait for others to be released with it."""
+GATHER_MS: Final = 600_000
+"""How long a message that could be released may wait for others to be released with it; never longer than two
+thirds of how far ahead messages are released."""
 
 TURN_SECONDS: Final = 60
 """How often a dispatcher looks whether slots have come near, while none have."""
@@ -41,6 +50,9 @@ BUSY_TURN_SECONDS: Final = 300
 
 SWEEP_SECONDS: Final = 86_400
 """How often it forgets what was decided about batches of which nothing is left."""
+
+_SWEPT: Final = 1_000
+"""Decisions, and as many objects of jobs, that it looks at then."""
 
 _FRESH_MS: Final = 5_000
 """How old a listing may be for those who ask again at once."""
@@ -59,9 +71,6 @@ class S3Store(Wakes):
             cancelled and moved by it, and is stored once. It costs a PUT a message. Ids that sqsdelay
             generates need none.
         lease_seconds: how long the objects of a dispatcher that died stay held.
-        gather_seconds: how long a claim waits for more messages to be worth its requests, at most;
-            never longer than two thirds of how far ahead messages are released.
-        split_messages: a coarse slot with fewer is not split when it comes near.
         clock: tests only: S3's own time is read from its answers.
 
     Raises:
@@ -73,6 +82,7 @@ class S3Store(Wakes):
     stored_at_once: Final = 10_000
     """Messages worth one call: a call writes an object for each slot it meets."""
 
+    gather_ms = GATHER_MS
     seconds_left: Callable[[], float] = staticmethod(lambda: inf)
     """How long this process may run; set it where that is known."""
 
@@ -86,21 +96,14 @@ class S3Store(Wakes):
         slots: Sequence[int] = DEFAULT_SLOTS,
         lookup: bool = False,
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
-        gather_seconds: float = GATHER_SECONDS,
-        split_messages: int = SPLIT_MESSAGES,
         clock: Clock | None = None,
     ) -> None:
-        if gather_seconds < 0:
-            raise InvalidSetting(f"gather_seconds={gather_seconds}; use 0 or more")
-        if split_messages < 1:
-            raise InvalidSetting(f"split_messages={split_messages}; use 1 or more")
         super().__init__()
         hierarchy = Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
         self._lease_ms = round(checked_lease(lease_seconds) * 1000)
-        self._gather_ms = round(gather_seconds * 1000)
-        self._turner = Turner(self._wheel, lease_ms=self._lease_ms, split_messages=split_messages)
+        self._turner = Turner(self._wheel, lease_ms=self._lease_ms)
         self._lookup = lookup
         self._changes = Changes(self._wheel, lookup=lookup)
         self._amendments = Amendments(self._wheel)
@@ -117,26 +120,18 @@ class S3Store(Wakes):
         self._bucket.create()
 
     def initialize(self, mode: TransactionMode) -> None:
-        if mode not in self.modes:
-            raise ConfigurationError(
-                f"an S3 store cannot give {mode}: it has no transactions; use "
-                f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
-            )
+        check_no_transaction("an S3 store", mode)
         self._bucket.check()
         self._wheel.check_version()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         """Keep messages: an object for each slot, or none at all.
 
-        Without ``lookup`` an id is no key: messages that differ in anything are different messages,
-        and what was stored before is not looked for. A message that is stored again for the same due
-        time is one when its slot's objects are merged, and else two. What is not known to be there
-        already is answered True.
+        Without ``lookup`` an id is no key: messages that differ in anything are different ones, and what
+        is stored again for the same due time is one only once its slot's objects are merged. What is not
+        known to be there already is answered True.
         """
-        if transaction is not None:
-            raise ConfigurationError(
-                "an S3 store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
-            )
+        check_no_transaction("an S3 store", None, transaction)
         self._wheel.check_version()
         looked_up = [needs_lookup(message, lookup=self._lookup) for message in messages]
         by_id: dict[str, StoredMessage] = {}
@@ -161,10 +156,7 @@ class S3Store(Wakes):
     def claim(
         self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> Iterator[Claim]:
-        """Claim messages of objects that nobody has; one that has an object has all of it.
-
-        The earliest of each object, the objects in the order of their earliest message.
-        """
+        """Claim the earliest messages of objects that nobody has, in the order of each one's earliest."""
         now_ms = self._wheel.now_ms()
         claim = S3Claim(self._changes, self._lease_ms, limit, due_by_ms, except_destinations)
         self._ahead_ms = max(0, due_by_ms - now_ms)
@@ -195,17 +187,14 @@ class S3Store(Wakes):
         objects = self._look(until_ms)
         due = [each for each in objects if each.name.first_ms <= claim.due_by_ms]
         if due and self._worth_it(claim, objects):
-            claim.take(sorted(due, key=_first))
+            claim.take(due)
         return objects
 
     def _near_ms(self) -> int:
         return self._wheel.now_ms() + 1000 * max(*self._wheel.hierarchy.seconds[1:], 1)
 
     def _turn(self, objects: Sequence[Waiting], closed: Collection[str]) -> bool:
-        """Turn the wheel for a while, until something is due at the latest; whether it has moved.
-
-        It goes on with the next claim that finds nothing due.
-        """
+        """Turn the wheel for a while, until something is due at the latest; whether there may be more."""
         now_ms = self._wheel.now_ms()
         if self.seconds_left() < ENDED_SECONDS:
             return False
@@ -220,11 +209,40 @@ class S3Store(Wakes):
         return self._more_to_turn
 
     def _sweep(self, now_ms: int) -> None:
-        """Forget, once a day, what was decided about batches of which nothing is left."""
+        """Forget, once a day, decisions and jobs of which nothing waits any more, and what runs of jobs have
+        left that were given up; of jobs from a place of chance on, so that all have their turn."""
         if 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000:
             return
-        sweep(self._wheel, lambda: min((e.name.slot for e in self._look(now_ms)), default=None))
+        bucket, wheel, old_ms = self._bucket, self._wheel, now_ms - SWEEP_SECONDS * 1000
+        # Before what waits is listed.
+        decided = list(islice(bucket.listed(wheel.batches.prefix), _SWEPT))
         self._swept_ms = now_ms
+        first = min((each.name.slot for each in self._look(now_ms)), default=None)
+        # Where what is listed first does not count, more may wait behind it.
+        if first is None and any(bucket.listed(wheel.slots_prefix)):
+            return
+
+        def is_over(last_ms: int, begun_ms: int) -> bool:
+            return begun_ms < old_ms and (first is None or last_ms < first.start_ms)
+
+        for key, _ in decided:
+            if is_over(*times_of(key.removeprefix(wheel.batches.prefix))):
+                bucket.delete(key)
+        jobs = f"{wheel.prefix}{JOBS}"
+        starts = (f"{jobs}{secrets.token_hex(4)}", jobs)
+        found = (key for start in starts for key, _ in bucket.listed(jobs, start_after=start))
+        for job, keys in groupby(islice(found, _SWEPT), lambda key: key.rpartition("/")[0]):
+            runs = bucket.get_json(f"{job}/{RECORD}")[0].get("runs", ())
+            last_ms = {run["batch"]: run["last_ms"] for run in runs}
+            begun_ms = max((times_of(batch)[1] for batch in last_ms), default=0)
+            latest_ms = max(last_ms.values(), default=0)
+            if last_ms and is_over(latest_ms, max(latest_ms, begun_ms)):
+                bucket.delete(f"{job}/{RECORD}", *map(wheel.batches.key, last_ms))
+                last_ms = {}
+            for name in (key.removeprefix(f"{job}/") for key in keys):
+                is_marks = name.endswith(".marks") and name.partition("~")[0] not in last_ms
+                if is_marks and times_of(name)[1] < old_ms:
+                    bucket.delete(f"{job}/{name}")
 
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:
         """Whether something is due so soon, or so much, that it is time to release."""
@@ -236,7 +254,7 @@ class S3Store(Wakes):
         return earliest <= claim.due_by_ms - waits or ripe >= claim.limit
 
     def _gathering(self) -> int:
-        return min(self._gather_ms, self._ahead_ms * 2 // 3)
+        return min(self.gather_ms, self._ahead_ms * 2 // 3)
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         """The earliest due time; later by as long as a claim will wait for more to be worth it."""
@@ -265,7 +283,7 @@ class S3Store(Wakes):
         """When the earliest message is due that nobody holds, among these objects."""
         earliest: int | None = None
         now_ms = self._wheel.now_ms()
-        for waiting in sorted(objects, key=_first):
+        for waiting in objects:
             if earliest is not None and waiting.name.first_ms >= earliest:
                 break
             due_ms = self._first_due_ms(waiting, now_ms, closed)
@@ -306,7 +324,7 @@ class S3Store(Wakes):
         listed = self._known(before_ms) if before_ms <= self._wheel.now_ms() else None
         listed = self._wheel.listed(until_ms=before_ms) if listed is None else listed
         found: dict[Line, Present] = {}
-        for waiting in sorted(listed, key=_first):
+        for waiting in listed:
             if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
                 continue
             if len(found) >= limit and waiting.name.first_ms > next(reversed(found)).due_ms:
@@ -344,7 +362,3 @@ class S3Store(Wakes):
 
     def close(self) -> None:
         self._bucket.close()
-
-
-def _first(waiting: Waiting) -> int:
-    return waiting.name.first_ms

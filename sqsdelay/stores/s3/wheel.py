@@ -11,7 +11,7 @@ import logging
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -20,8 +20,7 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
-from sqsdelay.stores.s3.batches import Batches
-from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
+from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket
 from sqsdelay.stores.s3.layout import (
     VERSION,
     Hierarchy,
@@ -51,9 +50,6 @@ _WRITTEN_BYTES: Final = 2 * MAX_OBJECT_BYTES
 
 _FIRST_OBJECTS: Final = 100
 """Of a slot that is far away: enough to know the earliest, however many there are."""
-
-LINE_BYTES: Final = 300
-"""What a line takes in memory besides its text."""
 
 _KEPT_BYTES: Final = 32 * 2**20
 """Of lines read, kept in memory."""
@@ -85,13 +81,10 @@ class Present(NamedTuple):
         return message_of(self.line, self.state.failures.get(self.position, 0))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held:
-    """An object with the state beside it, as it was read or written last.
-
-    A state is written only if it still is the one with this ETag: so of all who claim, merge, cancel or move
-    messages of the object, one is first, and the others see what he has done.
-    """
+    """An object with the state beside it, as it was read or written last. A state is written only over the
+    one with this ETag: so of all who change messages of the object one is first, and the others see it."""
 
     name: ObjectName
     state: State
@@ -138,14 +131,11 @@ class Wheel:
             )
         self._checked = True
 
-    def key(self, name: ObjectName) -> str:
-        return self.slots_prefix + name.path
-
-    def state_key(self, name: ObjectName) -> str:
-        return self.slots_prefix + name.state_path
+    def key(self, name: ObjectName, *, state: bool = False) -> str:
+        return self.slots_prefix + name.path(state=state)
 
     def listed(self, *, until_ms: int | None = None, or_first: bool = False) -> list[Waiting]:
-        """Objects whose slot starts by then, by slot and first due time; those that count.
+        """Objects whose slot starts by then, by first due time; those that count.
 
         Args:
             until_ms: None for all.
@@ -176,11 +166,11 @@ class Wheel:
             # Whoever deleted the object did not come to its state. One that is being leased anew at this
             # moment, by somebody with an older listing, is noticed by him: the object is not there.
             if name not in kept and not self.bucket.exists(self.key(name)):
-                self.bucket.delete(self.state_key(name))
+                self.bucket.delete(self.key(name, state=True))
         undecided: set[str] = set()
         return [
             Waiting(name, states.get(name))
-            for name in names
+            for name in sorted(names, key=lambda name: name.first_ms)
             if name not in self._unreadable and self._counts(name, undecided)
         ]
 
@@ -192,7 +182,7 @@ class Wheel:
             # A job's batch may have thousands of objects: it is asked about once.
             undecided.add(name.batch)
         if visible is False:
-            self.bucket.delete(self.key(name), self.state_key(name))
+            self.bucket.delete(self.key(name), self.key(name, state=True))
         return visible is True
 
     def lines(self, name: ObjectName) -> list[Line] | None:
@@ -210,10 +200,10 @@ class Wheel:
         except (OSError, EOFError, zlib.error) as error:
             raise self._put_aside(name, error) from error
         with self._lock:
+            self._kept_bytes += 0 if name in self._lines else name.memory
             self._lines[name] = lines
-            self._kept_bytes += _size(lines)
             while self._kept_bytes > _KEPT_BYTES and len(self._lines) > 1:
-                self._kept_bytes -= _size(self._lines.popitem(last=False)[1])
+                self._kept_bytes -= self._lines.popitem(last=False)[0].memory
         return lines
 
     def _put_aside(self, name: ObjectName, error: Exception) -> StoreUnavailable:
@@ -229,7 +219,7 @@ class Wheel:
     def forget(self, name: ObjectName) -> None:
         """An object is gone: keep nothing of it in memory."""
         with self._lock:
-            self._kept_bytes -= _size(self._lines.pop(name, []))
+            self._kept_bytes -= 0 if self._lines.pop(name, None) is None else name.memory
         self._states.pop(name, None)
 
     def held(self, waiting: Waiting) -> Held:
@@ -245,7 +235,7 @@ class Wheel:
         """An object and its state as it is now."""
         held = Held(name, State(), None)
         try:
-            fields, held.etag = self.bucket.get_json(self.state_key(name))
+            fields, held.etag = self.bucket.get_json(self.key(name, state=True))
             held.state = State.of(fields)
         except (ValueError, TypeError, AttributeError) as error:
             raise self._put_aside(name, error) from error
@@ -264,16 +254,14 @@ class Wheel:
         Raises:
             Changed: somebody else has, or the object was finished.
         """
-        key = self.state_key(held.name)
+        key = self.key(held.name, state=True)
         held.etag = self.bucket.put_json(key, state.fields(), over=held.etag)
         held.state = state
         self._keep(held)
 
     def lease(self, held: Held, state: State) -> bool:
-        """As `write_state`; False where somebody was faster, or the object is gone since it was listed.
-
-        An object without state may be one that was finished. With one it is there.
-        """
+        """As `write_state`; False where somebody was faster, or the object, which may have had no state, was
+        finished since it was listed."""
         try:
             self.write_state(held, state)
         except Changed:
@@ -285,7 +273,7 @@ class Wheel:
 
     def finish(self, name: ObjectName) -> None:
         """All its messages are gone. The object first: without its state all would be back."""
-        self.bucket.delete(self.key(name), self.state_key(name))
+        self.bucket.delete(self.key(name), self.key(name, state=True))
         self.forget(name)
 
     def settled(self, state: State) -> State:
@@ -293,6 +281,17 @@ class Wheel:
         decided = {n: self.batches.committed(batch) for n, batch in state.moved.items()}
         left = {n: batch for n, batch in state.moved.items() if decided[n] is None}
         return replace(state, moved=left).without(n for n in decided if decided[n])
+
+    def given_up(self, state: State, positions: Collection[int] | None = None) -> State | None:
+        """A state once batches of those who no longer lease it are given up: that which moves all, and those
+        that move messages at these positions, or any; None where all went elsewhere."""
+        if state.moving and not self.batches.abort(state.moving):
+            return None
+        state = self.settled(replace(state, moving=""))
+        mine = {n: b for n, b in state.moved.items() if positions is None or n in positions}
+        left = {n: batch for n, batch in state.moved.items() if n not in mine}
+        went = [n for n, batch in mine.items() if not self.batches.abort(batch)]
+        return replace(state.without(went), moved=left)
 
     def _rest(self, waiting: Waiting) -> State | None:
         """What has left an object; None where all of it was moved."""
@@ -315,11 +314,7 @@ class Wheel:
         return 0 if state is None else max(0, waiting.name.count - len(state.gone))
 
     def write(self, lines: Sequence[Line]) -> None:
-        """Keep messages: one object alone for those of one slot, else a batch of them.
-
-        Raises:
-            StoreUnavailable: none was kept.
-        """
+        """Keep messages, or none: one object alone for those of one slot, else a batch of them."""
         now_ms = self.now_ms()
         parts = list(portioned(lines, lambda due_ms: self.hierarchy.slot(due_ms, now_ms)))
         batch = new_batch(max(line.due_ms for line in lines), now_ms) if len(parts) > 1 else ""
@@ -375,7 +370,3 @@ def portions(
         total += size(item)
     if few:
         yield few
-
-
-def _size(lines: Sequence[Line]) -> int:
-    return size_of(lines) + len(lines) * LINE_BYTES

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
@@ -21,8 +19,7 @@ from sqsdelay.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
-from sqsdelay.stores.calls import CONCURRENCY, Calls
+from sqsdelay.stores.calls import Calls
 from sqsdelay.stores.clocks import answered_ms
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
@@ -55,6 +52,11 @@ _ROLE: Final = re.compile(r"arn:(aws[a-z-]*):iam::(\d{12}):role/[\w+=,.@/-]+", r
 _OURS: Final = re.compile(r"[mnsa]\.[0-9a-f]{16}\.[0-9a-f]{45}", re.ASCII)
 """Names of our schedules: `sqsdelay.core.schedule_input`."""
 
+
+class _No(StoreError):
+    """An answer, and no refusal."""
+
+
 Schedule = dict[str, Any]
 """What GetSchedule answers."""
 
@@ -81,7 +83,8 @@ class Group(Calls):
             raise InvalidSetting(
                 f"role {role_arn!r} is not a role's ARN; write arn:aws:iam::ACCOUNT:role/NAME"
             )
-        super().__init__(client, _default_client)
+        # Slows down by itself where the service throttles.
+        super().__init__("scheduler", client, retries="adaptive")
         self._partition, self._account = role.groups()
         self.name = name
         self.clock = BrokerClock(clock or SystemClock())
@@ -185,22 +188,18 @@ class Group(Calls):
         """The service's answer; None where it says that there is one of that name, or none."""
         asked_at = self.clock.local.monotonic()
         try:
-            answer = call(**arguments)
-        except ClientError as error:
-            code = error.response["Error"]["Code"]
-            if (error.operation_name, code) in _MEANS_NO:
-                return None
-            raise self._store_error(error, code) from error
-        except BotoCoreError as error:
-            raise StoreUnavailable(
-                f"schedule group {self.name} cannot be used now: {error}"
-            ) from error
+            answer = self.answered(call, **arguments)
+        except _No:
+            return None
         told_ms = answered_ms(answer)
         if told_ms is not None:
             self.clock.observe(told_ms, asked_at=asked_at)
         return answer
 
-    def _store_error(self, error: ClientError, code: str) -> StoreError:
+    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> StoreError:
+        code = response.get("Error", {}).get("Code", "")
+        if isinstance(error, ClientError) and (error.operation_name, code) in _MEANS_NO:
+            return _No(str(error))
         if code == _THERE:
             return StoreError(str(error))
         if code == _NOT_THERE:
@@ -225,21 +224,4 @@ def fires_at(schedule: Schedule) -> int:
     except ValueError as error:
         raise StoreError(
             f"schedule {schedule.get('Name')} is not one of sqsdelay's schedules: {text}"
-        ) from error
-
-
-def _default_client() -> Any:
-    """Slows down by itself where the service throttles (botocore's adaptive mode)."""
-    config = Config(
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=ANSWER_SECONDS,
-        retries={"mode": "adaptive", "total_max_attempts": CALL_ATTEMPTS},
-        max_pool_connections=CONCURRENCY,
-        tcp_keepalive=True,
-    )
-    try:
-        return boto3.client("scheduler", config=config)
-    except (BotoCoreError, ValueError) as error:
-        raise ConfigurationError(
-            f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE as for the AWS CLI"
         ) from error

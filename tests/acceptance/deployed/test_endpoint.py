@@ -14,11 +14,11 @@ from infra.local import ROOT, CdkCommand, CdkFailed
 from sqsdelay import DelaySender, SendResult
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import DELAY_SECONDS, ERROR, Message, string
+from sqsdelay.core.message import DELAY_SECONDS, ERROR, string
 from sqsdelay.sqs import check_endpoint
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployment import metric, queues, receive
+from tests.acceptance.deployment import metric, proven, queues, receive, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 from tests.services.packages import build_wheel, install_wheel
 
@@ -75,16 +75,13 @@ def test_deployed_endpoint_is_what_the_relay_needs(aws: LocalAws, orders: dict[s
 
 
 def test_three_hundred_messages_at_once(aws: LocalAws, orders: dict[str, str]) -> None:
-    """A burst arrives whole: each message once, none early."""
-    results = sender(aws).send_many(
-        "orders", [Message(f"burst {number}", delay=5) for number in range(300)]
-    )
-    sent = {str(result.message_id): due(result) for result in results}
-    received = receive(aws, orders["QueueUrl"], count=300)
-    ids = [m["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] for m in received]
-    assert sorted(ids) == sorted(sent)
-    for message_id, message in zip(ids, received, strict=True):
-        assert message["ArrivedAt"] >= sent[message_id]
+    """The command line's proof: each message arrives once, none early. It refuses a queue that holds
+    messages of others, and leaves theirs."""
+    assert set(proven(aws, "orders", 300)["routes"]) == {"direct", "delay-queue"}
+    aws.client("sqs").send_message(QueueUrl=orders["QueueUrl"], MessageBody="foreign")
+    sqsdelay(aws, "prove", "orders", "--longest", "8s", "--hop", "1", code=1)
+    [foreign] = receive(aws, orders["QueueUrl"], count=1)
+    assert foreign["Body"] == "foreign"
 
 
 def test_poison_message_ends_in_the_error_queue(aws: LocalAws, orders: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs import check_endpoint
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployment import metric, receive
+from tests.acceptance.deployment import metric, proven, receive
 
 CONTEXT = ("-c", "endpoint=ordered.fifo", "-c", "largeBodies=true", "-c", "hopSeconds=1")
 
@@ -40,3 +40,4 @@ def test_messages_reach_a_fifo_queue_in_order_and_whole(aws: LocalAws, cdk: CdkC
     assert metric(aws, ordered["FunctionName"], function_names.DELIVERED) == 2
     # However few hops a busy machine made of its six seconds.
     assert metric(aws, ordered["FunctionName"], function_names.HANDED_OVER) >= 1
+    proven(aws, "ordered.fifo", 40)

@@ -12,8 +12,7 @@ import pytest
 from infra.local import CdkCommand, CdkFailed
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployed.test_with_store import sqsdelay
-from tests.acceptance.deployment import receive
+from tests.acceptance.deployment import receive, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 WHEEL = ("-c", "endpoint=wheel", "-c", "hopSeconds=1")

@@ -4,14 +4,12 @@ removes nothing that it leaves out, unless it is told to."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ from sqsdelay.ledger.events import Event, EventKind, Source, from_json
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import STORED
-from tests.acceptance.deployment import log_lines, receive
+from tests.acceptance.deployment import log_lines, proven, receive, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -44,20 +42,6 @@ def schedule_off(aws: LocalAws, stored: dict[str, str]) -> Iterator[None]:
     yield
     for name in names:
         events.enable_rule(Name=name)
-
-
-def sqsdelay(aws: LocalAws, *arguments: str, code: int = 0) -> str:
-    """What the command line prints; it exits with ``code``."""
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("sqsdelay")), *arguments],
-        env={k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "SQSDELAY_"))}
-        | aws.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout
 
 
 def dispatch(aws: LocalAws, stored: dict[str, str]) -> dict[str, int]:
@@ -134,6 +118,24 @@ def test_deployed_delay_consumer_parks_what_is_far_away(
     }
     logs = [log_lines(aws, stored[name]) for name in ("FunctionName", "DispatcherName")]
     assert not [line for log in logs for line in log if '"ledger"' in line]
+
+
+@pytest.mark.usefixtures("schedule_off")
+def test_the_proof_of_an_endpoint_with_a_store(aws: LocalAws, stored: dict[str, str]) -> None:
+    """It finds the table by itself, half of its messages wait there, and those of others stay."""
+    proof = threading.Thread(target=lambda: found.append(proven(aws, "stored", 60)))
+    found: list[dict[str, Any]] = []
+    proof.start()
+    while proof.is_alive():
+        dispatch(aws, stored)
+        proof.join(1)
+    (told,) = found
+    assert {route: each["sent"] for route, each in told["routes"].items()} == {
+        "direct": 15,
+        "delay-queue": 15,
+        "store": 30,
+    }
+    assert set(told["reckoned"]) == set(told["routes"])
 
 
 def test_schedule_runs_the_dispatcher_every_minute(aws: LocalAws, stored: dict[str, str]) -> None:

@@ -41,9 +41,9 @@ class S3World(StoreWorld):
             slots=SLOTS,
             lookup=self.own_ids,
             lease_seconds=LEASE_SECONDS,
-            split_messages=8,
             clock=self,
         )
+        store._turner.split_messages = 8
         bucket: Any = store._bucket
         # One after the other, so that a seed replays.
         bucket.pause = lambda _: self.pass_ms(10)

@@ -1,0 +1,277 @@
+"""The messages of a run: sent, followed and received until all have arrived at their endpoint."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from sqsdelay.cli.console import out, tell
+from sqsdelay.core.delay import delay_ms, due_at_ms
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import (
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Message,
+    Route,
+    attributes_of,
+    text_of,
+)
+from sqsdelay.core.outgoing import was_due_ms
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger.events import Event, Ledger, record_safely
+from sqsdelay.ledger.files import lateness_ms, received_events
+from sqsdelay.limits import (
+    MAX_BATCH_ENTRIES,
+    MAX_RECEIVE_WAIT_SECONDS,
+)
+from sqsdelay.sending.sender import SendResult
+
+if TYPE_CHECKING:
+    from sqsdelay.sqs.queues import SqsQueues
+
+TOO_LATE_MS: Final = 2_000
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One message: as sent, and what has been seen of it since. Times are the broker's."""
+
+    message: Message
+    route: Route
+    due_ms: int
+    hops: int = 0
+    copies: set[str] = field(default_factory=set)
+    received_ms: int | None = None
+    late_ms: int | None = None
+    """How long after it was due, or after it was sent if that was later, its queue showed it."""
+    intact: bool = True
+
+    @property
+    def waited_ms(self) -> int | None:
+        """How long it then lay there until it was received."""
+        if self.received_ms is None or self.late_ms is None:
+            return None
+        return self.received_ms - self.due_ms - self.late_ms
+
+    def arrived(self, copy: ReceivedMessage, *, fifo: bool) -> None:
+        """Count an arrival, unless SQS shows the same copy again; times are those of the first."""
+        self.copies.add(copy.sqs_message_id)
+        self.intact = self.intact and self._is_as_sent(copy)
+        if self.received_ms is None and copy.first_receive_ms is not None:
+            self.received_ms = copy.first_receive_ms
+            relayed_ms = was_due_ms(copy.attributes)
+            self.due_ms = self._direct(copy.sent_ms or 0) if relayed_ms is None else relayed_ms
+            self.late_ms = lateness_ms(copy, fifo=fifo, due_ms=self.due_ms)
+
+    def _direct(self, sent_ms: int) -> int:
+        """When it is due: a relative delay counts from the broker's SentTimestamp."""
+        if self.message.due_at is not None:
+            return max(due_at_ms(self.message.due_at), sent_ms)
+        return sent_ms + delay_ms(self.message.delay or 0)
+
+    def _is_as_sent(self, copy: ReceivedMessage) -> bool:
+        ours = (MESSAGE_ID, WAS_DUE_AT)
+        users = {name: value for name, value in copy.attributes.items() if name not in ours}
+        return copy.body == self.message.body and users == attributes_of(self.message.attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run went. Latenesses are milliseconds, None if nothing arrived."""
+
+    sent: int
+    delivered: int
+    lost: int
+    duplicated: int
+    early: int
+    altered: int
+    p50_late_ms: int | None
+    p99_late_ms: int | None
+    worst_late_ms: int | None
+
+    @classmethod
+    def of(cls, tracked: Sequence[Tracked]) -> Summary:
+        """The messages so far."""
+        late = sorted(entry.late_ms for entry in tracked if entry.late_ms is not None)
+        return cls(
+            sent=len(tracked),
+            delivered=sum(bool(entry.copies) for entry in tracked),
+            lost=sum(not entry.copies for entry in tracked),
+            duplicated=sum(len(entry.copies) > 1 for entry in tracked),
+            early=sum(lateness < 0 for lateness in late),
+            altered=sum(not entry.intact for entry in tracked),
+            p50_late_ms=_at(late, 0.5),
+            p99_late_ms=_at(late, 0.99),
+            worst_late_ms=_at(late, 1),
+        )
+
+    @property
+    def good(self) -> bool:
+        """Nothing lost, duplicated, early or altered, and nothing more than 2 s late."""
+        bad = self.lost or self.duplicated or self.early or self.altered
+        return not bad and (self.worst_late_ms or 0) <= TOO_LATE_MS
+
+
+def _at(ascending: Sequence[int], part: float) -> int | None:
+    return ascending[min(int(part * len(ascending)), len(ascending) - 1)] if ascending else None
+
+
+class Run:
+    """The messages of a run, by message id, until they have arrived at their endpoint. Thread-safe.
+
+    Args:
+        endpoint: where they go.
+        queues: the queue service; its ``client`` waits for a long poll.
+        ledger: where to record what arrives; None records nothing.
+    """
+
+    def __init__(self, endpoint: Endpoint, queues: SqsQueues, ledger: Ledger | None = None) -> None:
+        self._endpoint = endpoint
+        self._queues = queues
+        self._ledger = ledger
+        self._tracked: dict[str, Tracked] = {}
+        self._foreign: dict[str, ReceivedMessage] = {}
+        self._lock = threading.Lock()
+
+    def sent(self, messages: Sequence[Message], results: Iterable[SendResult]) -> None:
+        """Follow messages that were sent; each has its ``message_id``.
+
+        Raises:
+            SqsDelayError: why one was not sent.
+        """
+        for message, result in zip(messages, results, strict=True):
+            if result.error is not None:
+                raise result.error
+            assert result.route is not None
+            assert result.due is not None
+            with self._lock:
+                self._tracked[message.message_id or ""] = Tracked(
+                    message, result.route, due_at_ms(result.due)
+                )
+
+    def hopped(self, message_id: str) -> None:
+        """A consumer that this run can see has settled a copy."""
+        with self._lock:
+            self._tracked[message_id].hops += 1
+
+    def rows(self) -> list[tuple[str, Tracked]]:
+        """Message ids and messages, in the order sent."""
+        with self._lock:
+            return list(self._tracked.items())
+
+    def summary(self, route: Route | None = None) -> Summary:
+        """The run so far, or one route of it."""
+        return Summary.of([each for _, each in self.rows() if route in (None, each.route)])
+
+    def follow(
+        self,
+        table: Callable[[int | None], Table],
+        *,
+        patience_seconds: int,
+        second_copy_seconds: int,
+        wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS,
+        beside: Sequence[Callable[[threading.Event], None]] = (),
+        quiet: bool = False,
+    ) -> None:
+        """Receive until all have arrived, or nothing more can be expected. Deletes the run's own only.
+
+        Args:
+            table: what is shown meanwhile, for so many rows.
+            patience_seconds: how long to wait beyond the last due time.
+            second_copy_seconds: how long to look for second copies at the end.
+            wait_seconds: of a long poll.
+            beside: what else runs until the event is set.
+            quiet: show nothing.
+
+        Raises:
+            SqsDelayError: the endpoint's queue cannot be read.
+        """
+        stop = threading.Event()
+        with ThreadPoolExecutor(1 + len(beside)) as pool:
+            jobs = [pool.submit(self._receive, stop, wait_seconds)]
+            jobs += [pool.submit(job, stop) for job in beside]
+            try:
+                self._watch(table, patience_seconds, second_copy_seconds, quiet, jobs)
+            finally:
+                stop.set()
+            for job in jobs:
+                job.result()
+        self._let_go()
+
+    def _watch(
+        self,
+        table: Callable[[int | None], Table],
+        patience_seconds: int,
+        second_copy_seconds: int,
+        quiet: bool,
+        jobs: Sequence[Any],
+    ) -> None:
+        last_due_ms = max((entry.due_ms for _, entry in self.rows()), default=0)
+        give_up_ms = last_due_ms + 1000 * patience_seconds
+        console = Console(quiet=True) if quiet else out
+        room = console.size.height - 5  # for the table's frame, and a line above it
+        with Live(table(room), console=console, refresh_per_second=4) as live:
+            ended = None
+            while ended is None or time.time() < ended + second_copy_seconds:
+                if any(job.done() for job in jobs):
+                    break  # It failed: what it raises is the answer.
+                if ended is None and (not self.summary().lost or _now_ms() > give_up_ms):
+                    ended = time.time()
+                time.sleep(0.25)
+                live.update(table(room))
+            live.update(table(None))
+
+    def _receive(self, stop: threading.Event, wait_seconds: int) -> None:
+        url = self._queues.url(self._endpoint.queue)
+        while not stop.is_set():
+            copies = self._queues.receive_batch(url, wait_seconds=wait_seconds)
+            own = [copy for copy in copies if self._arrived(copy)]
+            if self._ledger is not None:
+                now_ms = self._queues.broker_clock.now_ms()
+                events = received_events(self._endpoint.name, own, now_ms=now_ms)
+                record_safely(self._ledger, map(self._dated, events))
+            if own:
+                self._queues.delete_batch(url, own)
+
+    def _arrived(self, copy: ReceivedMessage) -> bool:
+        with self._lock:
+            tracked = self._tracked.get(text_of(copy.attributes, MESSAGE_ID) or "")
+            if tracked is not None:
+                tracked.arrived(copy, fifo=self._endpoint.fifo)
+                return True
+        if not self._foreign:
+            tell(f"{self._endpoint.name} gets messages of others; they are left there")
+        self._foreign[copy.sqs_message_id] = copy
+        return False
+
+    def _dated(self, event: Event) -> Event:
+        """A reception, with what a receiver does not know of a direct message: when it was due."""
+        entry = self._tracked[event.message_id]
+        return replace(event, due_ms=entry.due_ms, late_ms=entry.late_ms)
+
+    def _let_go(self) -> None:
+        """Let others see at once what is theirs, as far as SQS can be told."""
+        held = [(copy, 0) for copy in self._foreign.values()]
+        with suppress(SqsDelayError):
+            url = self._queues.url(self._endpoint.queue)
+            for start in range(0, len(held), MAX_BATCH_ENTRIES):
+                self._queues.hide_batch(url, held[start : start + MAX_BATCH_ENTRIES])
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def seconds(late_ms: int | None) -> str:
+    """A lateness for people."""
+    return "-" if late_ms is None else f"{late_ms / 1000:.3f} s"

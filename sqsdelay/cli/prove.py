@@ -1,0 +1,278 @@
+"""``sqsdelay prove``: delayed messages through a deployed endpoint, each followed until it arrives."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from sqsdelay.cli.console import out, print_json, print_rows, say, tell
+from sqsdelay.cli.followed import Run, seconds
+from sqsdelay.cli.options import (
+    EndpointName,
+    Hop,
+    Json,
+    OptionalPlaceUrl,
+    opened_place,
+)
+from sqsdelay.core.delay import delay_ms, parse_delay
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import (
+    Message,
+    Route,
+    attributes_of,
+    size_of,
+)
+from sqsdelay.cost import Prices, Workload, bills, dollars, shipped_prices
+from sqsdelay.errors import ConfigurationError, InvalidSetting, StoreError
+from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
+    FIFO_SUFFIX,
+    MAX_RECEIVE_WAIT_SECONDS,
+    SCHEDULE_SECONDS,
+)
+from sqsdelay.operating.status import Role, deployed_store, endpoint_status
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+    from sqsdelay.ports.stores import ParkingPlace
+    from sqsdelay.sqs.queues import SqsQueues
+
+PATIENCE_SECONDS: Final = 60
+"""How long after the last due time a message that has not arrived counts as lost."""
+SECOND_COPY_SECONDS: Final = 60
+"""How long a run looks for second copies once all have arrived, or a hop if that is shorter."""
+MOST_MESSAGES: Final = 10_000
+
+
+def prove(
+    endpoint: EndpointName,
+    messages: Annotated[
+        int, typer.Option(min=1, max=MOST_MESSAGES, help="How many messages to send.")
+    ] = 200,
+    longest: Annotated[str, typer.Option(help="The longest delay, as for `send`.")] = "32m",
+    hop: Hop = DEFAULT_HOP_SECONDS,
+    store: OptionalPlaceUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Send messages through a deployed endpoint, and follow each until it arrives.
+
+    A quarter gets a delay of a hop at most, the rest longer ones. With a store (--store, or the DynamoDB
+    table that a deployment creates for the endpoint) half of those wait in it. The endpoint's delay
+    consumer and dispatcher must be running. Lateness is told by SQS's own timestamps.
+
+    The endpoint's queues must be empty: use one made for this. Only the run's own messages are deleted.
+
+    Exit code 1 if a message is lost, duplicated, early, altered or more than 2 s late.
+    """
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.queues import SqsQueues
+
+    parsed, longest_seconds = Endpoint.parse(endpoint), delay_ms(parse_delay(longest)) // 1000
+    if longest_seconds <= hop:
+        raise InvalidSetting(
+            f"--longest {longest} is no longer than a hop of {hop} s, and would prove SQS's own delays "
+            "only; give a longer one"
+        )
+    client = default_client(connections=8, wait_seconds=MAX_RECEIVE_WAIT_SECONDS)
+    made = _counted(client)
+    queues = SqsQueues(client)
+    _check_empty(queues, parsed)
+    made.clear()
+    run = Run(parsed, queues)
+    url = store or deployed_store(parsed)
+    with _place(parsed, store) as place:
+        routes = _messages(messages, hop, longest_seconds, parsed.fifo, stored=place is not None)
+        _send(run, client, parsed, routes, hop, place)
+        tell(f"{messages} sent to {parsed.name}; the last one is due in {longest}")
+        try:
+            run.follow(
+                lambda _: _by_route(run),
+                patience_seconds=PATIENCE_SECONDS,
+                second_copy_seconds=min(hop + 1, SECOND_COPY_SECONDS),
+                quiet=as_json or not out.is_terminal,
+            )
+        except KeyboardInterrupt:
+            tell("stopped: what has not arrived yet still will, and nobody deletes it")
+            raise
+    _tell(run, made, url, hop, as_json=as_json)
+    if not run.summary().good:
+        raise typer.Exit(1)
+
+
+def _counted(client: SQSClient) -> Counter[tuple[str, bool]]:
+    """Calls made with a client, by operation and whether the queue is FIFO."""
+    made: Counter[tuple[str, bool]] = Counter()
+
+    def count(params: dict[str, Any], model: Any, **_: Any) -> None:
+        made[model.name, str(params.get("QueueUrl", "")).endswith(FIFO_SUFFIX)] += 1
+
+    client.meta.events.register("before-parameter-build.sqs", count)
+    return made
+
+
+def _check_empty(queues: SqsQueues, endpoint: Endpoint) -> None:
+    for queue in endpoint_status(queues, endpoint).queues:
+        held = queue.visible + queue.in_flight + queue.delayed
+        if held and queue.role is not Role.ERROR:
+            raise ConfigurationError(
+                f"{queue.name} holds {held} messages that are not of this run; use an endpoint of its own: "
+                f"sqsdelay endpoint create {endpoint.name}-proof"
+            )
+
+
+@contextmanager
+def _place(endpoint: Endpoint, url: str | None) -> Iterator[ParkingPlace | None]:
+    """The store that was named, or else the one that a deployment made; None where neither is."""
+    with ExitStack() as opened:
+        if url is not None:
+            yield opened.enter_context(opened_place(endpoint.name, url, None, None))
+            return
+        try:
+            place = opened.enter_context(
+                opened_place(endpoint.name, deployed_store(endpoint), None, None)
+            )
+            place.pending_count()
+        except StoreError:
+            place = None
+        yield place
+
+
+def _messages(
+    number: int, hop: int, longest: int, fifo: bool, *, stored: bool
+) -> dict[Route, list[Message]]:
+    """What to send each way: delays spread evenly, bodies and attributes of every kind."""
+    run = f"prove-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+    from_store = max(hop, min(2 * SCHEDULE_SECONDS, longest // 2))
+    ways = {Route.DIRECT: (0, hop), Route.DELAY_QUEUE: (hop + 1, longest)}
+    turns = [Route.DIRECT, Route.DELAY_QUEUE, Route.DELAY_QUEUE, Route.DELAY_QUEUE]
+    if stored:
+        ways[Route.STORE] = from_store + 1, longest
+        turns = [Route.DIRECT, Route.STORE, Route.DELAY_QUEUE, Route.STORE]
+    routes: dict[Route, list[Message]] = {route: [] for route in ways}
+    for place in range(number):
+        route = turns[place % len(turns)]
+        least, most = ways[route]
+        # The last of each way has the longest delay, the first the shortest.
+        share = place // len(turns) / max(1, (number - 1) // len(turns))
+        routes[route].append(
+            Message(
+                f"{place}: <naïve> 漢字 😀\n\t" + "x" * (place % 7 * 100),
+                delay=least + round(share * (most - least)),
+                attributes={
+                    "Kind": "proof",
+                    "Number": place,
+                    "Bytes": bytes(range(place % 50 + 1)),
+                },
+                message_id=f"{run}-{place}",
+                message_group_id=f"{run}-{place % 10}" if fifo else None,
+            )
+        )
+    return routes
+
+
+def _send(
+    run: Run,
+    client: SQSClient,
+    endpoint: Endpoint,
+    routes: dict[Route, list[Message]],
+    hop: int,
+    place: ParkingPlace | None,
+) -> None:
+    from sqsdelay.sqs.sender import DelaySender
+
+    for route, messages in routes.items():
+        stores: dict[str, Any] = {"store": place, "park_after_seconds": hop}
+        sender = DelaySender(client, hop_seconds=hop, **(stores if route is Route.STORE else {}))
+        run.sent(messages, sender.send_many(endpoint.name, messages))
+
+
+_HEADERS: Final = (
+    *("route", "sent", "delivered", "lost", "twice", "early", "altered"),
+    *("late p50", "p99", "max"),
+)
+_WAYS: Final = {
+    "": "relay",
+    "dynamodb": "stored",
+    "s3": "stored-in-s3",
+    "scheduler": "scheduled-by-sender",
+}
+"""The bill's name of what a message took, by its store's scheme; a message timer is a relay of no hop."""
+
+
+def _rows(run: Run) -> list[tuple[str, ...]]:
+    used = sorted({entry.route for _, entry in run.rows()}, key=list(Route).index)
+    rows = []
+    for name, summary in [*((str(r), run.summary(r)) for r in used), ("all", run.summary())]:
+        *counts, p50, p99, worst = asdict(summary).values()
+        rows.append((name, *map(str, counts), *map(seconds, (p50, p99, worst))))
+    return rows
+
+
+def _by_route(run: Run) -> Table:
+    table = Table(*_HEADERS, padding=0)
+    for row in _rows(run):
+        table.add_row(*row)
+    return table
+
+
+def _tell(
+    run: Run, made: Counter[tuple[str, bool]], store: str, hop: int, *, as_json: bool
+) -> None:
+    """The outcome of each route, the requests made here and their price, and what `cost` reckons."""
+    prices = shipped_prices()
+    paid = sum(
+        number * (prices.sqs_fifo_request if fifo else prices.sqs_standard_request)
+        for (_, fifo), number in made.items()
+    )
+    requests: Counter[str] = Counter()
+    for (operation, _), number in made.items():
+        requests[operation] += number
+    reckoned = _reckoned(run, store, hop, prices)
+    if as_json:
+        used = {entry.route for _, entry in run.rows()}
+        print_json(
+            {
+                "routes": {str(each): asdict(run.summary(each)) for each in Route if each in used},
+                "all": asdict(run.summary()),
+                "requests": dict(requests),
+                "requests_price": float(paid),
+                "reckoned": {str(route): float(amount) for route, amount in reckoned.items()},
+                "currency": prices.currency,
+            }
+        )
+        return
+    if not out.is_terminal:  # There, the table that was shown meanwhile is still to be seen.
+        print_rows(_HEADERS, _rows(run))
+    told = ", ".join(f"{number} {operation}" for operation, number in sorted(requests.items()))
+    say(f"Requests of this command: {told}; ${dollars(Fraction(paid))}.")
+    for route, amount in reckoned.items():
+        say(f"`sqsdelay cost` reckons ${dollars(amount)} for {route}, each message alone.")
+
+
+def _reckoned(run: Run, store: str, hop: int, prices: Prices) -> dict[Route, Fraction]:
+    """What sending, hopping and waiting cost by the bill; a database of one's own has none."""
+    found: dict[Route, Fraction] = {}
+    for _, entry in run.rows():
+        way = _WAYS.get(store.partition(":")[0] if entry.route is Route.STORE else "")
+        if way is None:
+            continue
+        load = Workload(
+            delay_seconds=delay_ms(entry.message.delay or 0) // 1000,
+            message_bytes=size_of(entry.message.body, attributes_of(entry.message.attributes)),
+            hop_seconds=hop,
+            park_after_seconds=hop,
+            own_ids=True,
+        )
+        bill = next(each for each in bills(load, prices) if each.strategy == way)
+        found[entry.route] = found.get(entry.route, Fraction(0)) + bill.for_messages
+    return found

@@ -1,0 +1,266 @@
+"""What several attempts and runs of a job have staged counts once, whatever breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from botocore.exceptions import ClientError
+
+from sqsdelay.errors import StoreUnavailable
+from sqsdelay.spark.sink.run import JOB_SECONDS
+from sqsdelay.spark.sink.stored_job import Job
+from sqsdelay.stores.s3.layout import parse
+from tests.unit.staging_driver import DAY, Driver, table
+
+
+def rows(*ids: str) -> list[pa.RecordBatch]:
+    """Due in a week."""
+    return [table([("x", 7 * DAY, name, None, None) for name in ids])]
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver("orders", "bills")
+
+
+def pending(driver: Driver) -> list[str]:
+    return [each.message_id for each in driver.pending()]
+
+
+def staged(driver: Driver) -> list[str]:
+    """Objects in the store, whether they count or not."""
+    return [key for key in driver.s3.objects if "/v1/" in key]
+
+
+def released(driver: Driver) -> list[str]:
+    """What a dispatcher gets in a fortnight."""
+    driver.clock.advance(14 * DAY)
+    store, found = driver.store(), list[str]()
+    while True:
+        with store.claim(100, due_by_ms=driver.clock.now_ms()) as claim:
+            ids = [each.message_id for each in claim.messages]
+            claim.remove(ids)
+        if not ids:
+            return sorted(found)
+        found += ids
+
+
+def test_only_what_the_committed_attempts_staged_counts(driver: Driver) -> None:
+    """A retried task and a speculative one have written twice; before the commit nothing counts."""
+    first = driver.task(rows("1", "2"))
+    driver.task(rows("1", "2"), attempt=3)
+    second = driver.task(rows("3"), part=1)
+    assert pending(driver) == []
+    assert driver.publish(first, second) == 0
+    assert pending(driver) == ["1", "2", "3"]
+    assert released(driver) == ["1", "2", "3"]
+    assert staged(driver) == []
+
+
+def test_a_job_run_again_knows_what_it_has_stored(driver: Driver) -> None:
+    """And stores the rest, though another process runs it."""
+    for ids in (("1", "2"), ("1", "2", "3")):
+        driver.begin("j")
+        assert driver.publish(driver.task(rows(*ids))) == 0
+    assert released(driver) == ["1", "2", "3"]
+
+
+def test_other_jobs_do_not_know(driver: Driver) -> None:
+    """A job of another name, and one without a name, store the same ids again."""
+    for name in ("j", "k", None, None):
+        driver.begin(name)
+        assert driver.publish(driver.task(rows("1"))) == 0
+    assert driver.store().pending_count() == 4
+
+
+def test_two_runs_at_once_with_one_name(driver: Driver) -> None:
+    """Of the same messages one run's count; of others the later run is told to begin anew."""
+
+    def begun() -> Iterator[Any]:
+        for ids in (("1", "2"), ("1", "2"), ("2", "3")):
+            driver.begin("j")
+            yield driver.task(rows(*ids))
+
+    one, same, other = begun()
+    assert driver.publish(one) == 0
+    assert driver.publish(same) == 2
+    with pytest.raises(StoreUnavailable, match="at the same time; none of this run's"):
+        driver.publish(other)
+    driver.begin("j")
+    assert driver.publish(driver.task(rows("2", "3"))) == 0
+    assert released(driver) == ["1", "2", "3"]
+
+
+def test_a_job_that_took_too_long_is_told(driver: Driver) -> None:
+    """What others have given up and deleted cannot be committed."""
+    task = driver.task(rows("1"))
+    driver.clock.advance(JOB_SECONDS - 60)
+    assert pending(driver) == []
+    assert staged(driver)
+    driver.clock.advance(120)
+    assert pending(driver) == []
+    assert staged(driver) == []
+    with pytest.raises(StoreUnavailable, match="run it again"):
+        driver.publish(task)
+
+
+def test_a_commit_at_the_last_moment_counts_for_all(driver: Driver) -> None:
+    """It comes between what a reader finds, no decision, and what he writes, that the job is given up."""
+    task = driver.task(rows("1"))
+    driver.clock.advance(JOB_SECONDS + 60)
+    writes = iter(range(10))
+
+    def late(name: str, call: Callable[[], Any]) -> Any:
+        if name == "PutObject" and next(writes) == 1:
+            assert driver.publish(task) == 0
+        return call()
+
+    found = driver.store(s3=driver.around(late)).pending(10)
+    assert [each.message_id for each in found] == pending(driver) == ["1"]
+
+
+def test_what_a_failed_job_has_staged_goes(driver: Driver) -> None:
+    """At once, that of attempts too which its driver was told nothing of; another run's stays."""
+    job, batch = Job(driver.wheel("", "orders"), "j"), driver.run.batch
+    for attempt in (1, 2):
+        driver.task(rows("1"), attempt=attempt)
+    job.abort(batch)
+    assert [key.split("/")[1] for key in driver.s3.objects] == ["decided"]
+    driver.begin("j")
+    driver.publish(driver.task(rows("1")))
+    job.abort(batch)
+    assert pending(driver) == ["1"]
+
+
+def test_what_does_not_count_hides_nothing_behind_it(driver: Driver) -> None:
+    """An attempt's leftovers in the first slot, a year of committed messages behind it: a dispatcher that
+    sweeps finds only the former, and forgets no decision."""
+    wheel, task = driver.wheel("", "orders"), driver.task(rows("1"))
+    (key,) = staged(driver)
+    name, _ = parse(key.removeprefix("orders/v1/")) or pytest.fail("no name")
+    tomorrow_ms = driver.clock.now_ms() + DAY * 1000
+    left = replace(name, slot=wheel.hierarchy.slot(tomorrow_ms, 0), part="0x2.0")
+    wheel.bucket.put(wheel.key(left), b"")
+    driver.publish(task)
+    driver.clock.advance(3 * DAY)
+    with driver.store().claim(1, due_by_ms=driver.clock.now_ms()):
+        pass
+    assert released(driver) == ["1"]
+
+
+def test_jobs_are_forgotten_when_nothing_of_them_waits(driver: Driver) -> None:
+    """A day after their last message was due; until then they are known."""
+    driver.publish(driver.task(rows("1")))
+    driver.begin("j")
+    lost = driver.run.batch
+    driver.task(rows("2"))
+    assert released(driver) == ["1"]
+    for _ in range(3):
+        driver.clock.advance(2 * DAY)
+        with driver.store().claim(1, due_by_ms=driver.clock.now_ms()):
+            pass
+    assert [key for key in driver.s3.objects if lost not in key] == []
+
+
+@pytest.mark.parametrize("what", ["record.json", "decided"])
+def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
+    driver: Driver, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Record and decision are written again for as long as a task writes its objects again."""
+    task = driver.task(rows("1"))
+    refusals, put = iter(range(20)), driver.s3.put_object
+
+    def refusing(**given: Any) -> Any:
+        if what in given["Key"] and next(refusals, None) is not None:
+            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+        return put(**given)
+
+    monkeypatch.setattr(driver.s3, "put_object", refusing)
+    slept: list[float] = []
+    assert driver.publish(task, slept=slept) == 0
+    assert len(slept) == 20
+    assert pending(driver) == ["1"]
+
+
+SIX = [f"m{n}" for n in range(6)]
+ONE, TWO = (
+    [table([("x", DAY, name, places[n % 2], None) for n, name in enumerate(SIX)])]
+    for places in (("orders", "orders"), ("orders", "bills"))
+)
+
+
+def both(driver: Driver) -> list[str]:
+    return sorted(m.message_id for name in ("orders", "bills") for m in driver.pending(name))
+
+
+@pytest.mark.parametrize("job", ["j", None])
+@pytest.mark.parametrize(
+    ("refused", "fails"),
+    [(".decided/", True), ("bills/jobs/", True), ("orders/jobs/", True),
+     ("bills/decided/", False), ("orders/decided/", False)],
+)  # fmt: skip
+def test_one_decision_for_all_endpoints(
+    driver: Driver, job: str | None, refused: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever S3 refuses: both endpoints hold their messages or neither does, and a run again without a name
+    stores each once."""
+    driver.begin(job)
+    task = driver.task(TWO)
+    put = driver.s3.put_object
+
+    def refusing(**given: Any) -> Any:
+        if given["Key"].startswith(refused):
+            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+        return put(**given)
+
+    monkeypatch.setattr(driver.s3, "put_object", refusing)
+    if fails and (job or "jobs" not in refused):
+        with pytest.raises(StoreUnavailable):
+            driver.publish(task)
+        monkeypatch.setattr(driver.s3, "put_object", put)
+        assert both(driver) == []
+        driver.begin(job)
+        assert driver.publish(driver.task(TWO)) == 0
+    else:
+        assert driver.publish(task) == 0
+    assert both(driver) == SIX
+    monkeypatch.setattr(driver.s3, "put_object", put)
+    driver.clock.advance(2 * DAY)
+    assert both(driver) == SIX
+
+
+@pytest.mark.parametrize("batches", [ONE, TWO], ids=["one", "two"])
+@pytest.mark.parametrize("step", range(14))
+@pytest.mark.parametrize("answered", [False, True])
+def test_killed_at_any_step_of_a_commit(
+    driver: Driver, batches: list[pa.RecordBatch], step: int, answered: bool
+) -> None:
+    """And run again under its name, a day later: each message is there once."""
+    task = driver.task(batches)
+    calls = iter(range(1000))
+
+    def dying(_: str, call: Callable[[], Any]) -> Any:
+        now = next(calls)
+        if now >= step and not (answered and now == step):
+            raise KeyboardInterrupt
+        done = call()
+        if now == step:
+            raise KeyboardInterrupt
+        return done
+
+    alive = driver.s3
+    driver.s3 = driver.around(dying)
+    with suppress(KeyboardInterrupt):
+        driver.publish(task)
+    driver.s3 = alive
+    assert both(driver) in ([], SIX)
+    driver.clock.advance(2 * DAY)
+    assert both(driver) in ([], SIX)
+    driver.begin("j")
+    driver.publish(driver.task(batches))
+    assert both(driver) == SIX
