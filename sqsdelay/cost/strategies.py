@@ -183,8 +183,12 @@ GROUP: Final = 5_000
 RELEASED: Final = 500
 """Messages of a dispatcher's batch; a lease and a checkpoint are written."""
 
-SPLIT_FROM: Final = 140
-"""So many in ten minutes are 20,000 a day: slots are split, and a batch is of two at least."""
+RELEASED_SECONDS: Final = 600
+"""Messages that are due within so long are released together."""
+
+SPLIT_FROM: Final = 20_000
+"""A day with so many is split into slots, and a release meets two. Others wait in up to four objects,
+which were written at different times: a release leases each."""
 
 OBJECT_BYTES: Final = 8 * 2**20
 """An object at most, before it is compressed."""
@@ -210,9 +214,10 @@ def _in_s3(load: Workload, prices: Prices, hops: int) -> Lines:
         Fraction(1, GROUP if together else load.batch), Fraction(load.message_bytes, OBJECT_BYTES)
     )
     objects = max(Fraction(1), share * load.messages)
-    claims = -(-load.together // RELEASED)
-    split = load.together >= SPLIT_FROM
-    leases = load.releases * (max(claims, 2) if split else claims)
+    claims = max(Fraction(1), Fraction(load.together, RELEASED))
+    in_a_day = min(load.messages, load.together * _DAY // RELEASED_SECONDS)
+    split = in_a_day >= SPLIT_FROM
+    leases = load.releases * (max(claims, Fraction(2)) if split else claims * -(-in_a_day // GROUP))
     # An object is leased, read and merged once, where it is near; then each release is leased,
     # checkpointed and listed.
     writes = objects + 2 * leases + load.releases * claims
