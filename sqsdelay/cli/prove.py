@@ -31,7 +31,7 @@ from sqsdelay.core.message import (
     attributes_of,
     size_of,
 )
-from sqsdelay.cost import Prices, Workload, bills, dollars, shipped_prices
+from sqsdelay.cost import Prices, Workload, bill, dollars, shipped_prices
 from sqsdelay.errors import ConfigurationError, InvalidSetting, StoreError
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
@@ -273,6 +273,6 @@ def _reckoned(run: Run, store: str, hop: int, prices: Prices) -> dict[Route, Fra
             park_after_seconds=hop,
             own_ids=True,
         )
-        bill = next(each for each in bills(load, prices) if each.strategy == way)
-        found[entry.route] = found.get(entry.route, Fraction(0)) + bill.for_messages
+        amount = bill(way, load, prices).for_messages
+        found[entry.route] = found.get(entry.route, Fraction(0)) + amount
     return found

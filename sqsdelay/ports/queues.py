@@ -73,11 +73,6 @@ class Failure:
     metadata: Mapping[str, Any] | None = None
     outage: bool = False
 
-    @classmethod
-    def later(cls, error: SqsDelayError) -> Failure:
-        """It was not tried, for that reason."""
-        return cls(type(error).__name__, error, transient=True)
-
 
 @dataclass(frozen=True, slots=True)
 class Released:

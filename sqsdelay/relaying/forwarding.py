@@ -95,7 +95,7 @@ class Forwarding:
         try:
             url = self._queues.url(self._target)
         except SqsDelayError as error:
-            return [Failure.later(error)] * len(copies)
+            return [Failure(type(error).__name__, error, transient=True)] * len(copies)
         answers: list[Failure | None] = []
         for batch in full_batches(groups, target=lambda _: url, size=lambda group: group[1].size):
             sent = self._queues.send_batch(url, [entry for _, entry in batch])

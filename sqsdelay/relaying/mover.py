@@ -359,7 +359,7 @@ class Mover(ABC):
         try:
             url = self._queues.url(batch[0].target)
         except SqsDelayError as error:
-            return [Failure.later(error)] * len(batch)
+            return [Failure(type(error).__name__, error, transient=True)] * len(batch)
         sent = send_fitting(
             self._queues,
             url,
