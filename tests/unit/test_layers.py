@@ -41,7 +41,7 @@ ADAPTERS: dict[str, set[str]] = {
     "stores/sqlite": set(),
     "stores/postgres": {"psycopg", "psycopg_pool"},
     "stores/s3": {"boto3", "botocore", "mypy_boto3_s3"},
-    "stores/dynamodb": {"boto3", "botocore", "mypy_boto3_dynamodb", "mypy_boto3_s3"},
+    "stores/dynamodb": {"boto3", "botocore", "mypy_boto3_dynamodb", "tenacity"},
     "stores/scheduler": {"boto3", "botocore"},
 }
 """Each adapter, and what it may import besides the standard library: one vendor."""

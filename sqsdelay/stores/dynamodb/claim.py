@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -274,12 +274,8 @@ class DynamoDbClaim:
 
     def release(self) -> None:
         """Let go of the shards; what was not settled is free again."""
-        errors = []
-        for batch in self._batches:
-            try:
-                batch.let_go()
-            except StoreError as error:
-                errors.append(error)
-        if errors:
-            # Nothing is lost: the leases end, and what they covered is released again.
-            raise errors[0]
+        # After an error the others are let go all the same. Nothing is lost: the lease ends, and what it
+        # covered is released again.
+        with ExitStack() as stack:
+            for batch in self._batches:
+                stack.callback(batch.let_go)

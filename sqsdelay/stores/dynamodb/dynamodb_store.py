@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import contextmanager, suppress
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
@@ -19,7 +19,7 @@ from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
 from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, due_ms_of, position
 from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
 from sqsdelay.stores.dynamodb.table import Table
-from sqsdelay.stores.dynamodb.waiting import Amendments, Waiting
+from sqsdelay.stores.dynamodb.waiting import DynamoDbAmendments, Waiting
 from sqsdelay.stores.ids import new_once
 
 if TYPE_CHECKING:
@@ -79,11 +79,10 @@ class DynamoDbStore(Wakes):
             raise InvalidSetting(f"table_class={table_class!r}; use {' or '.join(TABLE_CLASSES)}")
         self._table_class = table_class
         self._table = Table(table, endpoint, client, clock)
-        self._amendment_clock = clock or SystemClock()
         self._book = book = LeaseBook(
             self._table, shards=shards, lease_seconds=checked_lease(lease_seconds)
         )
-        self._amendments = Amendments(book)
+        self._amendments = DynamoDbAmendments(book, clock or SystemClock())
         self._waiting = Waiting(book, lookup=lookup)
 
     def set_up(self) -> None:
@@ -114,11 +113,10 @@ class DynamoDbStore(Wakes):
         """Whether a message, its body deflated, takes more than an item holds."""
         if len(message.body) + len(message.headers()) <= MAX_DYNAMODB_ITEM_BYTES // 2:
             return False
-        try:
+        with suppress(MessageTooLarge):
             self._waiting.entries([message])
-        except MessageTooLarge:
-            return True
-        return False
+            return False
+        return True
 
     @contextmanager
     def claim(
@@ -148,34 +146,30 @@ class DynamoDbStore(Wakes):
 
         def first_near(lease: Lease) -> int | None:
             after = lease.taken_near if lease.live(now_ms) else ""
-            for entry in self._table.entries(lease.shard, None, after, limit=25):
-                if entry.held_until_ms <= now_ms and kept(entry):
-                    return entry.place.due_ms
-            return None
+            near = self._table.entries(lease.shard, None, after, limit=25)
+            free = (entry for entry in near if entry.held_until_ms <= now_ms and kept(entry))
+            return next((entry.place.due_ms for entry in free), None)
 
-        near = [due for due in self._table.each(first_near, leases.shards) if due is not None]
-        found = min(near, default=None)
+        dues = [due for due in self._table.each(first_near, leases.shards) if due is not None]
         most = 1 if not except_destinations else 1000
-        for entry in self._far(leases, most, "", found, in_hand=True):
-            if kept(entry):
-                return entry.place.due_ms if found is None else min(found, entry.place.due_ms)
-        return found
+        far = self._far(leases, most, "", min(dues, default=None), in_hand=True)
+        dues += islice((entry.place.due_ms for entry in far if kept(entry)), 1)
+        return min(dues, default=None)
 
     def pending_count(self) -> int:
         """Reads all of the endpoint's messages: for people, not for loops."""
         leases = self._book.read()
-        near = self._table.each(
-            lambda lease: self._table.count_behind(lease.shard, None), leases.shards
-        )
         first = min(due_ms_of(lease.cursor) for lease in leases.shards) // HOUR_MS
-        far = [(lease, hour) for hour in self._table.hours_from(first) for lease in leases.shards]
+        hours = [None, *self._table.hours_from(first)]
 
-        def of_hour(one: tuple[Lease, int]) -> int:
+        def waiting(one: tuple[Lease, int | None]) -> int:
             lease, hour = one
+            if hour is None:
+                return self._table.count_behind(lease.shard, None)
             passed = due_ms_of(lease.cursor) // HOUR_MS > hour
             return 0 if passed else self._table.count_behind(lease.shard, hour, lease.cursor)
 
-        return sum(near) + sum(self._table.each(of_hour, far))
+        return sum(self._table.each(waiting, product(leases.shards, hours)))
 
     def pending(
         self,
@@ -258,10 +252,10 @@ class DynamoDbStore(Wakes):
         return moved
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
-        self._amendments.put(amendments, now_ms=self._amendment_clock.now_ms())
+        self._amendments.leave(amendments)
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        return self._amendments.read(message_ids, now_ms=self._amendment_clock.now_ms())
+        return self._amendments.read(message_ids)
 
     def close(self) -> None:
         self._table.close()

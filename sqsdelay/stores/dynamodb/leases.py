@@ -138,7 +138,7 @@ class LeaseBook:
         Raises:
             SchemaMismatch: what is there is of another one.
         """
-        self._get([self.table.format])
+        self._of_this_version(self.table.get([self.table.format]))
         self._write_version()
 
     def _write_version(self) -> None:
@@ -204,10 +204,7 @@ class LeaseBook:
         """
         if self.table.is_recent(_CHECKED):
             return self.table.get(keys)
-        return self._get([*keys, self.table.format])
-
-    def _get(self, keys: Sequence[Key]) -> list[Item]:
-        return self._of_this_version(self.table.get(keys))
+        return self._of_this_version(self.table.get([*keys, self.table.format]))
 
     def _of_this_version(self, items: Sequence[Item]) -> list[Item]:
         """The items without the one that tells the version, which is checked."""

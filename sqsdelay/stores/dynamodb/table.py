@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import tenacity
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import Clock
@@ -215,6 +216,11 @@ class Table(Calls, Layout):
                 return
             query["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception_type(_Conflict),
+        stop=tenacity.stop_after_attempt(_CONFLICT_ATTEMPTS),
+        reraise=True,
+    )
     def transact(self, *actions: dict[str, Any]) -> int:
         """Write all or nothing; when DynamoDB confirmed it.
 
@@ -225,15 +231,7 @@ class Table(Calls, Layout):
             {kind: {"TableName": self.name, **arguments} for kind, arguments in action.items()}
             for action in actions
         ]
-        for attempt in range(_CONFLICT_ATTEMPTS):
-            try:
-                return self.clock.read(
-                    self._answer(self.client.transact_write_items, TransactItems=named)
-                )
-            except _Conflict:
-                if attempt + 1 == _CONFLICT_ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")
+        return self.clock.read(self._answer(self.client.transact_write_items, TransactItems=named))
 
     def applied(self, call: Callable[..., Any], **arguments: Any) -> bool:
         """Make a conditional write; False where its condition does not hold."""

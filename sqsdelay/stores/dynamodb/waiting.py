@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sqsdelay.core.checked_message import due_ms_of_id
-from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
+from sqsdelay.core.clock import Clock
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.stores.amendments import Amendments
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
     FAR_FROM_MS,
@@ -50,8 +52,6 @@ NEVER_CANCELLED: Final = (
 """DynamoDB may keep expired ones for days."""
 
 _TOLD: Final = "told"
-_TOLD_AHEAD_SECONDS: Final = 24 * 3600
-"""So much longer than the amendment at hand there are said to be some: a write a day for each process."""
 
 
 class Waiting:
@@ -230,57 +230,44 @@ class Waiting:
         return Place(due_ms, message_id, lane, shard_of(message_id, self._book.shards))
 
 
-class Amendments:
-    """An endpoint's amendments: items that DynamoDB forgets when they have expired.
+class DynamoDbAmendments(Amendments):
+    """An endpoint's: items that DynamoDB forgets when they have expired."""
 
-    One item more says that there are any, and until when: it is written before the first of them, and
-    outlives them all. So where nobody cancels or moves messages, a batch of copies costs one read
-    instead of one each.
-    """
-
-    def __init__(self, book: LeaseBook) -> None:
+    def __init__(self, book: LeaseBook, clock: Clock) -> None:
+        super().__init__(clock.now_ms)
         self._table = book.table
         self._book = book
-        self._told_until = 0
-        self._some_until = 0
-
-    def put(self, amendments: Sequence[Amendment], *, now_ms: int) -> None:
-        """Write amendments, of each message the last."""
-        last = list(latest_amendments(amendments).values())
-        if not last:
-            return
-        self._book.get()
-        self._tell(max(_until(amendment) for amendment in last))
-        self._table.each(lambda amendment: self._put(amendment, now_ms), last)
-
-    def _tell(self, until: int) -> None:
-        """Say that there are amendments, before there are: whoever reads that there are none reads it
-        before the first of them is written."""
-        if until <= self._told_until and self._is_told():
-            return
-        until += _TOLD_AHEAD_SECONDS
-        # Not where another process has said so for longer.
-        self._table.applied(
-            self._table.client.put_item,
-            Item={**self._table.amended, EXPIRY: number(until)},
-            ConditionExpression=f"{NOT_THERE} OR {EXPIRY} < :until",
-            ExpressionAttributeValues={":until": number(until)},
-        )
-        self._told_until = until
-        self._table.remember(_TOLD)
 
     def _is_told(self) -> bool:
-        """Whether it is said still: the table may be another one by now."""
+        """The table may be another one by now."""
         if _TOLD not in self._table.remembered:
             return False
         if not self._table.is_recent(_TOLD):
-            if not self._table.get([self._table.amended]):
+            if not self._book.get([self._table.amended]):
                 return False
             self._table.remember(_TOLD)
         return True
 
-    def _put(self, amendment: Amendment, now_ms: int) -> None:
-        """One that moves what was cancelled before keeps when that was."""
+    def _tell(self, until_ms: int) -> None:
+        self._book.get()
+        until = number(-(-until_ms // 1000))
+        # Not where another process has said so for longer.
+        self._table.applied(
+            self._table.client.put_item,
+            Item={**self._table.amended, EXPIRY: until},
+            ConditionExpression=f"{NOT_THERE} OR {EXPIRY} < :until",
+            ExpressionAttributeValues={":until": until},
+        )
+        self._table.remember(_TOLD)
+
+    def _asked(self) -> int:
+        told = self._book.get([self._table.amended])
+        return 1000 * int(told[0][EXPIRY]["N"]) if told else 0
+
+    def _write(self, amendments: Sequence[Amendment]) -> None:
+        self._table.each(self._put, amendments)
+
+    def _put(self, amendment: Amendment) -> None:
         if amendment.due_ms is None or amendment.cancelled_ms is not None:
             self._table.put(self._item(amendment))
             return
@@ -288,10 +275,10 @@ class Amendments:
             self._table.client.put_item,
             Item=self._item(amendment),
             ConditionExpression=NEVER_CANCELLED,
-            ExpressionAttributeValues={":now_s": number(now_ms // 1000)},
+            ExpressionAttributeValues={":now_s": number(self._now_ms() // 1000)},
         )
         if not new:
-            found = self._read([amendment.message_id], now_ms).get(amendment.message_id)
+            found = next(iter(self._valid(self._found([amendment.message_id]))), None)
             self._table.put(self._item(amendment.after(found)))
 
     def _item(self, amendment: Amendment) -> Item:
@@ -299,34 +286,12 @@ class Amendments:
         return {
             **self._table.amendment(amendment.message_id),
             **{name: number(value) for name, value in numbers.items() if value is not None},
-            EXPIRY: number(_until(amendment)),
+            EXPIRY: number(-(-amendment.until_ms // 1000)),
         }
 
-    def read(self, message_ids: Sequence[str], *, now_ms: int) -> dict[str, Amendment]:
-        """The amendments of those messages that have one."""
-        return self._read(message_ids, now_ms) if message_ids and self._any(now_ms) else {}
-
-    def _any(self, now_ms: int) -> bool:
-        """Whether there may be amendments. That there are none is asked for each time."""
-        if now_ms < self._some_until * 1000:
-            return True
-        told = self._book.get([self._table.amended])
-        if told:
-            self._some_until = int(told[0][EXPIRY]["N"])
-        return bool(told)
-
-    def _read(self, message_ids: Sequence[str], now_ms: int) -> dict[str, Amendment]:
+    def _found(self, message_ids: Sequence[str]) -> Iterable[Amendment]:
         keys = [self._table.amendment(message_id) for message_id in dict.fromkeys(message_ids)]
         prefix = len(self._table.amendment("")[PARTITION]["S"])
-        amendments = {}
         for item in self._book.get(keys):
-            if int(item[EXPIRY]["N"]) * 1000 > now_ms:
-                message_id = item[PARTITION]["S"][prefix:]
-                told = {f: int(item[name]["N"]) for f, name in _NUMBERS.items() if name in item}
-                amendments[message_id] = Amendment(message_id=message_id, **told)
-        return amendments
-
-
-def _until(amendment: Amendment) -> int:
-    """When an amendment may be forgotten, epoch seconds."""
-    return -(-amendment.until_ms // 1000)
+            told = {f: int(item[name]["N"]) for f, name in _NUMBERS.items() if name in item}
+            yield Amendment(message_id=item[PARTITION]["S"][prefix:], **told)

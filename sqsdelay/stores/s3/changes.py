@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.stores.amendments import TOLD_AHEAD_MS, Amendments
 from sqsdelay.stores.ids import ID_TOLERANCE_MS
 from sqsdelay.stores.s3.bucket import Changed, digest
 from sqsdelay.stores.s3.layout import State, line_of, new_batch
@@ -17,9 +18,6 @@ from sqsdelay.stores.s3.wheel import Held, Present, Wheel
 
 _SHARDS: Final = 3
 """Letters of a hash: 4,096 objects. A batch of ten reads ten of them, and two who amend seldom meet."""
-
-_TOLD_AHEAD_MS: Final = 86_400_000
-"""So much longer than the amendment at hand there are said to be some: a write a day."""
 
 
 class Changes:
@@ -188,64 +186,54 @@ def _busy(message_id: str) -> StoreUnavailable:
     )
 
 
-class Amendments:
-    """An endpoint's, spread over objects by a hash of their id.
-
-    One object more tells until when there are any; it is written before the first of them. So where
-    nobody cancels or moves messages, a batch of copies costs one request instead of one each.
-    """
+class S3Amendments(Amendments):
+    """An endpoint's, spread over objects by a hash of their id."""
 
     def __init__(self, wheel: Wheel) -> None:
+        super().__init__(wheel.now_ms)
         self._wheel = wheel
         self._bucket = wheel.bucket
         self._prefix = f"{wheel.prefix}amendments/"
         self._told = f"{self._prefix}until.json"
-        self._told_until_ms = 0
 
-    def leave(self, amendments: Sequence[Amendment]) -> None:
-        """Leave some; those of the same objects that have expired are forgotten on the way."""
-        self._wheel.check_version()
-        spread: dict[str, list[Amendment]] = {}
-        for each in latest_amendments(amendments).values():
-            spread.setdefault(self._key(each.message_id), []).append(each)
-        if spread:
-            self._tell(max(each.until_ms for each in amendments))
-            self._bucket.each(lambda one: self._leave(*one), spread.items())
+    def _is_told(self) -> bool:
+        return False  # A read tells, which `_tell` makes.
 
     def _tell(self, until_ms: int) -> None:
-        """Say that there are some, until then."""
-
         def told(fields: dict[str, Any]) -> dict[str, Any] | None:
-            if fields.get("until_ms", 0) >= until_ms:
-                return None
-            return {"until_ms": until_ms + _TOLD_AHEAD_MS}
+            enough = fields.get("until_ms", 0) >= until_ms - TOLD_AHEAD_MS
+            return None if enough else {"until_ms": until_ms}
 
+        self._wheel.check_version()
         self._bucket.change(self._told, told)
 
-    def _leave(self, key: str, amendments: Sequence[Amendment]) -> None:
-        def left(fields: dict[str, Any]) -> dict[str, Any]:
-            latest = latest_amendments([*self._valid(fields), *amendments])
-            return {"amendments": [asdict(each) for each in latest.values()]}
-
-        self._bucket.change(key, left)
-
-    def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        """The amendments of those messages that have one."""
+    def _asked(self) -> int:
         self._wheel.check_version()
-        if self._wheel.now_ms() >= self._told_until_ms:
-            # That there are none is asked for each time.
-            self._told_until_ms = self._bucket.get_json(self._told)[0].get("until_ms", 0)
-            if self._wheel.now_ms() >= self._told_until_ms:
-                return {}
-        keys = {self._key(message_id) for message_id in message_ids}
-        found = self._bucket.each(self._bucket.get_json, sorted(keys))
-        valid = {each.message_id: each for fields, _ in found for each in self._valid(fields)}
-        return {m: valid[m] for m in message_ids if m in valid}
+        return int(self._bucket.get_json(self._told)[0].get("until_ms", 0))
+
+    def _write(self, amendments: Sequence[Amendment]) -> None:
+        """Those of the same objects that have expired are forgotten on the way."""
+        spread: dict[str, list[Amendment]] = {}
+        for each in amendments:
+            spread.setdefault(self._key(each.message_id), []).append(each)
+
+        def leave(key: str) -> None:
+            def left(fields: dict[str, Any]) -> dict[str, Any]:
+                latest = latest_amendments([*self._valid(_of(fields)), *spread[key]])
+                return {"amendments": [asdict(each) for each in latest.values()]}
+
+            self._bucket.change(key, left)
+
+        self._bucket.each(leave, spread)
+
+    def _found(self, message_ids: Sequence[str]) -> Iterable[Amendment]:
+        wanted = set(message_ids)
+        found = self._bucket.each(self._bucket.get_json, sorted(set(map(self._key, wanted))))
+        return [a for fields, _ in found for a in _of(fields) if a.message_id in wanted]
 
     def _key(self, message_id: str) -> str:
         return f"{self._prefix}{digest(message_id)[:_SHARDS]}.json"
 
-    def _valid(self, fields: Mapping[str, Any]) -> list[Amendment]:
-        """Those of an object that have not expired."""
-        found = [Amendment(**each) for each in fields.get("amendments", ())]
-        return [each for each in found if each.until_ms > self._wheel.now_ms()]
+
+def _of(fields: Mapping[str, Any]) -> list[Amendment]:
+    return [Amendment(**each) for each in fields.get("amendments", ())]

@@ -16,7 +16,7 @@ from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import needs_lookup, page_bounds
 from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.changes import Amendments, Changes
+from sqsdelay.stores.s3.changes import Changes, S3Amendments
 from sqsdelay.stores.s3.layout import (
     DEFAULT_SLOTS,
     JOBS,
@@ -106,7 +106,7 @@ class S3Store(Wakes):
         self._turner = Turner(self._wheel, lease_ms=self._lease_ms)
         self._lookup = lookup
         self._changes = Changes(self._wheel, lookup=lookup)
-        self._amendments = Amendments(self._wheel)
+        self._amendments = S3Amendments(self._wheel)
         self._seen: tuple[int, int, list[Waiting]] = (-(10**12), 0, [])
         self._ahead_ms = 0
         self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
