@@ -143,8 +143,6 @@ def rate(
 
 
 _SEARCH_HOPS = 10_000
-_MESSAGES = TOGETHER
-"""Enough that a last batch that is not full makes no difference."""
 
 
 def break_even_seconds(
@@ -166,7 +164,7 @@ def break_even_seconds(
     """
     load = Workload(
         delay_seconds=0,
-        messages=_MESSAGES,
+        messages=TOGETHER,
         message_bytes=message_bytes,
         batch=batch,
         hop_seconds=hop_seconds,

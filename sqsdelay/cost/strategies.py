@@ -10,20 +10,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from math import comb, exp
+from math import ceil, comb, exp
 from typing import Final
 
 from sqsdelay.core.delay import earliest_lead_seconds, latest_lead_seconds, soonest_seconds
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.workload import (
     CHUNK_BYTES,
+    DELAY_ATTRIBUTES_BYTES,
+    LAMBDA_POLLERS,
     Bill,
     Line,
     Workload,
     dispatcher_line,
     function_lines,
     hop_lines,
-    hop_requests,
     idle_polling,
     last_send,
     schedule_lines,
@@ -114,6 +115,7 @@ def write_units(load: Workload) -> int:
     return -(-item_bytes(load) // _WRITE_UNIT_BYTES)
 
 
+@lru_cache(maxsize=1000)
 def _read_units(size: int) -> Callable[[int], Fraction]:
     """What a shard's due messages are read with: all under its lease, and before that, eventually
     consistent, which is half the price, to see what is due."""
@@ -132,49 +134,34 @@ def _in_dynamodb(load: Workload, prices: Prices, hops: int) -> Lines | str:
             f"{item_bytes(load)}; such messages would hop: use an S3 or a PostgreSQL store"
         )
     write, read, month = _dynamodb_prices(load, prices)
-    together, claims = load.together, -(-load.together // CLAIMED)
-    in_a_claim = -(-together // claims)
-    leases = load.releases * claims * 2 * _spread(in_a_claim, SHARDS, _once)
-    units = claims * (CLAIM_READ_UNITS + _spread_reads(in_a_claim, item_bytes(load)))
-    lookup = LOOKUP_BYTES if load.own_ids else 0
-    stored = item_bytes(load) + STORAGE_OVERHEAD_BYTES + lookup
+    claims = -(-load.together // CLAIMED)
+    in_a_claim = -(-load.together // claims)
+    leases = load.releases * claims * 2 * _spread(in_a_claim, SHARDS, bool)
+    units = claims * (CLAIM_READ_UNITS + _spread(in_a_claim, SHARDS, _read_units(item_bytes(load))))
+    lookups = load.messages if load.own_ids else 0
+    stored = load.messages * (item_bytes(load) + STORAGE_OVERHEAD_BYTES) + lookups * LOOKUP_BYTES
     # What is released stays until it expires.
     months = Fraction(load.delay_seconds + MAX_RETENTION_SECONDS, MONTH_SECONDS)
     amendments = AMENDMENT_READS * load.requests if hops else 0
     return (
-        _line("DynamoDB write units (put)", load.messages * write_units(load), write),
-        _line(
-            "DynamoDB write units (look-ups by ids of your own)",
-            load.messages if load.own_ids else 0,
-            write,
-        ),
-        _line("DynamoDB lease writes (two for each shard released from)", leases, write),
-        _line("DynamoDB read units (queries)", load.releases * units, read),
-        _line("DynamoDB read units (whether any message was cancelled or moved)", amendments, read),
-        _line("DynamoDB storage, GB-months", Fraction(load.messages * stored, _GB) * months, month),
+        Line("DynamoDB write units (put)", load.messages * write_units(load), write),
+        Line("DynamoDB write units (look-ups by ids of your own)", lookups, write),
+        Line("DynamoDB lease writes (two for each shard released from)", leases, write),
+        Line("DynamoDB read units (queries)", load.releases * units, read),
+        Line("DynamoDB read units (whether any message was cancelled or moved)", amendments, read),
+        Line("DynamoDB storage, GB-months", Fraction(stored, _GB) * months, month),
         last_send(load.released_requests, prices),
         dispatcher_line(load, prices),
     )
 
 
-def _once(_: int) -> int:
-    return 1
-
-
-@lru_cache(maxsize=1000)
-def _spread_reads(messages: int, size: int) -> Fraction:
-    return _spread(messages, SHARDS, _read_units(size))
-
-
 def _dynamodb_prices(load: Workload, prices: Prices) -> tuple[Fraction, Fraction, Fraction]:
     """Of a write unit, a read unit and a GB-month."""
-    if load.infrequent_access:
-        return (
-            prices.dynamodb_ia_write_unit,
-            prices.dynamodb_ia_read_unit,
-            prices.dynamodb_ia_gb_month,
-        )
-    return prices.dynamodb_write_unit, prices.dynamodb_read_unit, prices.dynamodb_gb_month
+    table = "dynamodb_ia" if load.infrequent_access else "dynamodb"
+    write, read, month = (
+        getattr(prices, f"{table}_{unit}") for unit in ("write_unit", "read_unit", "gb_month")
+    )
+    return write, read, month
 
 
 def _dynamodb_runs(load: Workload, prices: Prices) -> Lines:
@@ -182,8 +169,10 @@ def _dynamodb_runs(load: Workload, prices: Prices) -> Lines:
     runs, hours = load.delay_seconds // SCHEDULE_SECONDS, load.delay_seconds // _HOUR
     reads = runs * IDLE_READ_UNITS + hours * (CLAIM_READ_UNITS + SHARDS)
     return (
-        _fixed(f"DynamoDB read units (dispatcher, every {SCHEDULE_SECONDS} s)", reads, read),
-        _fixed("DynamoDB write units (cursors, hourly)", hours * HOURLY_WRITES, write),
+        Line(
+            f"DynamoDB read units (dispatcher, every {SCHEDULE_SECONDS} s)", reads, read, fixed=True
+        ),
+        Line("DynamoDB write units (cursors, hourly)", hours * HOURLY_WRITES, write, fixed=True),
         *schedule_lines(load, prices),
     )
 
@@ -194,8 +183,12 @@ GROUP: Final = 5_000
 RELEASED: Final = 500
 """Messages of a dispatcher's batch; a lease and a checkpoint are written."""
 
-SPLIT_FROM: Final = 140
-"""So many in ten minutes are 20,000 a day: slots are split, and a batch is of two at least."""
+RELEASED_SECONDS: Final = 600
+"""Messages that are due within so long are released together."""
+
+SPLIT_FROM: Final = 20_000
+"""A day with so many is split into slots, and a release meets two. Others wait in up to four objects,
+which were written at different times: a release leases each."""
 
 OBJECT_BYTES: Final = 8 * 2**20
 """An object at most, before it is compressed."""
@@ -221,9 +214,10 @@ def _in_s3(load: Workload, prices: Prices, hops: int) -> Lines:
         Fraction(1, GROUP if together else load.batch), Fraction(load.message_bytes, OBJECT_BYTES)
     )
     objects = max(Fraction(1), share * load.messages)
-    claims = -(-load.together // RELEASED)
-    split = load.together >= SPLIT_FROM
-    leases = load.releases * (max(claims, 2) if split else claims)
+    claims = max(Fraction(1), Fraction(load.together, RELEASED))
+    in_a_day = min(load.messages, load.together * _DAY // RELEASED_SECONDS)
+    split = in_a_day >= SPLIT_FROM
+    leases = load.releases * (max(claims, Fraction(2)) if split else claims * -(-in_a_day // GROUP))
     # An object is leased, read and merged once, where it is near; then each release is leased,
     # checkpointed and listed.
     writes = objects + 2 * leases + load.releases * claims
@@ -233,19 +227,20 @@ def _in_s3(load: Workload, prices: Prices, hops: int) -> Lines:
     months = Fraction(load.delay_seconds, MONTH_SECONDS)
     stored = load.messages * (load.message_bytes + LINE_BYTES)
     return (
-        _line("S3 PUT requests (objects)", objects, prices.s3_put),
-        _line("S3 PUT and LIST requests (merge, lease, checkpoint)", writes, prices.s3_put),
-        _line("S3 GET requests", reads + amendments, prices.s3_get),
-        _line("S3 PUT requests (look-ups by ids of your own)", lookups, prices.s3_put),
-        _line("S3 GET requests (look-ups by ids of your own)", 2 * lookups, prices.s3_get),
-        _line("S3 storage, GB-months", Fraction(stored, _GB) * months, prices.s3_gb_month),
+        Line("S3 PUT requests (objects)", objects, prices.s3_put),
+        Line("S3 PUT and LIST requests (merge, lease, checkpoint)", writes, prices.s3_put),
+        Line("S3 GET requests", reads + amendments, prices.s3_get),
+        Line("S3 PUT requests (look-ups by ids of your own)", lookups, prices.s3_put),
+        Line("S3 GET requests (look-ups by ids of your own)", 2 * lookups, prices.s3_get),
+        Line("S3 storage, GB-months", Fraction(stored, _GB) * months, prices.s3_gb_month),
         last_send(load.released_requests, prices),
     )
 
 
 def _s3_runs(load: Workload, prices: Prices) -> Lines:
     looks = load.delay_seconds // LOOK_SECONDS + SWEEP_LISTS * load.delay_seconds // _DAY
-    return (_fixed(f"S3 LIST requests (dispatcher, every {LOOK_SECONDS} s)", looks, prices.s3_put),)
+    what = f"S3 LIST requests (dispatcher, every {LOOK_SECONDS} s)"
+    return (Line(what, looks, prices.s3_put, fixed=True),)
 
 
 def _in_s3_by_functions(load: Workload, prices: Prices, hops: int) -> Lines:
@@ -257,12 +252,10 @@ def _in_s3_by_functions(load: Workload, prices: Prices, hops: int) -> Lines:
     together = MAX_BATCH_ENTRIES if load.batch == MAX_BATCH_ENTRIES else 1
     calls = -(-load.requests // together)
     received = max(calls, -(-load.messages * load.message_bytes // CHUNK_BYTES))
+    requests = load.billed_requests + received + calls
+    what = "SQS standard requests (parking queue: send, receive, delete)"
     return (
-        _line(
-            "SQS standard requests (parking queue: send, receive, delete)",
-            load.billed_requests + received + calls,
-            prices.sqs_standard_request,
-        ),
+        Line(what, requests, prices.sqs_standard_request),
         *_in_s3(load, prices, hops),
         dispatcher_line(load, prices),
     )
@@ -270,12 +263,9 @@ def _in_s3_by_functions(load: Workload, prices: Prices, hops: int) -> Lines:
 
 def _s3_function_runs(load: Workload, prices: Prices) -> Lines:
     gathered = load.delay_seconds // GATHERING_SECONDS
+    what = f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)"
     return (
-        _fixed(
-            f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)",
-            gathered,
-            prices.sqs_standard_request,
-        ),
+        Line(what, gathered, prices.sqs_standard_request, fixed=True),
         *schedule_lines(load, prices, every_seconds=GATHERING_SECONDS, schedule="parking schedule"),
         *_s3_runs(load, prices),
         *schedule_lines(load, prices),
@@ -307,22 +297,13 @@ def _in_a_schedule(load: Workload, prices: Prices, hops: int) -> Lines | str:  #
     hop = load.hop_seconds
     seconds = earliest_lead_seconds(hop) - latest_lead_seconds(hop)
     received = load.releases * _spread(load.together, seconds, _tens)
-    alone = replace(load, batch=1)
-    # A receive is billed for each 64 KiB begun.
-    chunks = Fraction(load.messages * load.message_bytes, CHUNK_BYTES)
-    billed = max(received, chunks)
+    alone, fifo = replace(load, batch=1).billed_requests, prices.sqs_fifo_request
+    in_one = load.messages * (load.message_bytes + DELAY_ATTRIBUTES_BYTES) / received
+    billed = received * ceil(in_one / CHUNK_BYTES)
     return (
         _invocations(load, prices),
-        _line(
-            "SQS FIFO requests (sent by the schedule, one by one)",
-            alone.billed_requests,
-            prices.sqs_fifo_request,
-        ),
-        _line(
-            "SQS FIFO requests (received and deleted after it)",
-            billed + received,
-            prices.sqs_fifo_request,
-        ),
+        Line("SQS FIFO requests (sent by the schedule, one by one)", alone, fifo),
+        Line("SQS FIFO requests (received and deleted after it)", billed + received, fifo),
         *function_lines("delay consumer, after the schedule", received, prices),
         last_send(billed, prices),
     )
@@ -334,7 +315,7 @@ def _tens(messages: int) -> int:
 
 def _invocations(load: Workload, prices: Prices) -> Line:
     price = prices.eventbridge_scheduler_invocation
-    return _line("EventBridge Scheduler invocations", load.messages, price)
+    return Line("EventBridge Scheduler invocations", load.messages, price)
 
 
 def _alone(load: Workload, prices: Prices) -> Line:
@@ -360,14 +341,9 @@ def _step_functions(load: Workload, prices: Prices) -> Lines | str:
             f"an execution ends after {STEP_FUNCTIONS_MAX_SECONDS} s (one year), the send included; "
             "use a shorter delay"
         )
-    return (
-        _line(
-            f"Step Functions transitions ({STEP_FUNCTIONS_TRANSITIONS} a message)",
-            load.messages * STEP_FUNCTIONS_TRANSITIONS,
-            prices.step_functions_transition,
-        ),
-        _alone(load, prices),
-    )
+    what = f"Step Functions transitions ({STEP_FUNCTIONS_TRANSITIONS} a message)"
+    transitions = load.messages * STEP_FUNCTIONS_TRANSITIONS
+    return (Line(what, transitions, prices.step_functions_transition), _alone(load, prices))
 
 
 SEED_OPERATIONS_PER_CYCLE: Final = 2
@@ -377,7 +353,7 @@ SEED_OPERATIONS_PER_CYCLE: Final = 2
 def _formula(load: Workload, prices: Prices) -> Lines:
     cycles = load.delay_seconds // MAX_MESSAGE_TIMER_SECONDS if load.hops else 0
     operations = load.messages * cycles * SEED_OPERATIONS_PER_CYCLE
-    return (_line("SQS FIFO requests (2 a cycle)", operations, prices.sqs_fifo_request),)
+    return (Line("SQS FIFO requests (2 a cycle)", operations, prices.sqs_fifo_request),)
 
 
 def documented_formula(load: Workload, prices: Prices) -> Bill:
@@ -389,25 +365,25 @@ def _none(_load: Workload, _prices: Prices) -> Lines:
     return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Strategy:
     """A way to delay.
 
     Args:
         name: in words.
-        lines: of one that is not sqsdelay's, or why it cannot be.
         stored: of one that parks, what its place takes, after so many hops; or why it cannot be.
         runs: what runs meanwhile, besides the polls of the delay queue.
-        hops: before it is parked; None where it never is.
+        lines: of one that is not sqsdelay's, all of it; or why it cannot be.
+        hops: before it is parked.
         deploy: what ``cdk deploy`` is told for it, None where it is not deployed.
         functions: whether functions move what hops, or a worker.
         polls: whether the delay queue is polled all the time.
     """
 
     name: str
-    lines: Callable[[Workload, Prices], Lines | str] | None = None
     stored: Callable[[Workload, Prices, int], Lines | str] | None = None
     runs: Callable[[Workload, Prices], Lines] = _none
+    lines: Callable[[Workload, Prices], Lines | str] | None = None
     hops: int = 0
     deploy: str | None = None
     functions: bool = True
@@ -420,22 +396,18 @@ class Strategy:
         if load.hops == 0:
             return (last_send(load.billed_requests, prices),)
         if not self._parks(load):
-            sent = last_send(load.billed_requests, prices)
+            sent, polled = last_send(load.billed_requests, prices), idle_polling(load, prices)
             runs = self.runs(load, prices) if self.deploy else ()
-            polled = idle_polling(load, prices)
             return (*hop_lines(load, load.hops, prices), sent, polled, *runs)
         assert self.stored is not None
         stored = self.stored(load, prices, self.hops)
         if isinstance(stored, str):
             return stored
-        hopped = hop_lines(load, self.hops, prices)
-        if not self.functions:
-            hopped = (hop_requests(load, self.hops, prices),)
-        lines = [*hopped, *stored]
-        if self.polls:
-            pollers = {} if self.functions else {"pollers": RECEIVERS}
-            lines.append(idle_polling(load, prices, **pollers))
-        lines += self.runs(load, prices)
+        pollers = LAMBDA_POLLERS if self.functions else RECEIVERS
+        polls = [idle_polling(load, prices, pollers=pollers)] if self.polls else []
+        # A worker moves it without functions.
+        hopped = hop_lines(load, self.hops, prices)[: None if self.functions else 1]
+        lines = (*hopped, *stored, *polls, *self.runs(load, prices))
         return tuple(line for line in lines if line.quantity or line.fixed)
 
     def _parks(self, load: Workload) -> bool:
@@ -445,49 +417,34 @@ class Strategy:
 
 
 STRATEGIES: Final[Mapping[str, Strategy]] = {
-    "formula": Strategy(name="NServiceBus's documented formula", lines=_formula),
-    "relay": Strategy(name="hops", deploy="no store"),
+    "formula": Strategy("NServiceBus's documented formula", lines=_formula),
+    "relay": Strategy("hops", deploy="no store"),
     "parked": Strategy(
-        name="DynamoDB, parked by the delay consumer",
-        stored=_in_dynamodb,
-        runs=_dynamodb_runs,
+        "DynamoDB, parked by the delay consumer",
+        _in_dynamodb,
+        _dynamodb_runs,
         hops=1,
         deploy="-c store=dynamodb",
     ),
-    "stored": Strategy(
-        name="DynamoDB, parked by the sender",
-        stored=_in_dynamodb,
-        runs=_dynamodb_runs,
-        polls=False,
-    ),
-    "parked-in-s3": Strategy(
-        name="S3, parked by a worker", stored=_in_s3, runs=_s3_runs, hops=1, functions=False
-    ),
+    "stored": Strategy("DynamoDB, parked by the sender", _in_dynamodb, _dynamodb_runs, polls=False),
+    "parked-in-s3": Strategy("S3, parked by a worker", _in_s3, _s3_runs, hops=1, functions=False),
     "parked-in-s3-by-functions": Strategy(
-        name="S3, parked by functions",
-        stored=_in_s3_by_functions,
-        runs=_s3_function_runs,
+        "S3, parked by functions",
+        _in_s3_by_functions,
+        _s3_function_runs,
         hops=1,
         deploy="-c store=s3",
     ),
-    "stored-in-s3": Strategy(
-        name="S3, parked by the sender",
-        stored=_in_s3,
-        runs=_s3_runs,
-        functions=False,
-        polls=False,
-    ),
+    "stored-in-s3": Strategy("S3, parked by the sender", _in_s3, _s3_runs, polls=False),
     "scheduled": Strategy(
-        name="EventBridge Scheduler, parked by the delay consumer",
-        stored=_in_a_schedule,
+        "EventBridge Scheduler, parked by the delay consumer",
+        _in_a_schedule,
         hops=1,
         deploy="-c store=scheduler",
     ),
-    "scheduled-by-sender": Strategy(
-        name="EventBridge Scheduler, parked by the sender", stored=_in_a_schedule
-    ),
-    "eventbridge-scheduler": Strategy(name="EventBridge Scheduler alone", lines=_eventbridge),
-    "step-functions": Strategy(name="Step Functions", lines=_step_functions),
+    "scheduled-by-sender": Strategy("EventBridge Scheduler, parked by the sender", _in_a_schedule),
+    "eventbridge-scheduler": Strategy("EventBridge Scheduler alone", lines=_eventbridge),
+    "step-functions": Strategy("Step Functions", lines=_step_functions),
 }
 """By the code that JSON has."""
 
@@ -510,11 +467,3 @@ def bill(code: str, load: Workload, prices: Prices) -> Bill:
 def bills(load: Workload, prices: Prices) -> list[Bill]:
     """The bill of every strategy."""
     return [bill(code, load, prices) for code in STRATEGIES]
-
-
-def _line(what: str, quantity: Fraction | int, unit_price: Fraction) -> Line:
-    return Line(what=what, quantity=quantity, unit_price=unit_price)
-
-
-def _fixed(what: str, quantity: int, unit_price: Fraction) -> Line:
-    return Line(what=what, quantity=quantity, unit_price=unit_price, fixed=True)

@@ -169,7 +169,7 @@ def band_of(delay_seconds: int) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One position. ``fixed``: it falls due with any number of messages, for the whole delay."""
 
@@ -238,36 +238,28 @@ LAMBDA_POLLERS: Final = 5
 behavior for SQS event source mappings"."""
 
 
-def hop_requests(load: Workload, hops: int, prices: Prices) -> Line:
-    """The delay queue's requests for so many hops: each is sent to it, received, and deleted."""
-    return Line(
-        what="SQS FIFO requests (send, receive, delete a hop)",
-        quantity=hops * (2 * load.billed_requests + load.requests),
-        unit_price=prices.sqs_fifo_request,
-    )
-
-
 def hop_lines(load: Workload, hops: int, prices: Prices) -> tuple[Line, ...]:
-    """The same, with the delay consumer function that moves them."""
-    consumer = function_lines("delay consumer", hops * load.requests, prices)
-    return (hop_requests(load, hops, prices), *consumer)
+    """So many hops: each is sent to the delay queue, received, and deleted; and the function that does it."""
+    requests = hops * (2 * load.billed_requests + load.requests)
+    return (
+        Line("SQS FIFO requests (send, receive, delete a hop)", requests, prices.sqs_fifo_request),
+        *function_lines("delay consumer", hops * load.requests, prices),
+    )
 
 
 def last_send(requests: Fraction | int, prices: Prices) -> Line:
     """What every way ends with."""
     return Line(
-        what="SQS standard requests (send to the destination)",
-        quantity=requests,
-        unit_price=prices.sqs_standard_request,
+        "SQS standard requests (send to the destination)", requests, prices.sqs_standard_request
     )
 
 
 def idle_polling(load: Workload, prices: Prices, *, pollers: int = LAMBDA_POLLERS) -> Line:
     """Long polls of the delay queue, as if it were empty."""
     return Line(
-        what=f"SQS FIFO requests (idle long polling, {pollers} pollers)",
-        quantity=pollers * (load.delay_seconds // MAX_RECEIVE_WAIT_SECONDS),
-        unit_price=prices.sqs_fifo_request,
+        f"SQS FIFO requests (idle long polling, {pollers} pollers)",
+        pollers * (load.delay_seconds // MAX_RECEIVE_WAIT_SECONDS),
+        prices.sqs_fifo_request,
         fixed=True,
     )
 
@@ -282,16 +274,11 @@ def function_lines(
 ) -> tuple[Line, ...]:
     """What so many invocations cost on Lambda, at the assumed time."""
     return (
+        Line(f"Lambda requests ({function})", invocations, prices.lambda_request, fixed=fixed),
         Line(
-            what=f"Lambda requests ({function})",
-            quantity=invocations,
-            unit_price=prices.lambda_request,
-            fixed=fixed,
-        ),
-        Line(
-            what=f"Lambda GB-seconds ({function})",
-            quantity=invocations * _gb_seconds(memory_mb, FUNCTION_MS),
-            unit_price=prices.lambda_arm64_gb_second,
+            f"Lambda GB-seconds ({function})",
+            invocations * _gb_seconds(memory_mb, FUNCTION_MS),
+            prices.lambda_arm64_gb_second,
             fixed=fixed,
         ),
     )
@@ -300,9 +287,9 @@ def function_lines(
 def dispatcher_line(load: Workload, prices: Prices) -> Line:
     """What the messages add to the dispatcher's runs, which its schedule pays for."""
     return Line(
-        what="Lambda GB-seconds (dispatcher)",
-        quantity=load.messages * _gb_seconds(DISPATCHER_MEMORY_MB, DISPATCH_MS),
-        unit_price=prices.lambda_arm64_gb_second,
+        "Lambda GB-seconds (dispatcher)",
+        load.messages * _gb_seconds(DISPATCHER_MEMORY_MB, DISPATCH_MS),
+        prices.lambda_arm64_gb_second,
     )
 
 

@@ -211,14 +211,9 @@ def amounts_of(
         found: list[Decimal | None] = []
         longest = edges[segment]
         for way in compared:
-            each = rate(
-                way.strategy_of(longest),
-                size,
-                way.batch,
-                prices,
-                direct=longest <= _HOP,
-                own_ids=way.own_ids,
-            )
+            direct, own = longest <= _HOP, way.own_ids
+            code = way.strategy_of(longest)
+            each = rate(code, size, way.batch, prices, direct=direct, own_ids=own)
             if each is None:
                 found.append(None)
                 continue

@@ -31,13 +31,14 @@ from sqsdelay.cost.strategies import (
     ITEM_BYTES,
     LOOK_SECONDS,
     RECEIVERS,
+    RELEASED_SECONDS,
 )
 from sqsdelay.cost.workload import BANDS, DISPATCH_MS, LAMBDA_POLLERS, band_of
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.sqs.receivers import LEAST_RECEIVERS
 from sqsdelay.stores.dynamodb.layout import Entry, Lane, Layout, Place
 from sqsdelay.stores.dynamodb.layout import item_bytes as item_size
-from sqsdelay.stores.s3.s3_store import TURN_SECONDS, S3Store
+from sqsdelay.stores.s3.s3_store import GATHER_MS, TURN_SECONDS, S3Store
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES
 
 YEAR = 365 * 24 * 3600
@@ -354,6 +355,7 @@ def test_the_s3_stores_figures_are_its_own() -> None:
     """How a worker gathers and polls, and how often a dispatcher looks."""
     assert GROUP == MAX_OBJECT_MESSAGES <= S3Store.stored_at_once
     assert LOOK_SECONDS == TURN_SECONDS == S3Store.poll_seconds
+    assert RELEASED_SECONDS * 1000 == GATHER_MS
     assert RECEIVERS == LEAST_RECEIVERS < LAMBDA_POLLERS
 
 
