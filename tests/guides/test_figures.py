@@ -34,7 +34,6 @@ from sqsdelay.dispatching.circuit_breakers import (
 )
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, DispatchSettings
 from sqsdelay.errors import SchemaMismatch
-from sqsdelay.ledger.events import EventKind
 from sqsdelay.operating.status import parse_cursor
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
@@ -252,9 +251,3 @@ def test_the_comparisons_prices_are_the_cost_commands() -> None:
         assert line.endswith(f"{' / '.join(paid(code))} |")
     assert f"{paid('formula')[1]} by its documentation" in told
     assert f"{paid('step-functions', days=30)[0]} |" in told
-
-
-def test_the_states_of_a_message_have_every_step_of_a_ledger() -> None:
-    """A step that joins the ledger joins the table, and the reverse."""
-    table = text("guarantees.md").partition("## The states of a message")[2].partition("\n## ")[0]
-    assert set(re.findall(r"`([a-z-]+)`", table)) == {kind.value for kind in EventKind}
