@@ -157,7 +157,7 @@ def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quie
     def hopped(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if outcome.status in (Status.REQUEUED, Status.HANDED_OVER):
-                run.hopped(outcome.copy.message_id)
+                run.hopped(outcome.copy.message_id, outcome.late_ms)
 
     consumer = DelayConsumer(
         ENDPOINT,

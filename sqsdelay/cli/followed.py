@@ -50,6 +50,8 @@ class Tracked:
     route: Route
     due_ms: int
     hops: int = 0
+    told_late_ms: int | None = None
+    """What the consumer says that hands it over, where this run can see it."""
     copies: set[str] = field(default_factory=set)
     received_ms: int | None = None
     late_ms: int | None = None
@@ -72,6 +74,8 @@ class Tracked:
             relayed_ms = was_due_ms(copy.attributes)
             self.due_ms = self._direct(copy.sent_ms or 0) if relayed_ms is None else relayed_ms
             self.late_ms = lateness_ms(copy, fifo=fifo, due_ms=self.due_ms)
+            if self.told_late_ms is not None:
+                self.late_ms = min(self.told_late_ms, self.received_ms - self.due_ms)
 
     def _direct(self, sent_ms: int) -> int:
         """When it is due: a relative delay counts from the broker's SentTimestamp."""
@@ -159,10 +163,13 @@ class Run:
                     message, result.route, due_at_ms(result.due)
                 )
 
-    def hopped(self, message_id: str) -> None:
-        """A consumer that this run can see has settled a copy."""
+    def hopped(self, message_id: str, late_ms: int | None = None) -> None:
+        """A consumer that this run can see has settled a copy; ``late_ms`` of one that it handed over."""
         with self._lock:
-            self._tracked[message_id].hops += 1
+            entry = self._tracked[message_id]
+            entry.hops += 1
+            if entry.told_late_ms is None:
+                entry.told_late_ms = late_ms
 
     def rows(self) -> list[tuple[str, Tracked]]:
         """Message ids and messages, in the order sent."""

@@ -129,7 +129,7 @@ def public() -> dict[str, Any]:
     }
 
 
-def test_the_api_pages_and_all_agree() -> None:
+def test_the_api_page_and_all_agree() -> None:
     """What is public is documented, under one of its names at least, and what is documented exists."""
     shown = [found(name) for name in documented()]
     names = documented()

@@ -37,8 +37,8 @@ from sqsdelay.stores.dynamodb.layout import (
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-_CONNECT_SECONDS: Final = 2
-_ANSWER_SECONDS: Final = 3
+CONNECT_SECONDS: Final = 2
+ANSWER_SECONDS: Final = 3
 """Longest that one of three attempts waits for DynamoDB, which answers within tens of milliseconds. A
 table that does not answer must fail well within a function's 30 s, so that messages go on."""
 
@@ -118,8 +118,8 @@ class Table(Calls, Layout):
             self,
             "dynamodb",
             client,
-            connect_seconds=_CONNECT_SECONDS,
-            answer_seconds=_ANSWER_SECONDS,
+            connect_seconds=CONNECT_SECONDS,
+            answer_seconds=ANSWER_SECONDS,
         )
         Layout.__init__(self, endpoint)
         self.name = name

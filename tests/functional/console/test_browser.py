@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -68,8 +71,19 @@ def says(words: str) -> Callable[[Chrome], bool]:
 
 def press(browser: Chrome, label: str) -> None:
     """Click a button by its text, and wait for the page that it leads to."""
-    button = browser.find_element(By.XPATH, f"//button[normalize-space()='{label}']")
-    button.click()
+
+    def pressed(browser: Chrome) -> WebElement | None:
+        button = browser.find_element(By.XPATH, f"//button[normalize-space()='{label}']")
+        try:
+            button.click()
+        except WebDriverException as error:
+            # The page was replaced between the two.
+            if not re.search("not belong to the document|stale element", str(error)):
+                raise
+            return None
+        return button
+
+    button = until(browser, pressed)
     WebDriverWait(browser, PATIENCE_SECONDS, 0.1).until(staleness_of(button))
 
 
