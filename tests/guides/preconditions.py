@@ -38,6 +38,12 @@ def orders_only(reader: Reader, request: pytest.FixtureRequest) -> None:
     orders(reader, request)
 
 
+def an_empty_account(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """What the page makes there cannot stand beside what it had."""
+    reader.stop()
+    empty(reader.aws)
+
+
 def a_fifo_endpoint(reader: Reader, request: pytest.FixtureRequest) -> None:
     """`orders` and `orders.fifo` cannot be endpoints of one account."""
     empty(reader.aws)
@@ -176,7 +182,6 @@ def a_broker(reader: Reader, request: pytest.FixtureRequest) -> None:
 BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("README.md", 0): orders,
     ("docs/index.md", 0): orders,
-    ("docs/asyncio.md", 0): orders,
     ("docs/benchmarks.md", 0): orders,
     ("docs/boto3.md", 0): orders,
     ("docs/deploy.md", 0): orders,
@@ -184,15 +189,16 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/deploy.md", 5): the_deployed_table,
     ("docs/deploy.md", 6): a_fifo_endpoint,
     ("docs/deploy.md", 7): a_bucket_and_a_file,
-    ("docs/large-bodies.md", 0): a_bucket_and_a_file,
-    ("docs/large-bodies.md", 2): a_received_pointer,
-    ("docs/opentelemetry.md", 1): orders,
     ("docs/operations.md", 0): orders,
     ("docs/operations.md", 2): rejected_messages,
     ("docs/parking.md", 0): a_postgres,
     ("docs/parking.md", 2): a_store_in_a_file,
     ("docs/parking.md", 3): a_parked_message,
     ("docs/rabbitmq.md", 0): a_broker,
+    ("docs/sending.md", 1): orders,
+    ("docs/sending.md", 3): a_bucket_and_a_file,
+    ("docs/sending.md", 5): a_received_pointer,
+    ("docs/sending.md", 6): an_empty_account,
     ("docs/stores.md", 2): nothing_else_dispatches,
     ("docs/stores.md", 5): my_application,
     ("docs/timeout-manager.md", 0): a_broker,
@@ -202,7 +208,7 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
 AFTER: Final[dict[tuple[str, int], Step]] = {
     ("docs/boto3.md", 2): an_error_with_its_remedy,
     ("docs/cost.md", 0): the_table_it_shows,
-    ("docs/large-bodies.md", 2): the_body_is_read_and_gone,
+    ("docs/sending.md", 5): the_body_is_read_and_gone,
     ("docs/stores.md", 3): the_message_is_stored,
     ("docs/stores.md", 4): an_effect_exactly_once,
 }

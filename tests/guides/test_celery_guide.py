@@ -21,7 +21,9 @@ from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import environment
 
 PROGRAMS = Path(sys.executable).parent
-GUIDE = (Path(__file__).parents[2] / "docs" / "celery.md").read_text()
+GUIDE = (
+    (Path(__file__).parents[2] / "docs" / "celery.md").read_text().partition("\n## Dramatiq and")[0]
+)
 
 
 def guide_blocks(language: str) -> list[str]:

@@ -69,8 +69,8 @@ TOLD = {
         f"for {AMENDMENT_LIFETIME_SECONDS // 86_400} days",
         f"| `Change.REQUESTED` | {EXIT_REQUESTED} |",
     ),
-    "fifo.md": (f"Names may have {limits.MAX_ENDPOINT_CHARS} characters before `.fifo`",),
-    "large-bodies.md": (
+    "sending.md": (
+        f"Names may have {limits.MAX_ENDPOINT_CHARS} characters before `.fifo`",
         Pointer("my-bodies", "…").to_body().replace("\\u2026", "…"),
         PAYLOAD_SIZE,
         LEGACY_PAYLOAD_SIZE,
@@ -83,6 +83,9 @@ TOLD = {
     ),
     "receiving.md": (f"expires_after_seconds={DAYS} * 86_400", f"known for {DAYS} days"),
     "stores.md": (
+        f"`-reserve` ({RESERVE_BYTES >> 20} MiB)",
+        f"end {DEFAULT_LEASE_SECONDS:g} s after they are seen",
+        f"within {SqliteStore.poll_seconds:g} s",
         f"claims up to {DEFAULT_BATCH} due messages",
         f"looks every {PostgresStore.poll_seconds:g} s (PostgreSQL)",
         f"{DynamoDbStore.poll_seconds:g} s (DynamoDB)",
@@ -101,11 +104,6 @@ TOLD = {
         f"After {LOCK_SECONDS - 1} s one warning names the session",
         f"after {LOCK_SECONDS} s changes and inserts fail",
     ),
-    "sqlite.md": (
-        f"`-reserve` ({RESERVE_BYTES >> 20} MiB)",
-        f"end {DEFAULT_LEASE_SECONDS:g} s after they are seen",
-        f"within {SqliteStore.poll_seconds:g} s",
-    ),
     "cost.md": (
         f"the {DELAY_ATTRIBUTES_BYTES} bytes that the delay adds",
         f"an item has {ITEM_BYTES} bytes besides",
@@ -116,7 +114,7 @@ TOLD = {
         f"every {limits.SCHEDULE_SECONDS} s, and reads {IDLE_READ_UNITS} units",
         f"read on {PRICES.read_on}",
     ),
-    "limits.md": (
+    "guarantees.md": (
         f"| {limits.MAX_ENDPOINT_CHARS} characters, without `.fifo`",
         f"SQS takes {limits.MAX_QUEUE_NAME_CHARS}, and the longest suffix needs "
         f"{limits.MAX_QUEUE_NAME_CHARS - limits.MAX_ENDPOINT_CHARS}",

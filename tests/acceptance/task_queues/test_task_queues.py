@@ -30,7 +30,7 @@ from tests.guides.page import ROOT
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import Running, environment, running
 
-GUIDE = (ROOT / "docs" / "task-queues.md").read_text()
+GUIDE = (ROOT / "docs" / "celery.md").read_text().partition("\n## Dramatiq and")[2]
 LOCK = Path(__file__).parent / "requirements.txt"
 HOP, DELAY = 2, 5
 MODULES = {
@@ -57,7 +57,7 @@ def brokers() -> Path:
 
 def blocks(kind: str) -> list[str]:
     """The guide's blocks of Python about one of the two."""
-    part = GUIDE.split("\n## ")[1 if kind == "dramatiq" else 2]
+    part = GUIDE.split("\n### ")[1 if kind == "dramatiq" else 2]
     assert part.lower().startswith(kind)
     return re.findall(r"```python\n(.*?)```", part, re.DOTALL)
 

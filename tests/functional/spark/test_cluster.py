@@ -150,7 +150,12 @@ def on_the_stub(sqs: Stub, python: Path) -> dict[str, str]:
 
 def guide() -> tuple[str, str, str]:
     """The guide's two commands and its job."""
-    text = (ROOT / "docs" / "spark.md").read_text().partition("## On a cluster")[2]
+    text = (
+        (ROOT / "docs" / "spark.md")
+        .read_text()
+        .partition("## On a cluster")[2]
+        .partition("\n## ")[0]
+    )
     (commands,) = re.findall(r"```\n(python -m .*?)```", text, re.DOTALL)
     (job,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     archive, submit = commands.strip().splitlines()
