@@ -184,7 +184,7 @@ def parked(url: str, delay_seconds: int, messages: int) -> Counted:
         )
         consumer.start()
         # The start asks the store once, and its shards are registered; that is no message's cost.
-        store._book.register()
+        store._table.register()
         wire.counts[AMENDMENTS] = 0
         travel.shift(MAX_MESSAGE_TIMER_SECONDS)
         batches = 0
@@ -226,10 +226,10 @@ def keep_up(store: DynamoDbStore, clock: SystemClock, wire: Wire) -> None:
     """Leave the cursors where a dispatcher that has run every minute has them; not counted here, it is
     the cost of a system that runs, not of a message."""
     counts = Counter(wire.counts)
-    for lease in store._book.read().shards:
-        taken = store._book.take(lease, far="", near="")
+    for lease in store._table.read_leases().shards:
+        taken = store._table.take_lease(lease, far="", near="")
         assert taken is not None
-        store._book.settle(taken, cursor=position(clock.now_ms()))
+        store._table.settle_lease(taken, cursor=position(clock.now_ms()))
     wire.counts.clear()
     wire.counts.update(counts)
 
@@ -375,7 +375,7 @@ class Site:
         self.meter.tell_messages(dynamodb)
         create_table(dynamodb)
         table = DynamoDbStore(TABLE, endpoint="orders", client=dynamodb, clock=self.clock)
-        table._book.register()
+        table._table.register()
         self.counts.clear()
         return table
 
@@ -467,9 +467,9 @@ class Site:
             due_ms = self.first_ms + group * self.apart_ms
             self.clock.advance((due_ms - self.clock.now_ms()) / 1000 - 960)
             before = Counter(self.counts)
-            for lease in self.store._book.read().shards if group == 0 else ():
-                taken = self.store._book.take(lease, far="", near="")
-                self.store._book.settle(taken, cursor=position(self.clock.now_ms()))
+            for lease in self.store._table.read_leases().shards if group == 0 else ():
+                taken = self.store._table.take_lease(lease, far="", near="")
+                self.store._table.settle_lease(taken, cursor=position(self.clock.now_ms()))
             # The first may move cursors into another hour.
             assert not self._run()
             at_rest = Counter(self.counts)

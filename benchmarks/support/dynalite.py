@@ -28,7 +28,7 @@ READS: Final = "dynamodb read units"
 AMENDMENTS: Final = "dynamodb amendments"
 STORED_BYTES: Final = "bytes of items"
 
-_WRITES: Final = {"PutItem", "UpdateItem", "DeleteItem"}
+_WRITES: Final = {"PutItem", "DeleteItem"}
 
 
 @contextmanager

@@ -156,7 +156,6 @@ class MessageStore(Place):
                 "dynamodb:DescribeTable",
                 "dynamodb:PutItem",
                 "dynamodb:Query",
-                "dynamodb:UpdateItem",
             ],
             resources=[self.table.table_arn],
         )

@@ -117,7 +117,7 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     store = open_store(given["store"], endpoint="orders")
     if isinstance(store, DynamoDbStore):
-        store._book.lease_seconds = given["lease_seconds"]
+        store._table.lease_seconds = given["lease_seconds"]
     elif hasattr(store, "_lease_seconds"):
         store._lease_seconds = given["lease_seconds"]
     die_at(store, given["step"])

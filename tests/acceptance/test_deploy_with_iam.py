@@ -68,8 +68,6 @@ EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
         ("dynamodb:DescribeTable", "table"): DISPATCHING,
         ("dynamodb:Query", "table"): (*DISPATCHING, "report what is overdue"),
         ("dynamodb:PutItem", "table"): ("release", "reject", "remove"),
-        # Holds what was refused before; the first time it is put among the near messages.
-        ("dynamodb:UpdateItem", "table"): (),
         # The messages of the claim are sent, and once more when their leases end.
         ("dynamodb:DeleteItem", "table"): ("reject", "remove"),
         ("sqs:GetQueueUrl", "queue"): DISPATCHING,

@@ -167,7 +167,7 @@ def test_role_may_do_just_what_it_does(template: Template) -> None:
         "Lease": (
             [
                 f"dynamodb:{action}"
-                for action in ("DeleteItem", "DescribeTable", "PutItem", "Query", "UpdateItem")
+                for action in ("DeleteItem", "DescribeTable", "PutItem", "Query")
             ],
             table_arn(template),
         ),

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import replace
 from typing import Final
 
 from sqsdelay.core.readable import one_line
@@ -14,17 +13,14 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreError
 from sqsdelay.stores.dynamodb.layout import (
     CLAIMED_AHEAD_MS,
-    FAILURES,
-    HELD_UNTIL,
     HOUR_MS,
     Entry,
     Lane,
     Place,
     due_ms_of,
-    number,
     position,
 )
-from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
+from sqsdelay.stores.dynamodb.leases import Lease, LeasedTable, Leases
 from sqsdelay.stores.dynamodb.table import THERE, Range
 
 logger = logging.getLogger(__name__)
@@ -48,21 +44,16 @@ class ShardBatch:
         passes: where the cursor goes when all is settled.
     """
 
-    def __init__(self, book: LeaseBook, lease: Lease, found: Sequence[Entry], passes: str) -> None:
-        self._table = book.table
-        self._book = book
+    def __init__(
+        self, table: LeasedTable, lease: Lease, found: Sequence[Entry], passes: str
+    ) -> None:
+        self._table = table
         self._lease: Lease | None = lease
         self._lock = threading.RLock()
         self._passes = passes
         self._far = [entry for entry in found if entry.place.lane is Lane.FAR]
-        self._entries = {entry.message_id: entry for entry in found}
-        self.settled: set[str] = set()
-        """Ids of messages that are done with: removed, or held elsewhere."""
-
-    @property
-    def open(self) -> list[Entry]:
-        """What is not settled yet."""
-        return [e for e in self._entries.values() if e.message_id not in self.settled]
+        self.open = {entry.message_id: entry for entry in found}
+        """By id, what is not settled yet: neither removed, nor held elsewhere."""
 
     def owned(self) -> bool:
         """Whether the lease still holds; renewed where it soon would not."""
@@ -78,7 +69,7 @@ class ShardBatch:
         with self._lock:
             if self._lease is not None:
                 far, near = self._lease.taken_far, self._lease.taken_near
-                self._lease = self._book.take(self._lease, far=far, near=near)
+                self._lease = self._table.take_lease(self._lease, far=far, near=near)
 
     def remove(self, entry: Entry) -> bool:
         """Delete a released message if it is a near one; the cursor passes a far one."""
@@ -89,27 +80,24 @@ class ShardBatch:
             self._table.delete(self._table.lookup(entry.message_id))
         return there
 
-    def hold(self, entry: Entry, until_ms: int, failed: int) -> bool:
-        """Have a message wait until then among the near ones, where it holds up no cursor."""
-        if entry.place.lane is Lane.FAR:
-            self._set_near(entry, until_ms, failed)
-            return True
-        failures = entry.message.failures + failed
-        return self._table.applied(
-            self._table.client.update_item,
-            Key=self._table.message(entry.place),
-            UpdateExpression=f"SET {HELD_UNTIL} = :until, {FAILURES} = :failures",
-            ConditionExpression=THERE,
-            ExpressionAttributeValues={":until": number(until_ms), ":failures": number(failures)},
-        )
+    def hold(self, entry: Entry, until_ms: int = 0, failed: int = 0) -> bool:
+        """Have a message wait until then among the near ones, where it holds up no cursor.
+
+        A far one is copied there before the cursor passes it. False: a near one was not there.
+        """
+        held = entry.at(entry.place, failed=failed, held_until_ms=until_ms)
+        if entry.place.lane is Lane.NEAR:
+            return self._table.put(self._table.item(held), THERE)[0]
+        self._table.put_near(held)
+        return True
 
     def set_near(self, chosen: Callable[[Entry], bool]) -> int:
         """Move the chosen far messages to the near ones as they are; how many."""
-        far = [entry for entry in self.open if entry.place.lane is Lane.FAR]
+        far = [entry for entry in self.open.values() if entry.place.lane is Lane.FAR]
         moved = [entry for entry in far if chosen(entry)]
         for entry in moved:
-            self._set_near(entry)
-        self.settled.update(entry.message_id for entry in moved)
+            self.hold(entry)
+            del self.open[entry.message_id]
         return len(moved)
 
     def let_go(self) -> bool:
@@ -120,25 +108,18 @@ class ShardBatch:
         with self._lock:
             if self._lease is None:
                 return False
-            settled = self._book.settle(self._lease, cursor=self._cursor(self._lease))
+            settled = self._table.settle_lease(self._lease, cursor=self._cursor(self._lease))
             self._lease = None
             return settled
 
     def _cursor(self, lease: Lease) -> str:
         if not self.open:
             return self._passes
-        settled = [entry.place for entry in self._far if entry.message_id in self.settled]
+        settled = [entry.place for entry in self._far if entry.message_id not in self.open]
         if not settled:
             return lease.cursor
         self.set_near(lambda entry: entry.place < settled[-1])
         return settled[-1].position
-
-    def _set_near(self, entry: Entry, until_ms: int = 0, failed: int = 0) -> None:
-        """Copy a far message to the near ones, before the cursor passes it."""
-        near = replace(entry.place, lane=Lane.NEAR)
-        self._book.put_near(
-            entry.at(near, looked_up=entry.looked_up, failed=failed, held_until_ms=until_ms)
-        )
 
 
 class DynamoDbClaim:
@@ -147,10 +128,9 @@ class DynamoDbClaim:
     transaction: Final = None
 
     def __init__(
-        self, book: LeaseBook, limit: int, due_by_ms: int, closed: Collection[str]
+        self, table: LeasedTable, limit: int, due_by_ms: int, closed: Collection[str]
     ) -> None:
-        self._book = book
-        self._table = book.table
+        self._table = table
         self._limit = limit
         self._due_by_ms = due_by_ms
         self._closed = frozenset(closed)
@@ -162,7 +142,7 @@ class DynamoDbClaim:
         """Lease shards until there is something in hand, or nothing is due. What goes to closed destinations
         is moved out of the cursors' way."""
         for _ in range(_MOST_ROUNDS):
-            leases = self._book.read()
+            leases = self._table.read_leases()
             # Never further ahead than what is written far can be sure of.
             due_by_ms = min(self._due_by_ms, leases.read_ms + CLAIMED_AHEAD_MS)
             self._lease(leases, Range(due_by_ms, leases.read_ms, self._closed))
@@ -170,7 +150,7 @@ class DynamoDbClaim:
                 batch.set_near(lambda entry: entry.message.destination in self._closed)
                 for batch in self._batches
             )
-            held = [(entry, batch) for batch in self._batches for entry in batch.open]
+            held = [(entry, batch) for batch in self._batches for entry in batch.open.values()]
             held = sorted(held, key=lambda one: one[0].place)[: self._limit]
             if held or not self._batches:
                 break
@@ -182,9 +162,9 @@ class DynamoDbClaim:
         self._held = {entry.message_id: (entry, batch) for entry, batch in held}
 
     def _lease(self, leases: Leases, wanted: Range) -> None:
-        free = leases.free(self._book.owner)
-        if leases.crowded(self._book.owner):
-            self._book.wait()
+        free = leases.free(self._table.owner)
+        if leases.crowded(self._table.owner):
+            self._table.ask_for_room()
         each = max(_LEAST_PEEKED, -(-self._limit // max(1, len(free))))
         peeked = self._table.each(
             lambda lease: self._table.peek(lease.shard, lease.cursor, wanted, each), free
@@ -212,23 +192,20 @@ class DynamoDbClaim:
             far = position(this_hour * HOUR_MS)
         if not far and not near:
             return None
+        taken = None
         try:
-            taken = self._book.take(lease, far=far, near=near)
+            taken = self._table.take_lease(lease, far=far, near=near)
             if taken is None:
                 # Somebody was faster: from now on others leave this dispatcher its share.
-                self._book.wait()
+                self._table.ask_for_room()
                 return None
+            found, last_far = self._table.taken(taken.shard, taken.cursor, far, near, wanted)
         except StoreError as error:
+            if taken is not None:
+                with suppress(StoreError):
+                    self._table.settle_lease(taken, cursor=taken.cursor)
             return error
-        try:
-            found, last_far = self._table.taken(
-                taken.shard, taken.cursor, taken.taken_far, taken.taken_near, wanted
-            )
-        except StoreError as error:
-            with suppress(StoreError):
-                self._book.settle(taken, cursor=taken.cursor)
-            return error
-        return ShardBatch(self._book, taken, found, passes=last_far or taken.cursor)
+        return ShardBatch(self._table, taken, found, passes=last_far or taken.cursor)
 
     def attempt(self) -> AbstractContextManager[None]:
         raise ConfigurationError("a DynamoDB store has no transaction to attempt anything in")
@@ -256,8 +233,8 @@ class DynamoDbClaim:
         owned = {batch: batch.owned() for batch in dict.fromkeys(self._held[i][1] for i in asked)}
         mine = [i for i in asked if owned[self._held[i][1]]]
         done = dict(zip(mine, self._table.each(lambda i: one(*self._held[i]), mine), strict=True))
-        for batch in owned:
-            batch.settled.update(i for i in mine if self._held[i][1] is batch)
+        for message_id in mine:
+            del self._held[message_id][1].open[message_id]
         # Freed at once: one write less than to move the cursor now and free the shard later.
         finished = [batch for batch, ours in owned.items() if ours and not batch.open]
         kept = self._table.each(lambda batch: batch.let_go(), finished)

@@ -17,8 +17,7 @@ from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
 from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, due_ms_of, position
-from sqsdelay.stores.dynamodb.leases import Lease, LeaseBook, Leases
-from sqsdelay.stores.dynamodb.table import Table
+from sqsdelay.stores.dynamodb.leases import Lease, LeasedTable, Leases
 from sqsdelay.stores.dynamodb.waiting import DynamoDbAmendments, Waiting
 from sqsdelay.stores.ids import new_once
 
@@ -78,22 +77,25 @@ class DynamoDbStore(Wakes):
         if table_class not in TABLE_CLASSES:
             raise InvalidSetting(f"table_class={table_class!r}; use {' or '.join(TABLE_CLASSES)}")
         self._table_class = table_class
-        self._table = Table(table, endpoint, client, clock)
-        self._book = book = LeaseBook(
-            self._table, shards=shards, lease_seconds=checked_lease(lease_seconds)
+        self._table = LeasedTable(
+            table,
+            endpoint,
+            client,
+            clock,
+            shards=shards,
+            lease_seconds=checked_lease(lease_seconds),
         )
-        self._amendments = DynamoDbAmendments(book, clock or SystemClock())
-        self._waiting = Waiting(book, lookup=lookup)
+        self._amendments = DynamoDbAmendments(self._table, clock or SystemClock())
+        self._waiting = Waiting(self._table, lookup=lookup)
 
     def set_up(self) -> None:
         """Create the table (on-demand billing) unless it exists, and let it forget what is released."""
         self._table.set_up(self._table_class)
-        self._book.set_up()
 
     def initialize(self, mode: TransactionMode) -> None:
         check_no_transaction("a DynamoDB store", mode)
         self._table.check()
-        self._book.read()
+        self._table.read_leases()
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         check_no_transaction("a DynamoDB store", None, transaction)
@@ -126,19 +128,19 @@ class DynamoDbStore(Wakes):
 
         At most 901 seconds ahead of DynamoDB's clock: what is due later is not yet claimed.
         """
-        claim = DynamoDbClaim(self._book, limit, due_by_ms, except_destinations)
+        claim = DynamoDbClaim(self._table, limit, due_by_ms, except_destinations)
         claim.take()
         if not claim.messages:
             yield claim
             return
         try:
-            with kept_alive(claim.renew, lease_seconds=self._book.lease_seconds):
+            with kept_alive(claim.renew, lease_seconds=self._table.lease_seconds):
                 yield claim
         finally:
             claim.release()
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        leases = self._book.read()
+        leases = self._table.read_leases()
         now_ms = leases.read_ms
 
         def kept(entry: Entry) -> bool:
@@ -158,7 +160,7 @@ class DynamoDbStore(Wakes):
 
     def pending_count(self) -> int:
         """Reads all of the endpoint's messages: for people, not for loops."""
-        leases = self._book.read()
+        leases = self._table.read_leases()
         first = min(due_ms_of(lease.cursor) for lease in leases.shards) // HOUR_MS
         hours = [None, *self._table.hours_from(first)]
 
@@ -183,12 +185,11 @@ class DynamoDbStore(Wakes):
         start = "" if after is None or after[0] < 0 else position(*after)
         if due_from_ms is not None:
             start = max(start, position(due_from_ms))
-        leases = self._book.read()
+        leases = self._table.read_leases()
 
-        def of_near(lease: Lease) -> list[Entry]:
-            return list(self._table.entries(lease.shard, None, start))
-
-        near = self._table.each(of_near, leases.shards)
+        near = self._table.each(
+            lambda lease: list(self._table.entries(lease.shard, None, start)), leases.shards
+        )
         # A held message can be in both lanes for a moment: as many more are read of the far one.
         far = self._far(leases, limit + sum(map(len, near)), start, due_before_ms)
         found: dict[str, StoredMessage] = {}
@@ -234,10 +235,9 @@ class DynamoDbStore(Wakes):
             yield from islice(merged, limit) if cut_off else merged
 
     def find(self, message_id: str) -> StoredMessage | None:
-        entry = self._waiting.find(message_id)
-        return None if entry is None else entry.message
+        return self.find_due(message_id)
 
-    def find_due(self, message_id: str, due_ms: int) -> StoredMessage | None:
+    def find_due(self, message_id: str, due_ms: int | None = None) -> StoredMessage | None:
         """As `find`; with ``lookup=False``, an id of the user's own is found by its due time."""
         entry = self._waiting.find(message_id, due_ms)
         return None if entry is None else entry.message

@@ -155,13 +155,11 @@ class Entry:
     def message_id(self) -> str:
         return self.place.message_id
 
-    def at(
-        self, place: Place, *, looked_up: bool, failed: int = 0, held_until_ms: int = 0
-    ) -> Entry:
+    def at(self, place: Place, *, failed: int = 0, held_until_ms: int = 0) -> Entry:
         """The message at another place, ``failed`` added to its failures."""
         failures = self.message.failures + failed
         message = replace(self.message, due_ms=place.due_ms, failures=failures)
-        return Entry(place, message, looked_up, held_until_ms, self.unreadable)
+        return replace(self, place=place, message=message, held_until_ms=held_until_ms)
 
 
 class Layout:
@@ -294,24 +292,19 @@ def _count(item: Item, name: str) -> int:
 
 def item_bytes(item: Item) -> int:
     """The size of an item as DynamoDB counts it. Source: guide, "Item sizes and formats"."""
-    return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items())
-
-
-def _value_bytes(value: Item) -> int:
-    if "S" in value:
-        return len(value["S"].encode())
-    if "B" in value:
-        return len(value["B"])
-    return min(_NUMBER_BYTES, len(value["N"]) // 2 + 2)
+    size = 0
+    for name, typed in item.items():
+        ((kind, value),) = typed.items()
+        of_number = min(_NUMBER_BYTES, len(value) // 2 + 2)
+        size += len(name.encode())
+        size += of_number if kind == "N" else len(value.encode() if kind == "S" else value)
+    return size
 
 
 def _body(body: bytes) -> Item:
-    if _WORTH_DEFLATING_BYTES <= len(body) <= _MOST_INFLATED_BYTES:
-        deflater = zlib.compressobj(wbits=_RAW_DEFLATE)
-        deflated = deflater.compress(body) + deflater.flush()
-        if len(deflated) < len(body):
-            return {DEFLATED: {"B": deflated}}
-    return {BODY: {"B": body}}
+    worth_it = _WORTH_DEFLATING_BYTES <= len(body) <= _MOST_INFLATED_BYTES
+    deflated = zlib.compress(body, wbits=_RAW_DEFLATE) if worth_it else body
+    return {DEFLATED: {"B": deflated}} if len(deflated) < len(body) else {BODY: {"B": body}}
 
 
 def _inflated(item: Item) -> bytes | None:

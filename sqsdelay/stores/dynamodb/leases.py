@@ -14,9 +14,9 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.core.clock import Clock
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
     SORT,
@@ -28,9 +28,12 @@ from sqsdelay.stores.dynamodb.layout import (
     number,
     position,
 )
-from sqsdelay.stores.dynamodb.table import ConditionFailed, Table
+from sqsdelay.stores.dynamodb.table import NOT_THERE, ConditionFailed, Table
 from sqsdelay.stores.schema import VERSION as FORMAT
 from sqsdelay.stores.schema import check_version
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 OWNER: Final = "o"
 UNTIL: Final = "r"
@@ -112,37 +115,44 @@ class Leases(NamedTuple):
         return -(-len(self.shards) // (len(others) + 1)) - mine
 
 
-class LeaseBook:
-    """Reads and writes an endpoint's leases.
+class LeasedTable(Table):
+    """An endpoint's table, and the leases of its shards.
 
     Args:
         shards: how many this process writes to.
     """
 
-    def __init__(self, table: Table, *, shards: int, lease_seconds: float) -> None:
-        self.table = table
+    def __init__(
+        self,
+        name: str,
+        endpoint: str,
+        client: DynamoDBClient | None,
+        clock: Clock | None,
+        *,
+        shards: int,
+        lease_seconds: float,
+    ) -> None:
+        super().__init__(name, endpoint, client, clock)
         self.owner = uuid.uuid4().hex[:12]
         self.shards = shards
         self.lease_seconds = lease_seconds
         self._waits_until_ms = 0
         self._lock = threading.Lock()
-        in_each_child(self, LeaseBook._begin_anew)
 
     def _begin_anew(self) -> None:
+        super()._begin_anew()
         self._lock = threading.Lock()
         self.owner = uuid.uuid4().hex[:12]
 
-    def set_up(self) -> None:
-        """Write the version down.
+    def set_up(self, table_class: str) -> None:
+        """Create the table unless it exists, and write the version down.
 
         Raises:
             SchemaMismatch: what is there is of another one.
         """
-        self._of_this_version(self.table.get([self.table.format]))
-        self._write_version()
-
-    def _write_version(self) -> None:
-        self.table.put({**self.table.format, VERSION: number(FORMAT)}, only_new=True)
+        super().set_up(table_class)
+        self._of_this_version(self.get([self.format]))
+        self.put({**self.format, VERSION: number(FORMAT)}, NOT_THERE)
 
     def register(self) -> None:
         """Have dispatchers know of the shards, before anything is written to them.
@@ -150,43 +160,38 @@ class LeaseBook:
         Raises:
             SchemaMismatch
         """
-        table = self.table
-        if table.is_recent(_REGISTERED):
+        if self.is_recent(_REGISTERED):
             return
         with self._lock:
-            if table.is_recent(_REGISTERED):
+            if self.is_recent(_REGISTERED):
                 return
-            key = table.leased("count", self.shards)
-            found = table.get([key, table.format])
+            key = self.leased("count", self.shards)
+            found = self.get([key, self.format])
             if not self._of_this_version(found):
-                if _REGISTERED in table.remembered:
-                    table.remembered.clear()
+                if _REGISTERED in self.remembered:
+                    self.remembered.clear()
                 # The read told DynamoDB's time; nothing far can be due before.
-                since = number(table.clock.now_ms())
+                since = number(self.clock.now_ms())
                 if not found:
-                    self._write_version()
-                table.put({**key, SINCE: since}, only_new=True)
-            table.remember(_REGISTERED)
+                    self.put({**self.format, VERSION: number(FORMAT)}, NOT_THERE)
+                self.put({**key, SINCE: since}, NOT_THERE)
+            self.remember(_REGISTERED)
 
-    def read(self) -> Leases:
+    def read_leases(self) -> Leases:
         """All leases now."""
         items: list[Item] = []
         read_ms = 0
-        for page in self.table.pages(self.table.leases, ConsistentRead=True):
+        for page in self.pages(self.leases, ConsistentRead=True):
             items += page["Items"]
-            read_ms = read_ms or self.table.clock.read(page)
-        now_ms = self.table.clock.now_ms()
-        counts: dict[int, int] = {}
-        held: dict[int, Item] = {}
-        waiting: set[str] = set()
+            read_ms = read_ms or self.clock.read(page)
+        now_ms = self.clock.now_ms()
+        found: dict[str, dict[str, Item]] = {"count": {}, "shard": {}, "waits": {}}
         for item in self._of_this_version(items):
             kind, _, name = item[SORT]["S"].partition(" ")
-            if kind == "count":
-                counts[int(name)] = int(item[SINCE]["N"])
-            elif kind == "shard":
-                held[int(name)] = item
-            elif int(item[UNTIL]["N"]) > read_ms:
-                waiting.add(name)
+            found[kind][name] = item
+        counts = {int(name): int(item[SINCE]["N"]) for name, item in found["count"].items()}
+        held = {int(name): item for name, item in found["shard"].items()}
+        waits = {name for name, item in found["waits"].items() if int(item[UNTIL]["N"]) > read_ms}
 
         def since(shard: int) -> str:
             # Nothing far is due before its shard was registered; of one that is not, before now.
@@ -194,55 +199,56 @@ class LeaseBook:
 
         numbers = range(max([self.shards, *counts]))
         shards = [_lease(shard, held.get(shard, {}), since(shard)) for shard in numbers]
-        return Leases(read_ms, shards, counts, frozenset(waiting))
+        return Leases(read_ms, shards, counts, frozenset(waits))
 
-    def get(self, keys: Sequence[Key] = ()) -> list[Item]:
-        """As `Table.get`; the version is read with them, ten seconds after it was read at the latest.
+    def get_checked(self, keys: Sequence[Key] = ()) -> list[Item]:
+        """As `get`; the version is read with them, ten seconds after it was read at the latest.
 
         Raises:
             SchemaMismatch: what is there is of another version.
         """
-        if self.table.is_recent(_CHECKED):
-            return self.table.get(keys)
-        return self._of_this_version(self.table.get([*keys, self.table.format]))
+        if self.is_recent(_CHECKED):
+            return self.get(keys)
+        return self._of_this_version(self.get([*keys, self.format]))
 
     def _of_this_version(self, items: Sequence[Item]) -> list[Item]:
         """The items without the one that tells the version, which is checked."""
         kept = []
         for item in items:
-            if self.table.format.items() <= item.items():
-                table = f"{self.table.name} of endpoint {self.table.endpoint}"
+            if self.format.items() <= item.items():
+                table = f"{self.name} of endpoint {self.endpoint}"
                 check_version(int(item[VERSION]["N"]), table=table)
             else:
                 kept.append(item)
-        self.table.remember(_CHECKED)
+        self.remember(_CHECKED)
         return kept
 
     def put_near(self, entry: Entry) -> None:
-        """Write a near message, its look-up item first, before a cursor passes it as a far one."""
-        item = self.table.item(entry)
-        if entry.looked_up:
-            self.table.put(self.table.lookup_item(entry.place))
-        self.table.put(item)
+        """Write a message as a near one, its look-up item first, before a cursor passes it as a far one."""
+        near = replace(entry, place=replace(entry.place, lane=Lane.NEAR))
+        item = self.item(near)
+        if near.looked_up:
+            self.put(self.lookup_item(near.place))
+        self.put(item)
 
-    def one(self, shard: int) -> Lease:
+    def read_lease(self, shard: int) -> Lease:
         """One shard's lease now; a shard never served has an empty cursor."""
-        items = self.table.get([self.table.leased("shard", shard)])
+        items = self.get([self.leased("shard", shard)])
         return _lease(shard, items[0] if items else {}, "")
 
-    def take(self, lease: Lease, *, far: str, near: str) -> Lease | None:
+    def take_lease(self, lease: Lease, *, far: str, near: str) -> Lease | None:
         """Take a free shard to release messages up to these positions, or begin its lease anew.
 
         None: somebody was faster, or the lease was lost.
         """
-        until_ms = self.table.clock.now_ms() + round(self.lease_seconds * 1000)
+        until_ms = self.clock.now_ms() + round(self.lease_seconds * 1000)
         taken = replace(lease, owner=self.owner, until_ms=until_ms, taken_far=far, taken_near=near)
-        return self._write(lease, taken)
+        return self._write_lease(lease, taken)
 
-    def settle(self, lease: Lease, *, cursor: str) -> bool:
+    def settle_lease(self, lease: Lease, *, cursor: str) -> bool:
         """Move the cursor and let go of a shard; False: the lease was lost."""
         settled = replace(lease, until_ms=0, cursor=cursor, taken_far="", taken_near="")
-        return self._write(lease, settled) is not None
+        return self._write_lease(lease, settled) is not None
 
     def transact_unless_in_hand(self, place: Place, actions: list[dict[str, Any]]) -> int | None:
         """Write all of it; None where somebody is releasing, or has released, the message.
@@ -254,51 +260,40 @@ class LeaseBook:
         condition = f"attribute_not_exists({taken}) OR {taken} < :at OR {UNTIL} <= :now"
         if place.lane is Lane.FAR:
             condition = f"(attribute_not_exists({CURSOR}) OR {CURSOR} < :at) AND ({condition})"
-        now = number(self.table.clock.now_ms())
+        now = number(self.clock.now_ms())
         not_in_hand = {
             "ConditionCheck": {
-                "Key": self.table.leased("shard", place.shard),
+                "Key": self.leased("shard", place.shard),
                 "ConditionExpression": condition,
                 "ExpressionAttributeValues": {":at": {"S": place.position}, ":now": now},
             }
         }
         try:
-            return self.table.transact(not_in_hand, *actions)
+            return self.transact(not_in_hand, *actions)
         except ConditionFailed:
             return None
 
-    def wait(self) -> None:
+    def ask_for_room(self) -> None:
         """Have other dispatchers leave room for this one."""
-        now_ms = self.table.clock.now_ms()
+        now_ms = self.clock.now_ms()
         with self._lock:
             if now_ms < self._waits_until_ms - _WAITING_MS // 2:
                 return
             self._waits_until_ms = until = now_ms + _WAITING_MS
-        self.table.put(
-            {
-                **self.table.leased("waits", self.owner),
-                OWNER: {"S": self.owner},
-                UNTIL: number(until),
-                EXPIRY: number(until // 1000),
-            }
-        )
+        room = {UNTIL: number(until), EXPIRY: number(until // 1000)}
+        self.put({**self.leased("waits", self.owner), **room})
 
-    def _write(self, seen: Lease, wanted: Lease) -> Lease | None:
+    def _write_lease(self, seen: Lease, wanted: Lease) -> Lease | None:
         """Replace a lease if it is as it was seen. (Or already as wanted: an answer was lost.)"""
         new = replace(wanted, version=seen.version + 1, token=secrets.token_hex(4))
         numbers = {name: number(getattr(new, field)) for field, name in _NUMBERS.items()}
         texts = {name: {"S": getattr(new, field)} for field, name in _TEXTS.items()}
         texts = {name: text for name, text in texts.items() if text["S"]}
-        item: Item = {**self.table.leased("shard", new.shard), **numbers, **texts}
+        item: Item = {**self.leased("shard", new.shard), **numbers, **texts}
         condition = f"{VERSION} = :seen OR {TOKEN} = :token"
         if seen.version == 0:
             condition += f" OR attribute_not_exists({VERSION})"
-        written = self.table.applied(
-            self.table.client.put_item,
-            Item=item,
-            ConditionExpression=condition,
-            ExpressionAttributeValues={":seen": number(seen.version), ":token": {"S": new.token}},
-        )
+        written, _ = self.put(item, condition, seen=number(seen.version), token={"S": new.token})
         return new if written else None
 
 

@@ -56,7 +56,6 @@ THERE: Final = f"attribute_exists({PARTITION})"
 NOT_THERE: Final = f"attribute_not_exists({PARTITION})"
 """Conditions of writes."""
 
-
 _MOST_PAGE: Final = 1000
 _MOST_OPERANDS: Final = 100
 """Of IN; more destinations are left out here. Source: guide, "Comparison operator and function reference"."""
@@ -65,11 +64,7 @@ _MOST_BYTES: Final = 4 * 2**20
 
 
 class ConditionFailed(StoreError):
-    """The item is not as the write demands.
-
-    Args:
-        read_ms: when DynamoDB said so, epoch milliseconds.
-    """
+    """The item is not as the write demands; DynamoDB said so at ``read_ms``, epoch milliseconds."""
 
     def __init__(self, text: str, *, read_ms: int) -> None:
         super().__init__(text)
@@ -115,11 +110,7 @@ class Table(Calls, Layout):
         self, name: str, endpoint: str, client: DynamoDBClient | None, clock: Clock | None
     ) -> None:
         Calls.__init__(
-            self,
-            "dynamodb",
-            client,
-            connect_seconds=CONNECT_SECONDS,
-            answer_seconds=ANSWER_SECONDS,
+            self, "dynamodb", client, connect_seconds=CONNECT_SECONDS, answer_seconds=ANSWER_SECONDS
         )
         Layout.__init__(self, endpoint)
         self.name = name
@@ -162,18 +153,27 @@ class Table(Calls, Layout):
         seen_ms = self.remembered.get(what)
         return seen_ms is not None and 0 <= self.clock.now_ms() - seen_ms < LOOKED_AT_MS
 
-    def put(self, item: Item, *, only_new: bool = False) -> tuple[bool, int]:
-        """Write an item; whether it was written, and when DynamoDB said so."""
-        condition = {"ConditionExpression": NOT_THERE} if only_new else {}
+    def put(self, item: Item, condition: str = "", **values: Item) -> tuple[bool, int]:
+        """Write an item; whether its condition held, and when DynamoDB said so.
+
+        Args:
+            values: of the condition, where they stand with a colon before their names.
+        """
+        given: dict[str, Any] = {"ConditionExpression": condition} if condition else {}
+        if values:
+            given["ExpressionAttributeValues"] = {f":{name}": at for name, at in values.items()}
         try:
-            answer = self.call(self.client.put_item, Item=item, **condition)
+            answer = self.call(self.client.put_item, Item=item, **given)
         except ConditionFailed as there:
             return False, there.read_ms
         return True, self.clock.read(answer)
 
     def delete(self, key: Key) -> bool:
         """Delete an item; whether it was there."""
-        return self.applied(self.client.delete_item, Key=key, ConditionExpression=THERE)
+        with suppress(ConditionFailed):
+            self.call(self.client.delete_item, Key=key, ConditionExpression=THERE)
+            return True
+        return False
 
     def get(self, keys: Sequence[Key]) -> list[Item]:
         """Those of the items that are there, in no order."""
@@ -190,25 +190,19 @@ class Table(Calls, Layout):
         return items
 
     def pages(
-        self, partition: str, sort: str = "", values: dict[str, str] | None = None, **more: Any
+        self, partition: str, condition: str = "", *bounds: str, **more: Any
     ) -> Iterator[Item]:
         """A partition's items in order, page by page, as DynamoDB answers.
 
         Args:
-            sort: a condition on the sort key in DynamoDB's terms, e.g. ``s > :after``.
-            values: of the condition.
+            condition: on the sort key, in DynamoDB's terms, e.g. ``> :0``.
+            bounds: the values ``:0`` and ``:1`` of the condition.
             more: further arguments of Query; its values are added to those of the condition.
         """
-        given = {f":{name}": {"S": value} for name, value in (values or {}).items()}
-        query = {
-            **more,
-            "KeyConditionExpression": f"{PARTITION} = :p" + (f" AND {sort}" if sort else ""),
-            "ExpressionAttributeValues": {
-                ":p": {"S": partition},
-                **given,
-                **more.get("ExpressionAttributeValues", {}),
-            },
-        }
+        values: Item = {":p": {"S": partition}, **more.get("ExpressionAttributeValues", {})}
+        values |= {f":{n}": {"S": bound} for n, bound in enumerate(bounds)}
+        keys = f"{PARTITION} = :p" + (f" AND {SORT} {condition}" if condition else "")
+        query = {**more, "KeyConditionExpression": keys, "ExpressionAttributeValues": values}
         while True:
             page = self.call(self.client.query, **query)
             yield page
@@ -232,14 +226,6 @@ class Table(Calls, Layout):
             for action in actions
         ]
         return self.clock.read(self._answer(self.client.transact_write_items, TransactItems=named))
-
-    def applied(self, call: Callable[..., Any], **arguments: Any) -> bool:
-        """Make a conditional write; False where its condition does not hold."""
-        try:
-            self.call(call, **arguments)
-        except ConditionFailed:
-            return False
-        return True
 
     def call(self, call: Callable[..., Any], **arguments: Any) -> Any:
         """Make a call on this table.
@@ -321,7 +307,7 @@ class Table(Calls, Layout):
             end = far_sort(due_by_ms % HOUR_MS + 1) if hour == last else "9"
             partition = self.far(hour, shard)
             if start <= end:
-                yield from self._items(partition, "BETWEEN :a AND :b", {"a": start, "b": end}, more)
+                yield from self._items(partition, "BETWEEN :0 AND :1", start, end, **more)
 
     def _near(self, shard: int, to: str, wanted: Range, **more: Any) -> Iterator[Item]:
         """Near items up to a position that are due and not held."""
@@ -332,22 +318,17 @@ class Table(Calls, Layout):
         left_out = sorted(wanted.except_destinations - {self.endpoint})[:_MOST_OPERANDS]
         values = {f":d{n}": {"S": destination} for n, destination in enumerate(left_out)}
         if left_out:
-            names = ", ".join(values)
-            condition += (
-                f" AND (attribute_not_exists({DESTINATION}) OR NOT {DESTINATION} IN ({names}))"
-            )
+            condition += f" AND NOT {DESTINATION} IN ({', '.join(values)})"
         values[":now"] = number(wanted.now_ms)
         filtered = {"FilterExpression": condition, "ExpressionAttributeValues": values, **more}
         last = position(wanted.due_by_ms + 1)
         end = min(to or last, last)
-        for item in self._items(self.near(shard), "<= :b", {"b": end}, filtered):
+        for item in self._items(self.near(shard), "<= :0", end, **filtered):
             if self.destination(item) not in wanted.except_destinations:
                 yield item
 
-    def _items(
-        self, partition: str, condition: str, values: dict[str, str], more: dict[str, Any]
-    ) -> Iterator[Item]:
-        for page in self.pages(partition, f"{SORT} {condition}", values, **more):
+    def _items(self, partition: str, condition: str, *bounds: str, **more: Any) -> Iterator[Item]:
+        for page in self.pages(partition, condition, *bounds, **more):
             yield from page["Items"]
 
     def entries(
@@ -368,20 +349,19 @@ class Table(Calls, Layout):
         if hour is not None:
             passed = bool(after) and due_ms_of(after) // HOUR_MS >= hour
             start = far_sort(due_ms_of(after) % HOUR_MS, after[15:]) if passed else "0"
-        return self.pages(partition, f"{SORT} > :a", {"a": start}, **more)
+        return self.pages(partition, "> :0", start, **more)
 
     def hours_from(self, first: int) -> Iterator[int]:
         """Hours that messages are due in, from one on."""
-        start = self.hour(first)[SORT]["S"]
-        for item in self._items(self.hours, ">= :a", {"a": start}, {}):
+        for item in self._items(self.hours, ">= :0", self.hour(first)[SORT]["S"]):
             yield int(item[SORT]["S"])
 
     def about(self, place: Place, to_ms: int) -> list[Item]:
         """The items of a message that is due from a place's time on, which may span two hours."""
         now: dict[str, Any] = {"ConsistentRead": True}
         if place.lane is Lane.NEAR:
-            bounds = {"a": position(place.due_ms), "b": position(to_ms + 1)}
-            found = self._items(self.near(place.shard), "BETWEEN :a AND :b", bounds, now)
+            bounds = position(place.due_ms), position(to_ms + 1)
+            found = self._items(self.near(place.shard), "BETWEEN :0 AND :1", *bounds, **now)
         else:
             found = self._far(place.shard, position(place.due_ms), to_ms, **now)
         return [item for item in found if place_of(item).message_id == place.message_id]

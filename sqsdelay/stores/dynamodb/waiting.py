@@ -31,12 +31,11 @@ from sqsdelay.stores.dynamodb.layout import (
     number,
     shard_of,
 )
-from sqsdelay.stores.dynamodb.leases import LeaseBook
+from sqsdelay.stores.dynamodb.leases import LeasedTable
 from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE
 from sqsdelay.stores.ids import ID_TOLERANCE_MS, needs_lookup, tells_due
 
-_MOST_KNOWN: Final = 50_000
-"""Hours, that is."""
+_MOST_HOURS_KNOWN: Final = 50_000
 
 LEFT_AT: Final = "a"
 DUE: Final = "u"
@@ -61,9 +60,8 @@ class Waiting:
         lookup: keep look-up items for ids that do not tell when their message is due.
     """
 
-    def __init__(self, book: LeaseBook, *, lookup: bool) -> None:
-        self._table = book.table
-        self._book = book
+    def __init__(self, table: LeasedTable, *, lookup: bool) -> None:
+        self._table = table
         self._lookup = lookup
 
     def entries(self, messages: Iterable[StoredMessage]) -> list[Entry]:
@@ -75,48 +73,46 @@ class Waiting:
         # DynamoDB answers here at the latest: by the machine's own clock, which may be slow, a
         # message that is due soon would be written as a far one, where a dispatcher can release it
         # before its writer sees that it is late and writes a near one.
-        self._book.register()
+        self._table.register()
         now_ms = self._table.clock.now_ms()
         entries = []
         for message in messages:
             place = self._place(message.message_id, message.due_ms, now_ms)
-            self._table.item(
-                Entry(place, message, True, held_until_ms=1)
-            )  # the largest it may become
+            largest = Entry(place, message, True, held_until_ms=1)
+            self._table.item(largest)
             entries.append(Entry(place, message, needs_lookup(message, lookup=self._lookup)))
         return entries
 
     def prepare(self, places: Iterable[Place]) -> None:
         """Register the shards, and the hours that these far messages are due in, before they are
         written: listing goes by those."""
-        self._book.register()
+        self._table.register()
         known = self._table.remembered
         hours = {place.due_ms // HOUR_MS for place in places if place.lane is Lane.FAR}
-        new = sorted(hour for hour in hours if hour not in known)
-        items = [
-            {**self._table.hour(hour), EXPIRY: number(expiry((hour + 1) * HOUR_MS))} for hour in new
-        ]
-        self._table.each(self._table.put, items)
-        if len(known) > _MOST_KNOWN:
+        new = [hour for hour in hours if hour not in known]
+        if len(known) > _MOST_HOURS_KNOWN:
             known.clear()
-        for hour in new:
-            self._table.remember(hour)
+        self._table.each(self._register, new)
+
+    def _register(self, hour: int) -> None:
+        self._table.put({**self._table.hour(hour), EXPIRY: number(expiry((hour + 1) * HOUR_MS))})
+        self._table.remember(hour)
 
     def put(self, entry: Entry) -> bool:
         """Write a message; whether it is new."""
         place = entry.place
         if entry.looked_up and not self._announce(place):
             return False
-        new, read_ms = self._table.put(self._table.item(entry), only_new=True)
+        new, read_ms = self._table.put(self._table.item(entry), NOT_THERE)
         if place.lane is Lane.NEAR or place.due_ms - read_ms >= FAR_MS:
             return new
         if not new:
-            lease = self._book.one(place.shard)
+            lease = self._table.read_lease(place.shard)
             if place.position > max(lease.cursor, lease.taken_far):
                 # It is there, and will still be come across.
                 return False
         # Written too late, or by somebody who may not have noticed that it was.
-        self._book.put_near(replace(entry, place=replace(place, lane=Lane.NEAR)))
+        self._table.put_near(entry)
         if new:
             self._table.delete(self._table.message(place))
         return True
@@ -127,7 +123,7 @@ class Waiting:
         One without a message is of somebody who died after he had written it: it is taken over.
         """
         item = self._table.lookup_item(place)
-        if self._table.put(item, only_new=True)[0]:
+        if self._table.put(item, NOT_THERE)[0]:
             return True
         if self.find(place.message_id) is not None:
             return False
@@ -147,7 +143,10 @@ class Waiting:
         entries = map(self._table.entry, self._candidates(message_id, due_ms))
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
             place = entry.place
-            if place.lane is Lane.NEAR or place.position > self._book.one(place.shard).cursor:
+            if (
+                place.lane is Lane.NEAR
+                or place.position > self._table.read_lease(place.shard).cursor
+            ):
                 return entry
         return None
 
@@ -164,12 +163,12 @@ class Waiting:
             )
         places = []
         if told is not None:
-            counts = {self._book.shards, *self._book.read().counts}
+            counts = {self._table.shards, *self._table.read_leases().counts}
             shards = {shard_of(message_id, count) for count in counts}
             places = [Place(told, message_id, lane, shard) for shard in shards for lane in Lane]
         keys = [self._table.lookup(message_id), *map(self._table.message, places)]
         found = []
-        for item in self._book.get(keys):
+        for item in self._table.get_checked(keys):
             if item[PARTITION] == keys[0][PARTITION]:
                 # One that was moved may have left another behind, which the cursor has passed.
                 return self._table.get([self._table.message(looked_up(item, message_id))])
@@ -188,7 +187,7 @@ class Waiting:
         actions = [self._delete(entry)]
         if entry.looked_up:
             actions.append({"Delete": {"Key": self._table.lookup(message_id)}})
-        return self._book.transact_unless_in_hand(entry.place, actions) is not None
+        return self._table.transact_unless_in_hand(entry.place, actions) is not None
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message unless it is being released."""
@@ -197,14 +196,13 @@ class Waiting:
             return False
         place = self._place(message_id, due_ms, self._table.clock.now_ms())
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
-        needed = not tells_due(message_id, due_ms)
-        moved = entry.at(place, looked_up=needed)
+        moved = replace(entry.at(place), looked_up=not tells_due(message_id, due_ms))
         self.prepare([place])
-        read_ms = self._book.transact_unless_in_hand(entry.place, self._move(entry, moved))
+        read_ms = self._table.transact_unless_in_hand(entry.place, self._move(entry, moved))
         if read_ms is None:
             return False
         if place.lane is Lane.FAR and due_ms - read_ms < FAR_MS:
-            self._book.put_near(replace(moved, place=replace(place, lane=Lane.NEAR)))
+            self._table.put_near(moved)
             self._table.delete(self._table.message(place))
         return True
 
@@ -227,41 +225,36 @@ class Waiting:
 
     def _place(self, message_id: str, due_ms: int, now_ms: int) -> Place:
         lane = Lane.FAR if due_ms - now_ms > FAR_FROM_MS else Lane.NEAR
-        return Place(due_ms, message_id, lane, shard_of(message_id, self._book.shards))
+        return Place(due_ms, message_id, lane, shard_of(message_id, self._table.shards))
 
 
 class DynamoDbAmendments(Amendments):
     """An endpoint's: items that DynamoDB forgets when they have expired."""
 
-    def __init__(self, book: LeaseBook, clock: Clock) -> None:
+    def __init__(self, table: LeasedTable, clock: Clock) -> None:
         super().__init__(clock.now_ms)
-        self._table = book.table
-        self._book = book
+        self._table = table
 
     def _is_told(self) -> bool:
         """The table may be another one by now."""
         if _TOLD not in self._table.remembered:
             return False
         if not self._table.is_recent(_TOLD):
-            if not self._book.get([self._table.amended]):
+            if not self._table.get_checked([self._table.amended]):
                 return False
             self._table.remember(_TOLD)
         return True
 
     def _tell(self, until_ms: int) -> None:
-        self._book.get()
+        self._table.get_checked()
         until = number(-(-until_ms // 1000))
         # Not where another process has said so for longer.
-        self._table.applied(
-            self._table.client.put_item,
-            Item={**self._table.amended, EXPIRY: until},
-            ConditionExpression=f"{NOT_THERE} OR {EXPIRY} < :until",
-            ExpressionAttributeValues={":until": until},
-        )
+        item = {**self._table.amended, EXPIRY: until}
+        self._table.put(item, f"{NOT_THERE} OR {EXPIRY} < :until", until=until)
         self._table.remember(_TOLD)
 
     def _asked(self) -> int:
-        told = self._book.get([self._table.amended])
+        told = self._table.get_checked([self._table.amended])
         return 1000 * int(told[0][EXPIRY]["N"]) if told else 0
 
     def _write(self, amendments: Sequence[Amendment]) -> None:
@@ -271,12 +264,8 @@ class DynamoDbAmendments(Amendments):
         if amendment.due_ms is None or amendment.cancelled_ms is not None:
             self._table.put(self._item(amendment))
             return
-        new = self._table.applied(
-            self._table.client.put_item,
-            Item=self._item(amendment),
-            ConditionExpression=NEVER_CANCELLED,
-            ExpressionAttributeValues={":now_s": number(self._now_ms() // 1000)},
-        )
+        now_s = number(self._now_ms() // 1000)
+        new, _ = self._table.put(self._item(amendment), NEVER_CANCELLED, now_s=now_s)
         if not new:
             found = next(iter(self._valid(self._found([amendment.message_id]))), None)
             self._table.put(self._item(amendment.after(found)))
@@ -292,6 +281,6 @@ class DynamoDbAmendments(Amendments):
     def _found(self, message_ids: Sequence[str]) -> Iterable[Amendment]:
         keys = [self._table.amendment(message_id) for message_id in dict.fromkeys(message_ids)]
         prefix = len(self._table.amendment("")[PARTITION]["S"])
-        for item in self._book.get(keys):
+        for item in self._table.get_checked(keys):
             told = {f: int(item[name]["N"]) for f, name in _NUMBERS.items() if name in item}
             yield Amendment(message_id=item[PARTITION]["S"][prefix:], **told)

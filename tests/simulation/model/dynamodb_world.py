@@ -122,7 +122,7 @@ class DynamoDbWorld(StoreWorld):
 
     def _may(self, kind: str) -> bool:
         # While a store registers its shards, its other threads would wait; here is only one.
-        locked = any(store._book._lock.locked() for store in self._stores)
+        locked = any(store._table._lock.locked() for store in self._stores)
         return kind != "meanwhile" or not locked
 
     def _due_by_ms(self, n: int) -> int:
