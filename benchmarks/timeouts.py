@@ -117,7 +117,7 @@ def main() -> int:
         for what in ("timeout manager", "dispatcher"):
             queues = SlowQueues(given.latency / 1000)
             table = f"timeouts_{uuid.uuid4().hex[:8]}"
-            with closing(open_store(url, endpoint="orders", table=table)) as store:
+            with closing(open_store(f"{url}?table={table}", endpoint="orders")) as store:
                 store.set_up()
                 put(store, "well", given.messages, SystemClock().now_ms() - 1000)
                 run = (
@@ -129,7 +129,7 @@ def main() -> int:
                 print(f"{what}: {rates[what]:,.0f} messages a second")
         ratio = rates["timeout manager"] / rates["dispatcher"]
         print(f"timeout manager / dispatcher: {ratio:.2f}")
-        with closing(open_store(url, endpoint="orders", table=f"{table}_bad")) as store:
+        with closing(open_store(f"{url}?table={table}_bad", endpoint="orders")) as store:
             store.set_up()
             late = worst_lateness(store, SlowQueues(given.latency / 1000), given.messages // 2)
         print(f"beside {given.messages // 2:,} for a missing queue: at most {late:.2f} s late")

@@ -17,7 +17,7 @@ from sqsdelay.cli.cost import cost
 from sqsdelay.cli.demo import demo
 from sqsdelay.cli.dispatch import dispatch
 from sqsdelay.cli.local import local
-from sqsdelay.cli.options import verbose, with_aws
+from sqsdelay.cli.options import environment, logging_to_stderr
 from sqsdelay.cli.prove import prove
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.send import send
@@ -44,6 +44,14 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
+    profile: Annotated[
+        str | None, typer.Option(help="The AWS profile, as with the AWS CLI.")
+    ] = None,
+    region: Annotated[str | None, typer.Option(help="The AWS region, as with the AWS CLI.")] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Log each request, and an error's cause, to stderr.")
+    ] = False,
     _: Annotated[
         bool,
         typer.Option(
@@ -51,29 +59,34 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Unrestricted delays for Amazon SQS."""
+    """Unrestricted delays for Amazon SQS.
+
+    The options stand before the command: sqsdelay --region eu-west-1 status orders.
+    """
+    context.with_resource(environment(profile, region))
+    context.with_resource(logging_to_stderr(verbose))
 
 
 SEND, LOOK, RUN, OPERATE, PLAN = "Send and receive", "Look", "Run", "Operate", "Plan and account"
 """The groups of the help, in the order of use."""
 
-app.command(rich_help_panel=SEND)(verbose(demo))
-app.command(rich_help_panel=SEND)(verbose(local))
-app.command(rich_help_panel=SEND)(with_aws(send))
-app.command(rich_help_panel=SEND)(with_aws(receive))
-app.command(rich_help_panel=SEND)(with_aws(cancel))
-app.command(rich_help_panel=SEND)(with_aws(reschedule))
-app.command(rich_help_panel=LOOK)(with_aws(status))
-app.command(rich_help_panel=LOOK)(with_aws(pending))
-app.command("console", rich_help_panel=LOOK)(with_aws(serve_console))
-app.command(rich_help_panel=RUN)(with_aws(consume))
-app.command(rich_help_panel=RUN)(with_aws(dispatch))
-app.command(rich_help_panel=RUN)(with_aws(timeout_manager))
+app.command(rich_help_panel=SEND)(demo)
+app.command(rich_help_panel=SEND)(local)
+app.command(rich_help_panel=SEND)(send)
+app.command(rich_help_panel=SEND)(receive)
+app.command(rich_help_panel=SEND)(cancel)
+app.command(rich_help_panel=SEND)(reschedule)
+app.command(rich_help_panel=LOOK)(status)
+app.command(rich_help_panel=LOOK)(pending)
+app.command("console", rich_help_panel=LOOK)(serve_console)
+app.command(rich_help_panel=RUN)(consume)
+app.command(rich_help_panel=RUN)(dispatch)
+app.command(rich_help_panel=RUN)(timeout_manager)
 app.add_typer(endpoint.app, name="endpoint", rich_help_panel=OPERATE)
 app.add_typer(errors.app, name="errors", rich_help_panel=OPERATE)
 app.add_typer(store.app, name="store", rich_help_panel=OPERATE)
 app.add_typer(rabbitmq.app, name="rabbitmq", rich_help_panel=OPERATE)
-app.command(rich_help_panel=OPERATE)(with_aws(prove))
+app.command(rich_help_panel=OPERATE)(prove)
 app.command(rich_help_panel=PLAN)(cost)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=PLAN)
 

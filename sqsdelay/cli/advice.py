@@ -47,8 +47,6 @@ OPTIONS: Final = {
     "receivers": "--receivers",
     "region_name": "--region",
     "release_ahead_seconds": "--release-ahead",
-    "schema": "--schema",
-    "table": "--table",
     "visibility_seconds": "--visibility",
     "wait_seconds": "--wait",
 }
@@ -57,8 +55,8 @@ OPTIONS: Final = {
 _PHRASES: Final = {
     " (set_up())": "",
     "DelaySender(large_bodies=Bucket(…))": "--bucket NAME",
-    "set AWS_DEFAULT_REGION and AWS_PROFILE": "give --region and --profile, or set "
-    "AWS_DEFAULT_REGION and AWS_PROFILE",
+    "set AWS_DEFAULT_REGION and AWS_PROFILE": "give --region and --profile before the command, or "
+    "set AWS_DEFAULT_REGION and AWS_PROFILE",
     "a due_at in the past": "a --due-at in the past",
     "give its due time as due_at": "give its due time as --due-at",
     "give a store,": "give --store URL,",
@@ -86,7 +84,7 @@ def in_options(text: str) -> str:
     """An error's text, in the words of the command line."""
     for phrase, option in _PHRASES.items():
         text = text.replace(phrase, option)
-    text = _REGION.sub(r"--region \1", text)
+    text = _REGION.sub(r"sqsdelay --region \1", text)
     text = _TIMEDELTA.sub(_seconds, text)
     text = _SPARK_OPTION.sub(_flag, text)
     return _ARGUMENT.sub(lambda found: f"{OPTIONS[found[1]]} ", text)

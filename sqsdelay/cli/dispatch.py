@@ -13,9 +13,7 @@ from sqsdelay.cli.options import (
     JsonLines,
     LedgerFile,
     Retries,
-    Schema,
     StoreUrl,
-    Table,
     opened_ledger,
     opened_store,
 )
@@ -54,8 +52,6 @@ def dispatch(
             "(PostgreSQL) or this machine's (SQLite).",
         ),
     ] = None,
-    table: Table = None,
-    schema: Schema = None,
     retries: Retries = 0,
     release_ahead: Annotated[
         int | None,
@@ -104,7 +100,7 @@ def dispatch(
     counts: Counter[str] = Counter()
     tracing, book = if_installed(opened_ledger(ledger))
     with (
-        opened_store(parsed.name, store, table, schema) as opened,
+        opened_store(parsed.name, store) as opened,
         closing(_outbox(parsed, to, opened, tracing)) as outbox,
     ):
         dispatcher = Dispatcher(

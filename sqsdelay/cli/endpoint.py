@@ -15,11 +15,8 @@ from sqsdelay.cli.options import (
     Hop,
     Json,
     OptionalStoreUrl,
-    Schema,
     parked_messages,
-    with_aws,
 )
-from sqsdelay.cli.options import Table as StoreTable
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem
@@ -36,7 +33,6 @@ app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=
 
 
 @app.command()
-@with_aws
 def create(
     endpoint: Annotated[str, typer.Argument(help="The destination queue's name.")],
     hop: Hop = DEFAULT_HOP_SECONDS,
@@ -56,13 +52,10 @@ def create(
 
 
 @app.command()
-@with_aws
 def check(
     endpoint: EndpointName,
     hop: Hop = DEFAULT_HOP_SECONDS,
     store: OptionalStoreUrl = None,
-    table: StoreTable = None,
-    schema: Schema = None,
     as_json: Json = False,
 ) -> None:
     """Report what keeps an endpoint from delaying messages, and the fix.
@@ -78,7 +71,7 @@ def check(
     parsed = Endpoint.parse(endpoint)
     client = default_client(connections=1)
     problems = check_endpoint(client, parsed, hop_seconds=hop)
-    problems += _store_problems(client, parsed, store, table, schema)
+    problems += _store_problems(client, parsed, store)
     problems = [replace(problem, remedy=in_options(problem.remedy)) for problem in problems]
     if as_json:
         print_json({"endpoint": parsed.name, "problems": [asdict(problem) for problem in problems]})
@@ -91,9 +84,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _store_problems(
-    client: SQSClient, endpoint: Endpoint, store: str | None, table: str | None, schema: str | None
-) -> list[Problem]:
+def _store_problems(client: SQSClient, endpoint: Endpoint, store: str | None) -> list[Problem]:
     """Messages that are parked and overdue, or that no dispatcher serves: a stack may have lost its own."""
     from sqsdelay.sqs.queues import SqsQueues
 
@@ -102,7 +93,7 @@ def _store_problems(
         queues.synchronise(endpoint.queue)
     now_ms = queues.broker_clock.now_ms()
     try:
-        seen = parked_messages(endpoint, store, table, schema, now_ms=now_ms)
+        seen = parked_messages(endpoint, store, now_ms=now_ms)
     except StoreError as error:
         return [
             Problem("(store)", str(error), "run sqsdelay store create, or check the connection")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from sqsdelay.cli.console import out, print_json, print_rows, say, start_of, tell
-from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines, with_aws
+from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines
 from sqsdelay.cli.waiting import new_due_ms
 from sqsdelay.core.delay import Reject, utc
 from sqsdelay.core.endpoint import Endpoint
@@ -24,7 +24,6 @@ _NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
 
 
 @app.command("list")
-@with_aws
 def list_errors(
     endpoint: EndpointName,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 50,
@@ -52,7 +51,6 @@ def list_errors(
 
 
 @app.command()
-@with_aws
 def retry(
     endpoint: EndpointName,
     message_id: Annotated[

@@ -1,16 +1,14 @@
-"""The options and arguments that several commands share, each written once, what they open, and what any
-command may be told besides: whose AWS, where, and how much to tell."""
+"""The options and arguments that several commands share, each written once, what they open, and what stands
+before any command: whose AWS, where, and how much to tell."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,6 +19,7 @@ from sqsdelay.errors import InvalidDelay, SqsDelayError, StoreError
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.operating.status import StoreStatus, deployed_store, store_status
+from sqsdelay.stores import open_place, open_store
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
@@ -40,65 +39,9 @@ _TOLD: Final = {
 }
 """What --verbose shows: where credentials came from, each request and its status. No body, no secret."""
 
-Profile = Annotated[str | None, typer.Option(help="The AWS profile, as with the AWS CLI.")]
-Region = Annotated[str | None, typer.Option(help="The AWS region, as with the AWS CLI.")]
-Verbose = Annotated[
-    bool,
-    typer.Option("--verbose", help="Log each request, and an error's cause, to stderr."),
-]
-
-Command = Callable[..., None]
-
-
-def verbose(command: Command) -> Command:
-    """The command, with ``--verbose``."""
-
-    def run(arguments: dict[str, Any]) -> None:
-        with _logging(arguments.pop("verbose")):
-            command(**arguments)
-
-    return _with(command, run, {"verbose": (Verbose, False)})
-
-
-def with_aws(command: Command) -> Command:
-    """The command, with ``--profile``, ``--region`` and ``--verbose``."""
-
-    def run(arguments: dict[str, Any]) -> None:
-        profile, region = arguments.pop("profile"), arguments.pop("region")
-        with _logging(arguments.pop("verbose")), _environment(profile, region):
-            command(**arguments)
-
-    return _with(
-        command,
-        run,
-        {"profile": (Profile, None), "region": (Region, None), "verbose": (Verbose, False)},
-    )
-
-
-def _with(
-    command: Command, run: Callable[[dict[str, Any]], None], more: dict[str, tuple[Any, Any]]
-) -> Command:
-    """``command`` under its own name and help, with more options behind its own."""
-
-    @wraps(command)
-    def wrapped(**arguments: Any) -> None:
-        run(arguments)
-
-    own = inspect.signature(command, eval_str=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    added = [
-        inspect.Parameter(name, keyword, default=default, annotation=annotation)
-        for name, (annotation, default) in more.items()
-    ]
-    signature = own.replace(parameters=[*own.parameters.values(), *added])
-    del wrapped.__wrapped__
-    wrapped.__signature__ = signature  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
-    return wrapped
-
 
 @contextmanager
-def _environment(profile: str | None, region: str | None) -> Iterator[None]:
+def environment(profile: str | None, region: str | None) -> Iterator[None]:
     """The environment boto3 and child processes read, as the options have it."""
     before = dict(os.environ)
     if profile is not None:
@@ -116,7 +59,7 @@ def _environment(profile: str | None, region: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _logging(wanted: bool) -> Iterator[None]:
+def logging_to_stderr(wanted: bool) -> Iterator[None]:
     """Log to stderr what `_TOLD` names, and the cause of an error."""
     if not wanted:
         yield
@@ -185,7 +128,10 @@ MaxDelay = Annotated[
 DEFAULT_MAX_DELAY: Final = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
 
 # Stores and ledgers.
-_STORE_HELP: Final = "sqlite:///FILE, postgresql://…, dynamodb://TABLE or s3://BUCKET/PREFIX."
+_STORE_HELP: Final = (
+    "sqlite:///FILE or postgresql://… (?table=NAME if not <endpoint>.delayed), dynamodb://TABLE or "
+    "s3://BUCKET/PREFIX."
+)
 PLACE_HELP: Final = (
     "sqlite:///FILE, postgresql://…, dynamodb://TABLE, s3://BUCKET/PREFIX or "
     "scheduler://GROUP?role=ARN."
@@ -198,10 +144,6 @@ OptionalPlaceUrl = Annotated[
 ]
 ParkAfter = Annotated[
     int, typer.Option(help="Park messages due later than this in the store, seconds.")
-]
-Table = Annotated[str | None, typer.Option(help="The store's table; default: <endpoint>.delayed.")]
-Schema = Annotated[
-    str | None, typer.Option(help="The table's schema in PostgreSQL; default: public.")
 ]
 ReleasedTo = Annotated[
     str | None,
@@ -241,53 +183,31 @@ def max_delay_seconds(text: str) -> int:
     return checked_max_delay(seconds)
 
 
-@contextmanager
 def opened_store(
-    endpoint: str, url: str, table: str | None, schema: str | None, *, create: bool = False
-) -> Iterator[DelayedMessageStore]:
+    endpoint: str, url: str, *, create: bool = False
+) -> AbstractContextManager[DelayedMessageStore]:
     """The store of the endpoint of that name, closed at the end.
 
     Raises:
         StoreMissing: a SQLite file that does not exist, unless ``create``: its name may be mistyped.
     """
-    from sqsdelay.stores import open_store
-
-    store = open_store(url, endpoint=endpoint, table=table, schema=schema, create=create)
-    try:
-        yield store
-    finally:
-        store.close()
+    return closing(open_store(url, endpoint=endpoint, create=create))
 
 
-@contextmanager
 def opened_place(
-    endpoint: str, url: str, table: str | None, schema: str | None, *, create: bool = False
-) -> Iterator[ParkingPlace]:
+    endpoint: str, url: str, *, create: bool = False
+) -> AbstractContextManager[ParkingPlace]:
     """Where the messages of the endpoint of that name wait, closed at the end.
 
     Raises:
-        StoreMissing: a SQLite file that does not exist, unless ``create``: its name may be mistyped.
+        StoreMissing: as for `opened_store`.
     """
-    from sqsdelay.stores import open_place
-
-    place = open_place(url, endpoint=endpoint, table=table, schema=schema, create=create)
-    with closing(place):
-        yield place
+    return closing(open_place(url, endpoint=endpoint, create=create))
 
 
-def optional_place(
-    endpoint: str, url: str | None, table: str | None, schema: str | None
-) -> AbstractContextManager[ParkingPlace | None]:
-    """The same if a store was named, else None.
-
-    Raises:
-        BadParameter: a table or schema without a store.
-    """
-    if url is not None:
-        return opened_place(endpoint, url, table, schema)
-    if table is not None or schema is not None:
-        raise typer.BadParameter("--table and --schema require --store")
-    return nullcontext()
+def optional_place(endpoint: str, url: str | None) -> AbstractContextManager[ParkingPlace | None]:
+    """The same if a store was named, else None."""
+    return nullcontext() if url is None else opened_place(endpoint, url)
 
 
 def opened_ledger(file: Path | None) -> FileLedger | None:
@@ -300,7 +220,7 @@ def opened_ledger(file: Path | None) -> FileLedger | None:
 
 
 def parked_messages(
-    endpoint: Endpoint, store: str | None, table: str | None, schema: str | None, *, now_ms: int
+    endpoint: Endpoint, store: str | None, *, now_ms: int
 ) -> tuple[str, StoreStatus] | None:
     """The store's URL and how it is doing; None where there is no store that is known of.
 
@@ -308,15 +228,14 @@ def parked_messages(
     and may be read: one that was let go of may hold messages still.
 
     Raises:
-        BadParameter: a table or schema, and no store.
         ConfigurationError, StoreMissing, StoreUnavailable: of a store that was named.
     """
-    with optional_place(endpoint.name, store, table, schema) as opened:
+    with optional_place(endpoint.name, store) as opened:
         if opened is not None:
             return store or "", store_status(opened, now_ms=now_ms)
     url = deployed_store(endpoint)
     try:
-        with opened_place(endpoint.name, url, None, None) as opened:
+        with opened_place(endpoint.name, url) as opened:
             return url, store_status(opened, now_ms=now_ms)
     except StoreError:
         return None

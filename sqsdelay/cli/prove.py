@@ -135,12 +135,10 @@ def _place(endpoint: Endpoint, url: str | None) -> Iterator[ParkingPlace | None]
     """The store that was named, or else the one that a deployment made; None where neither is."""
     with ExitStack() as opened:
         if url is not None:
-            yield opened.enter_context(opened_place(endpoint.name, url, None, None))
+            yield opened.enter_context(opened_place(endpoint.name, url))
             return
         try:
-            place = opened.enter_context(
-                opened_place(endpoint.name, deployed_store(endpoint), None, None)
-            )
+            place = opened.enter_context(opened_place(endpoint.name, deployed_store(endpoint)))
             place.pending_count()
         except StoreError:
             place = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sqsdelay.cli.console import print_json, say, tell
-from sqsdelay.cli.options import Json, verbose
+from sqsdelay.cli.options import Json
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.errors import InvalidMessage
 
@@ -52,7 +52,6 @@ Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
 
 
 @app.command()
-@verbose
 def declare(url: Url, prefix: Prefix = None) -> None:
     """Declare the 28 delay levels and the delivery exchange.
 
@@ -71,7 +70,6 @@ def declare(url: Url, prefix: Prefix = None) -> None:
 
 
 @app.command()
-@verbose
 def verify(
     url: Url,
     prefix: Prefix = None,
@@ -109,7 +107,6 @@ def verify(
 
 
 @app.command()
-@verbose
 def bind(
     endpoint: Endpoint,
     url: Url,
@@ -137,7 +134,6 @@ def bind(
 
 
 @app.command()
-@verbose
 def send(
     endpoint: Endpoint,
     body: Annotated[str, typer.Option(help="The message body.")],
@@ -177,7 +173,6 @@ def send(
 
 
 @app.command()
-@verbose
 def teardown(
     url: Url,
     prefix: Prefix = None,
@@ -196,7 +191,6 @@ def teardown(
 
 
 @app.command()
-@verbose
 def transfer(
     url: Url,
     to: Annotated[

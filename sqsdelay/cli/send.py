@@ -33,8 +33,6 @@ from sqsdelay.cli.options import (
     MaxDelay,
     MessagesFile,
     ParkAfter,
-    Schema,
-    Table,
     max_delay_seconds,
     opened_ledger,
     optional_place,
@@ -74,8 +72,6 @@ def send(
     store: Annotated[
         str | None, typer.Option(help=f"Park messages due far ahead in this store: {PLACE_HELP}")
     ] = None,
-    table: Table = None,
-    schema: Schema = None,
     park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
@@ -85,7 +81,7 @@ def send(
     from sqsdelay.sqs.sender import DelaySender
 
     defaults = checked_input(body, file, delay, due_at, message_id, group, attribute)
-    with optional_place(Endpoint.parse(endpoint).name, store, table, schema) as place:
+    with optional_place(Endpoint.parse(endpoint).name, store) as place:
         sender = DelaySender(
             hop_seconds=hop,
             max_delay_seconds=max_delay_seconds(max_delay),

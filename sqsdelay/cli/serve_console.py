@@ -13,8 +13,6 @@ from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     Hop,
     MaxDelay,
-    Schema,
-    Table,
     max_delay_seconds,
 )
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
@@ -35,8 +33,6 @@ def serve_console(
             help="The endpoints' store; ENDPOINT=URL for that of one; may be repeated.",
         ),
     ] = None,
-    table: Table = None,
-    schema: Schema = None,
     rabbitmq: Annotated[
         str | None,
         typer.Option(
@@ -113,8 +109,6 @@ def serve_console(
     settings = ConsoleSettings(
         endpoints=tuple(endpoint),
         stores=stores_of(store or (), endpoint),
-        table=table,
-        schema=schema,
         rabbitmq=rabbitmq,
         prefix=prefix,
         ledger=ledger,

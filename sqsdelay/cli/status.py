@@ -12,8 +12,6 @@ from sqsdelay.cli.options import (
     EndpointName,
     Json,
     OptionalPlaceUrl,
-    Schema,
-    Table,
     parked_messages,
 )
 from sqsdelay.core.endpoint import Endpoint
@@ -31,8 +29,6 @@ from sqsdelay.operating.status import (
 def status(
     endpoint: EndpointName,
     store: OptionalPlaceUrl = None,
-    table: Table = None,
-    schema: Schema = None,
     as_json: Json = False,
 ) -> None:
     """Count an endpoint's pending, failed and parked messages.
@@ -54,7 +50,7 @@ def status(
     url, parked, trouble = "", None, None
     try:
         now_ms = queues.broker_clock.now_ms()
-        seen = parked_messages(parsed, store, table, schema, now_ms=now_ms)
+        seen = parked_messages(parsed, store, now_ms=now_ms)
         if seen is not None:
             url, parked = seen
     except StoreError as error:

@@ -29,11 +29,8 @@ from sqsdelay.cli.options import (
     MessagesFile,
     PlaceUrl,
     ReleasedTo,
-    Schema,
     StoreUrl,
-    Table,
     opened_place,
-    with_aws,
 )
 from sqsdelay.cli.waiting import DueClock
 from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
@@ -63,24 +60,18 @@ CHUNK: Final = 1_000
 
 
 @app.command()
-@with_aws
-def create(
-    endpoint: EndpointName, store: PlaceUrl, table: Table = None, schema: Schema = None
-) -> None:
+def create(endpoint: EndpointName, store: PlaceUrl) -> None:
     """Create what a store needs: a table, a bucket, a file or a schedule group."""
     name = Endpoint.parse(endpoint).name
-    with opened_place(name, store, table, schema, create=True) as opened:
+    with opened_place(name, store, create=True) as opened:
         opened.set_up()
     say(f"the store of {name} is ready")
 
 
 @app.command()
-@with_aws
 def send(
     endpoint: EndpointName,
     store: StoreUrl,
-    table: Table = None,
-    schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
     body: Body = None,
@@ -99,7 +90,7 @@ def send(
     """
     defaults = checked_input(body, file, delay, due_at, message_id, group, attribute)
     failed = 0
-    with _opened(endpoint, store, table, schema) as opened:
+    with _opened(endpoint, store) as opened:
         clock = DueClock(endpoint, opened, store, to)
         limits = _limits() if to is None else None
         if body is not None:
@@ -120,12 +111,9 @@ def send(
 
 
 @app.command()
-@with_aws
 def migrate(
     endpoint: EndpointName,
     store: StoreUrl,
-    table: Table = None,
-    schema: Schema = None,
     due_from: Annotated[
         str | None,
         typer.Option(
@@ -155,10 +143,10 @@ def migrate(
 
     due_from_ms = None if due_from is None else max(0, due_at_ms(parse_due_at(due_from)))
     with ExitStack() as opening:
-        opened = opening.enter_context(_opened(endpoint, store, table, schema))
+        opened = opening.enter_context(_opened(endpoint, store))
         kept = None
         if amendments_to is not None:
-            kept = opening.enter_context(_opened(endpoint, amendments_to, None, None))
+            kept = opening.enter_context(_opened(endpoint, amendments_to))
         sender = DelaySender(idempotent=True)
         migration = Migration(opened, sender, due_from_ms=due_from_ms, amendments_to=kept)
         if not live:
@@ -174,10 +162,8 @@ def migrate(
         raise typer.Exit(1)
 
 
-def _opened(
-    endpoint: str, url: str, table: str | None, schema: str | None
-) -> AbstractContextManager[ParkingPlace]:
-    return opened_place(Endpoint.parse(endpoint).name, url, table, schema)
+def _opened(endpoint: str, url: str) -> AbstractContextManager[ParkingPlace]:
+    return opened_place(Endpoint.parse(endpoint).name, url)
 
 
 def _limits() -> SizeLimits | None:

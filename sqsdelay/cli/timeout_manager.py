@@ -13,7 +13,7 @@ import typer
 
 from sqsdelay.cli.console import print_json, tell
 from sqsdelay.cli.dispatch import EXIT_CRITICAL
-from sqsdelay.cli.options import JsonLines, Retries, Schema, StoreUrl, Table, Wait, opened_store
+from sqsdelay.cli.options import JsonLines, Retries, StoreUrl, Wait, opened_store
 from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import CriticalError
@@ -72,8 +72,6 @@ def timeout_manager(
             "default: SQS.",
         ),
     ] = None,
-    table: Table = None,
-    schema: Schema = None,
     set_up: Annotated[
         bool, typer.Option("--set-up", help="Create the queues and the store's table first.")
     ] = False,
@@ -107,7 +105,7 @@ def timeout_manager(
     )
     report = _Report(as_json=as_json)
     with (
-        opened_store(parsed.name, store, table, schema, create=set_up) as opened,
+        opened_store(parsed.name, store, create=set_up) as opened,
         closing(served.transport) as transport,
     ):
         if set_up:

@@ -20,8 +20,6 @@ from sqsdelay.cli.options import (
     MaxDelay,
     PlaceUrl,
     ReleasedTo,
-    Schema,
-    Table,
     max_delay_seconds,
     opened_ledger,
     opened_place,
@@ -135,8 +133,6 @@ _OUTCOMES: Final = {
 def pending(
     endpoint: EndpointName,
     store: PlaceUrl,
-    table: Table = None,
-    schema: Schema = None,
     limit: Annotated[int, typer.Option(min=1, help="How many to list, earliest first.")] = 50,
     due_from: Annotated[
         str | None, typer.Option(help="List only messages due at or after 2027-01-31T09:00:00Z.")
@@ -160,7 +156,7 @@ def pending(
         due_from_ms=_time("--due-from", due_from),
         due_before_ms=_time("--due-before", due_before),
     )
-    with opened_place(Endpoint.parse(endpoint).name, store, table, schema) as opened:
+    with opened_place(Endpoint.parse(endpoint).name, store) as opened:
         if as_json:
             for message in listing.read(opened, limit):
                 print_json(_as_json(message))
@@ -194,8 +190,6 @@ def cancel(
         list[str], typer.Argument(help="The message ids.", callback=_checked_ids)
     ],
     store: PlaceUrl,
-    table: Table = None,
-    schema: Schema = None,
     to: ReleasedTo = None,
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
@@ -207,7 +201,7 @@ def cancel(
     Exit code 1 if any is being released; otherwise 3 if any was not in the store.
     """
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
-    with opened_place(name, store, table, schema) as opened:
+    with opened_place(name, store) as opened:
         clock = DueClock(endpoint, opened, store, to)
         now_ms = sqs_latest_ms(endpoint) if to is None else clock.latest_ms()
         schedule = Schedule(opened, endpoint=name, ledger=book)
@@ -219,8 +213,6 @@ def reschedule(
     endpoint: EndpointName,
     message_id: Annotated[str, typer.Argument(help="The message id.", callback=_checked_ids)],
     store: PlaceUrl,
-    table: Table = None,
-    schema: Schema = None,
     delay: Delay = None,
     due_at: DueAt = None,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
@@ -237,7 +229,7 @@ def reschedule(
     """
     most = max_delay_seconds(max_delay)
     name, book = Endpoint.parse(endpoint).name, opened_ledger(ledger)
-    with opened_place(name, store, table, schema) as opened:
+    with opened_place(name, store) as opened:
         clock = DueClock(endpoint, opened, store, to)
         due_ms = new_due_ms(delay, due_at, now_ms=clock.latest_ms)
         now_ms = sqs_latest_ms(endpoint) if to is None else clock.latest_ms()

@@ -26,8 +26,6 @@ from sqsdelay.cli.options import (
     MaxDelay,
     OptionalPlaceUrl,
     ParkAfter,
-    Schema,
-    Table,
     Wait,
     max_delay_seconds,
     opened_ledger,
@@ -140,8 +138,6 @@ def consume(
     ] = DEFAULT_MAX_RECEIVES,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     store: OptionalPlaceUrl = None,
-    table: Table = None,
-    schema: Schema = None,
     park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     ledger: LedgerFile = None,
     http: Annotated[
@@ -166,7 +162,7 @@ def consume(
 
     name = Endpoint.parse(endpoint).name
     tracing, book = if_installed(opened_ledger(ledger))
-    with optional_place(name, store, table, schema) as opened:
+    with optional_place(name, store) as opened:
         consumer = DelayConsumer(
             endpoint,
             http=http.value,

@@ -83,8 +83,6 @@ class ConsoleSettings:
     Args:
         endpoints: names, URLs or ARNs of the endpoints.
         stores: the URL of each endpoint's store, by the endpoint's name.
-        table: the stores' table, as for `open_place`.
-        schema: the same for its schema.
         rabbitmq: the broker the endpoints' messages are released to, instead of SQS.
         prefix: of the infrastructure on it.
         ledger: the file that senders, the delay consumer and the dispatcher record in.
@@ -98,8 +96,6 @@ class ConsoleSettings:
 
     endpoints: tuple[str, ...]
     stores: Mapping[str, str] = field(default_factory=dict)
-    table: str | None = None
-    schema: str | None = None
     rabbitmq: str | None = None
     prefix: str | None = None
     ledger: Path | None = None

@@ -190,13 +190,7 @@ class Source:
                 if self._no_place is not None and self.clock.monotonic() < self._no_place[0]:
                     raise self._no_place[1]
                 url, found = deployed_store(self.endpoint), False
-            place = open_place(
-                url,
-                endpoint=self.name,
-                table=self.settings.table,
-                schema=self.settings.schema,
-                create=False,
-            )
+            place = open_place(url, endpoint=self.name, create=False)
             if not found:
                 try:
                     place.pending_count()

@@ -94,19 +94,16 @@ def open_store(
     url: str,
     *,
     endpoint: str,
-    table: str | None = None,
-    schema: str | None = None,
     create: bool = True,
 ) -> DelayedMessageStore:
     """The store a URL names, for one endpoint.
 
     Args:
-        url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://…`` (libpq's
-            URLs), ``dynamodb://table``, with ``?shards=16&lookup=off&class=STANDARD_INFREQUENT_ACCESS``
-            where the table is to have these settings, ``s3://bucket/prefix``.
-        endpoint: whose messages these are; names the table where ``table`` is None.
-        table: SQLite and PostgreSQL: the table's name.
-        schema: PostgreSQL: the table's schema, ``public`` where None.
+        url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` (with ``?table=NAME``), ``postgresql://…``
+            (libpq's URLs, with ``?table=NAME&schema=NAME``), ``dynamodb://table``, with
+            ``?shards=16&lookup=off&class=STANDARD_INFREQUENT_ACCESS`` where the table is to have these
+            settings, ``s3://bucket/prefix``.
+        endpoint: whose messages these are; names the table where the URL does not.
         create: SQLite: make a file that does not exist. The other stores make nothing by being opened.
 
     Raises:
@@ -115,16 +112,13 @@ def open_store(
         StoreUnavailable: the SQLite file cannot be opened.
     """
     parts = _parts(url)
-    if schema is not None and parts.scheme not in ("postgresql", "postgres"):
-        raise InvalidSetting(f"schema={schema!r}: only PostgreSQL stores have schemas")
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
-        if "?" in url or "#" in url:
-            raise InvalidSetting(
-                "the store's URL is not valid: a SQLite store has no settings; write '?' in a file's "
-                "name as %3F and '#' as %23"
-            )
+        takes = "a SQLite store takes table=NAME; write '?' in a file's name as %3F and '#' as %23"
+        if parts.fragment or url.endswith("#"):
+            raise InvalidSetting(f"the store's URL is not valid: {takes}")
+        table = _settings(parts, takes, {"table": _name}).get("table")
         path = unquote(parts.path[1:])
         if not create:
             _check_exists(path)
@@ -137,10 +131,19 @@ def open_store(
             raise ConfigurationError(
                 f"PostgreSQL stores need psycopg ({error}); pip install 'sqsdelay[postgres]'"
             ) from error
-        return PostgresStore(url, endpoint=endpoint, table=table, schema=schema or DEFAULT_SCHEMA)
+        # Ours are taken out, and what libpq reads stays as it was written.
+        address, _, query = url.partition("?")
+        pairs = query.split("&")
+        own = [pair for pair in pairs if pair.startswith(("table=", "schema="))]
+        settings = _settings(
+            parts._replace(query="&".join(own)),
+            "a PostgreSQL store takes table=NAME and schema=NAME",
+            {"table": _name, "schema": _name},
+        )
+        of_libpq = "&".join(pair for pair in pairs if pair not in own)
+        url = f"{address}?{of_libpq}" if of_libpq else address
+        return PostgresStore(url, endpoint=endpoint, **{"schema": DEFAULT_SCHEMA, **settings})
     if parts.scheme == "dynamodb" and DYNAMODB_TABLE.fullmatch(parts.netloc) and not parts.path:
-        if table is not None:
-            raise InvalidSetting(f"table={table!r}: the URL names the DynamoDB table itself")
         from sqsdelay.stores.dynamodb import DynamoDbStore
 
         settings = _settings(
@@ -156,8 +159,6 @@ def open_store(
         from sqsdelay.stores.s3 import S3Store
         from sqsdelay.stores.s3.layout import BUCKET
 
-        if table is not None:
-            raise InvalidSetting(f"table={table!r}: an S3 store's place is its bucket and prefix")
         if BUCKET.fullmatch(parts.netloc) and not parts.fragment:
             return S3Store(parts.netloc, endpoint=endpoint, **s3_settings_of(parts))
     if parts.scheme == SCHEDULER:
@@ -180,6 +181,10 @@ def s3_settings_of(parts: SplitResult) -> dict[str, Any]:
 
 
 _SWITCH: Final = {"on": True, "off": False}
+
+
+def _name(text: str) -> str | None:
+    return text or None
 
 
 def _number(text: str) -> int | None:
@@ -218,8 +223,6 @@ def open_place(
     url: str,
     *,
     endpoint: str,
-    table: str | None = None,
-    schema: str | None = None,
     create: bool = True,
 ) -> ParkingPlace:
     """Where a URL says that messages wait: a store, or a place that needs no dispatcher.
@@ -228,7 +231,7 @@ def open_place(
         url: as for `open_store`; or ``scheduler://GROUP?role=ARN``: one-time schedules of EventBridge
             Scheduler in that schedule group, sent with that role. ``&hop=SECONDS`` where the delay
             queue's delivery delay is not 900 s.
-        endpoint, table, schema, create: as for `open_store`.
+        endpoint, create: as for `open_store`.
 
     Raises:
         StoreMissing: the SQLite file does not exist, and ``create`` is False.
@@ -236,9 +239,7 @@ def open_place(
     """
     parts = _parts(url)
     if parts.scheme != SCHEDULER:
-        return open_store(url, endpoint=endpoint, table=table, schema=schema, create=create)
-    if table is not None or schema is not None:
-        raise InvalidSetting("a schedule group has neither a table nor a schema; leave them out")
+        return open_store(url, endpoint=endpoint, create=create)
     settings = parse_qs(parts.query, keep_blank_values=True)
     known = settings.keys() <= {"role", "hop"} and all(len(v) == 1 for v in settings.values())
     hop = settings.get("hop", [str(DEFAULT_HOP_SECONDS)])[0]

@@ -91,7 +91,8 @@ def test_a_fifo_queues_messages_wait_in_dynamodb(fifo_site: Site) -> None:
 
 def test_a_store_that_is_not_set_up_is_found_at_the_start(site: Site) -> None:
     """The consumer says what to do and ends, before it receives anything."""
-    done = run("consume", site.endpoint, "--hop", HOP, "--table", "other", env=site.env)
+    other = site.env | {"SQSDELAY_STORE": f"{site.env['SQSDELAY_STORE']}?table=other"}
+    done = run("consume", site.endpoint, "--hop", HOP, env=other)
     assert done.returncode == 1
     assert "run sqsdelay store create" in done.stderr
 

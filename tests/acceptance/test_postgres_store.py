@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -361,9 +362,10 @@ def test_the_schema_is_configurable(postgres: str, table: str) -> None:
     schema = f'my 100% "own" {uuid.uuid4().hex[:8]}'
     with psycopg.connect(postgres) as connection:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    url = f"{postgres}?table={quote(table)}"
     with (
-        closing(open_store(postgres, endpoint="orders", table=table, schema=schema)) as own,
-        closing(open_store(postgres, endpoint="orders", table=table)) as other,
+        closing(open_store(f"{url}&schema={quote(schema)}", endpoint="orders")) as own,
+        closing(open_store(url, endpoint="orders")) as other,
     ):
         own.set_up()
         other.set_up()

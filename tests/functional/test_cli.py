@@ -265,7 +265,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (
             ["send", "arn:aws:sqs:eu-west-1:123456789012:orders", "--body", "x"],
             2,
-            "orders is in the region eu-west-1, and the client calls us-east-1; use --region eu-west-1",
+            "the region eu-west-1, and the client calls us-east-1; use sqsdelay --region eu-west-1",
         ),
     ],
 )
@@ -332,8 +332,11 @@ def test_a_foreign_due_time_is_no_crash(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"AWS_DEFAULT_REGION": None}, "region; give --region and --profile, or set"),
-        ({"AWS_PROFILE": "nobody"}, "found; give --region and --profile, or set"),
+        (
+            {"AWS_DEFAULT_REGION": None},
+            "region; give --region and --profile before the command, or",
+        ),
+        ({"AWS_PROFILE": "nobody"}, "found; give --region and --profile before the command, or"),
         (
             {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
             "set AWS_PROFILE or AWS_ACCESS_KEY_ID",
@@ -378,7 +381,7 @@ def test_region_and_profile_are_those_of_the_options(
     """They win over the environment, keys in it included, and leave it as it was."""
     boto3.client("sqs", region_name="eu-west-1").create_queue(QueueName="there")
     assert cli("receive", "there", "--idle", "1")[0] == 1
-    assert cli("receive", "there", "--idle", "1", "--region", "eu-west-1")[0] == 0
+    assert cli("--region", "eu-west-1", "receive", "there", "--idle", "1")[0] == 0
     assert os.environ["AWS_DEFAULT_REGION"] == "us-east-1"
     profile = (
         "[profile far]\nregion = eu-west-1\naws_access_key_id = k\naws_secret_access_key = s\n"
@@ -387,18 +390,18 @@ def test_region_and_profile_are_those_of_the_options(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # a command is a process of its own
-    code, _, err = cli("receive", "there", "--idle", "1", "--profile", "far", "--verbose")
+    code, _, err = cli("--profile", "far", "--verbose", "receive", "there", "--idle", "1")
     assert code == 0
     assert "in config file" in err
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-    code, _, err = cli("receive", "there", "--profile", "nobody")
+    code, _, err = cli("--profile", "nobody", "receive", "there")
     assert (code, "nobody" in err, "--profile" in err) == (1, True, True)
 
 
 def test_verbose_shows_requests_and_an_errors_cause(cli: Cli) -> None:
     """On stderr, and only when asked for; the body is nobody's business."""
     quiet, loud = (
-        cli("send", "absent", "--body", "hidden", *more) for more in ((), ("--verbose",))
+        cli(*more, "send", "absent", "--body", "hidden") for more in ((), ("--verbose",))
     )
     assert (quiet[0], loud[0]) == (1, 1)
     assert quiet[2].count("\n") == 1

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stores import open_store
+from sqsdelay.stores import open_place, open_store, to_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
@@ -45,7 +46,7 @@ def test_what_is_no_store_is_refused(url: str) -> None:
 @pytest.mark.parametrize("mark", ["?", "#"])
 def test_a_sqlite_file_is_not_cut_at_a_mark(tmp_path: Path, mark: str) -> None:
     """Another file than the one that was named would be opened."""
-    with pytest.raises(ConfigurationError, match="has no settings; write"):
+    with pytest.raises(ConfigurationError, match=r"write '[?]' in a file"):
         open_store(f"sqlite:///{tmp_path}/we{mark}ird.db", endpoint="orders")
     assert not list(tmp_path.iterdir())
     quoted = {"?": "%3F", "#": "%23"}[mark]
@@ -72,16 +73,34 @@ def test_a_password_is_not_shown() -> None:
         assert "cret" not in str(raised.value), url
 
 
-def test_a_dynamodb_table_is_named_once() -> None:
-    """By the URL, so table= would contradict it."""
-    with pytest.raises(ConfigurationError, match="names the DynamoDB table itself"):
-        open_store("dynamodb://parked", endpoint="orders", table="b")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "dynamodb://parked?table=b",
+        "s3://bucket?table=b",
+        "scheduler://g?role=arn:aws:iam::123456789012:role/r&table=b",
+        "sqlite:///x.db?schema=app",
+        "sqlite:///x.db?table=",
+        "postgresql://host/db?schema=",
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(url: str) -> None:
+    """A table where the URL names it already, a schema where there are none, an empty name."""
+    with pytest.raises(ConfigurationError, match=r"takes|not valid"):
+        open_place(url, endpoint="orders")
 
 
-def test_only_postgresql_has_schemas() -> None:
-    """A setting that would do nothing is refused."""
-    with pytest.raises(ConfigurationError, match="only PostgreSQL stores have schemas"):
-        open_store("sqlite:///x.db", endpoint="orders", schema="app")
+def test_a_table_has_the_name_that_the_url_gives(tmp_path: Path) -> None:
+    """Percent-encoded where it must be; two of them in one file are two stores."""
+    url = f"sqlite:///{tmp_path}/x.db"
+    with (
+        closing(open_store(f"{url}?table=my%20own", endpoint="orders")) as own,
+        closing(open_store(url, endpoint="orders")) as other,
+    ):
+        for store in (own, other):
+            store.set_up()
+        own.store([to_store(Message("x", delay=60, message_id="m"), "orders", now_ms=0)])
+        assert (own.pending_count(), other.pending_count()) == (1, 0)
 
 
 def test_a_driver_is_loaded_for_its_store_only() -> None:

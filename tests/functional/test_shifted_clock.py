@@ -82,7 +82,7 @@ def test_a_delay_counts_from_the_brokers_clock(
         store = ("--store", f"sqlite:///{tmp_path}/store.db")
     else:
         url = request.getfixturevalue("postgres")
-        store = ("--store", url, "--table", f"orders.{uuid.uuid4().hex[:12]}")
+        store = ("--store", f"{url}?table=orders.{uuid.uuid4().hex[:12]}")
     run = behind(local_aws.environment())
     lines = tmp_path / "messages.jsonl"
     lines.write_text('{"body": "x", "delay": "2m", "message_id": "line"}\n')
@@ -109,7 +109,7 @@ def test_a_delay_counts_from_the_brokers_clock(
 
 def test_released_to_rabbitmq_the_databases_clock_counts(postgres: str) -> None:
     """SQS is not asked: there may be none."""
-    store = ("--store", postgres, "--table", f"orders.{uuid.uuid4().hex[:12]}")
+    store = ("--store", f"{postgres}?table=orders.{uuid.uuid4().hex[:12]}")
     run = behind({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_DEFAULT_REGION": "us-east-1"})
     assert run("store", "create", "orders", *store).returncode == 0
     send = ("store", "send", "orders", "--body", "x", "--delay", "2m", *store)
@@ -124,7 +124,7 @@ def test_released_to_rabbitmq_the_databases_clock_counts(postgres: str) -> None:
 
 def test_without_aws_settings_the_stores_clock_counts_and_says_so(postgres: str) -> None:
     """A machine that knows no AWS cannot mean SQS; one that does is told what is wrong."""
-    store = ("--store", postgres, "--table", f"orders.{uuid.uuid4().hex[:12]}")
+    store = ("--store", f"{postgres}?table=orders.{uuid.uuid4().hex[:12]}")
     nowhere = {"AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
     run = behind(nowhere)
     assert run("store", "create", "orders", *store).returncode == 0

@@ -125,8 +125,6 @@ def test_send_parks_what_is_due_far_ahead(cli: CommandLine, local_aws: LocalAws)
     typed = ["send", name, "--body", "e", "--delay", "30d", "--store", "sqlite:///typo.db"]
     refused = cli.run(*typed)
     assert (refused.returncode, "typo.db" in refused.stderr) == (1, True)
-    without = cli.run(*near, "--schema", "x")
-    assert (without.returncode, "require --store" in without.stderr) == (2, True)
 
 
 def test_a_file_of_messages(cli: CommandLine) -> None:

@@ -10,7 +10,6 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 from unittest import mock
 
@@ -170,12 +169,12 @@ def store_url(data: bytes) -> None:
         mock.patch("sqsdelay.stores.sqlite.file._make_private"),
         mock.patch("sqsdelay.stores.calls._client"),
     ):
-        for table in (None, url or None):
-            _without_password(url, partial(_opened, table=table))
+        for given in (url, f"sqlite:///x.db?table={url}"):
+            _without_password(given, _opened)
 
 
-def _opened(url: str, *, table: str | None) -> None:
-    open_store(url, endpoint="orders", table=table).close()
+def _opened(url: str) -> None:
+    open_store(url, endpoint="orders").close()
 
 
 def _without_password(url: str, read: Callable[[str], object]) -> None:

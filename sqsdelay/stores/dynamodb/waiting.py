@@ -220,8 +220,7 @@ class Waiting:
         return actions
 
     def _delete(self, entry: Entry) -> dict[str, Any]:
-        key = self._table.message(entry.place)
-        return {"Delete": {"Key": key, "ConditionExpression": THERE}}
+        return {"Delete": {"Key": self._table.message(entry.place), "ConditionExpression": THERE}}
 
     def _place(self, message_id: str, due_ms: int, now_ms: int) -> Place:
         lane = Lane.FAR if due_ms - now_ms > FAR_FROM_MS else Lane.NEAR

@@ -66,10 +66,11 @@ def test_a_thousand_messages_are_released_when_due(
     url = f"sqlite:///{tmp_path}/store.db"
     if database == "postgresql":
         url = request.getfixturevalue("postgres")
-    with closing(open_store(url, endpoint="orders", table="to_rabbitmq")) as store:
+    url += "?table=to_rabbitmq"
+    with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
         dispatcher = subprocess.Popen(
-            [*COMMAND, "--store", url, "--table", "to_rabbitmq", "--to", broker.url],
+            [*COMMAND, "--store", url, "--to", broker.url],
             stderr=subprocess.PIPE,
             text=True,
         )

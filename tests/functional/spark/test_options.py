@@ -19,7 +19,7 @@ from tests.functional.spark import told
 from tests.functional.spark.sent import ids
 from tests.services.s3_server import S3Server
 
-COMMON = ["--profile", "p", "--region", REGION, "--verbose"]
+AWS = ["--profile", "p", "--region", REGION, "--verbose"]
 USED: dict[str, set[str]] = {}
 
 
@@ -27,7 +27,9 @@ def run(command: str, *arguments: str | Path, code: int = 0) -> Any:
     """What it prints as JSON."""
     given = [str(each) for each in arguments]
     USED.setdefault(command, set()).update(each for each in given if each.startswith("--"))
-    done = CliRunner().invoke(app, ["pipeline", command, *given, "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(
+        app, [*AWS, "pipeline", command, *given, "--json"], catch_exceptions=False
+    )
     assert done.exit_code == code, done.output
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -59,7 +61,7 @@ def test_a_job_from_its_plan_to_its_replay(sqs: Stub, s3: S3Server, tmp_path: Pa
     rows.write_text("n,due_at,body\n1,2035-07-01 09:00:00,x\n2,2001-01-01 00:00:00,late\n")
     job: list[str | Path] = [
         "--endpoint", "orders", "--key", "n", "--job", "j", "--receipts", tmp_path / "receipts",
-        "--format", "csv", "--time-zone", "Europe/Berlin", "--master", "local[2]", *COMMON,
+        "--format", "csv", "--time-zone", "Europe/Berlin", "--master", "local[2]",
     ]  # fmt: skip
     sends: list[str | Path] = [
         *job, "--rejects", tmp_path / "rejects", "--unique", "--past-due", "reject", "--rate", "100",
