@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -33,25 +34,37 @@ from sqsdelay.cli.options import (
     MaxDelay,
     MessagesFile,
     ParkAfter,
+    ReleasedTo,
     max_delay_seconds,
     opened_ledger,
     optional_place,
 )
+from sqsdelay.cli.waiting import DueClock
+from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message
+from sqsdelay.core.message import Message, Route, size_of
+from sqsdelay.core.stored_message import StoredMessage, to_store
+from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
+from sqsdelay.ports.queues import SizeLimits
 from sqsdelay.sending.sender import SendResult
 from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
 
 if TYPE_CHECKING:
+    from sqsdelay.ports.stores import ParkingPlace
     from sqsdelay.sqs.sender import DelaySender
 
 CHUNK = 2_000
 """Lines sent with one `send_many`: enough for full batches, small enough for a moving bar."""
 
 
+ONLY_HOPS = {"hop", "max_delay", "bucket", "concurrency", "park_after", "ledger"}
+"""What says how messages hop: --store-only refuses it, and takes --to alone."""
+
+
 def send(
+    context: typer.Context,
     endpoint: EndpointName,
     delay: Delay = None,
     due_at: DueAt = None,
@@ -73,27 +86,49 @@ def send(
         str | None, typer.Option(help=f"Park messages due far ahead in this store: {PLACE_HELP}")
     ] = None,
     park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
+    store_only: Annotated[
+        bool,
+        typer.Option(
+            "--store-only",
+            help="Put all messages into the store (--store or SQSDELAY_STORE), whatever their delay; a "
+            "dispatcher sends them.",
+        ),
+    ] = False,
+    to: ReleasedTo = None,
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Send one message or a file of messages with any delay. Exit code 1 if any was not sent."""
+    """Send one message or a file of messages with any delay. Exit code 1 if any was not sent.
+
+    With --store-only, --delay counts from SQS's clock, or with --to from the store's.
+    """
     from sqsdelay.s3 import Bucket
     from sqsdelay.sqs.sender import DelaySender
 
     defaults = checked_input(body, file, delay, due_at, message_id, group, attribute)
+    for name in ONLY_HOPS if store_only else {"to"}:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            rule = "not allowed with" if store_only else "requires"
+            raise typer.BadParameter(f"--{name.replace('_', '-')} {rule} --store-only")
+    if store_only:
+        store = store or os.environ.get("SQSDELAY_STORE")
     with optional_place(Endpoint.parse(endpoint).name, store) as place:
-        sender = DelaySender(
-            hop_seconds=hop,
-            max_delay_seconds=max_delay_seconds(max_delay),
-            concurrency=concurrency,
-            large_bodies=None if bucket is None else Bucket(bucket),
-            store=place,
-            park_after_seconds=park_after,
-            ledger=opened_ledger(ledger),
-        )
+        sender: DelaySender | StoringSender
+        if store_only:
+            sender = StoringSender(endpoint, place, store, to)
+        else:
+            sender = DelaySender(
+                hop_seconds=hop,
+                max_delay_seconds=max_delay_seconds(max_delay),
+                concurrency=concurrency,
+                large_bodies=None if bucket is None else Bucket(bucket),
+                store=place,
+                park_after_seconds=park_after,
+                ledger=opened_ledger(ledger),
+            )
         if body is not None:
-            result = sender.send(
-                endpoint,
+            message = Message(
                 body,
                 delay=defaults.delay,
                 due_at=defaults.due_at,
@@ -101,12 +136,79 @@ def send(
                 message_group_id=group,
                 attributes=given_attributes(attribute),
             )
+            (result,) = sender.send_many(endpoint, [message])
+            if result.error is not None:
+                raise result.error
             _print_one(result, as_json=as_json)
         elif file is not None:
             with opened_lines(file) as lines:
                 failed = _send_file(sender, endpoint, lines, defaults, as_json=as_json)
             if failed:
                 raise typer.Exit(1)
+
+
+class StoringSender:
+    """Puts messages into a store, whatever their delay.
+
+    Args:
+        endpoint: the destination queue's name, URL or ARN.
+        place: its store, which ``url`` names.
+        to: the RabbitMQ that a dispatcher releases them to; None is SQS.
+
+    Raises:
+        BadParameter: there is no store.
+    """
+
+    def __init__(
+        self, endpoint: str, place: ParkingPlace | None, url: str | None, to: str | None
+    ) -> None:
+        if place is None or url is None:
+            raise typer.BadParameter("--store-only requires --store or SQSDELAY_STORE")
+        self._parking = Parking(place, after_seconds=DEFAULT_PARK_AFTER_SECONDS)
+        self._clock = DueClock(endpoint, place, url, to)
+        self._limits = _limits() if to is None else None
+
+    def send_many(self, endpoint: str, messages: Sequence[Message]) -> list[SendResult]:
+        """Store them in one call; a result for each, in order."""
+        checked = [self._checked(message, endpoint) for message in messages]
+        good = [each for each in checked if isinstance(each, StoredMessage)]
+        outcomes = iter(self._parking.park(good))
+        results = []
+        for each in checked:
+            if isinstance(each, StoredMessage):
+                outcome = next(outcomes)
+                if isinstance(outcome, bool):
+                    results.append(SendResult(each.message_id, Route.STORE, utc(each.due_ms)))
+                    continue
+                each = outcome
+            results.append(SendResult(error=each))
+        return results
+
+    def _checked(self, message: Message, endpoint: str) -> StoredMessage | SqsDelayError:
+        """What is to be stored. A message that no queue takes is found out now, while a person still
+        knows it, and not when it is due."""
+        try:
+            # A due time needs no clock, and so neither SQS nor its region and credentials.
+            now_ms = self._clock.latest_ms() if message.due_at is None else 0
+            stored = to_store(message, endpoint, now_ms=now_ms)
+            if self._limits is not None:
+                own, parsed = size_of(message.body, stored.attributes), Endpoint.parse(endpoint)
+                for queue in {parsed.hand_over_queue, parsed.queue}:
+                    self._limits.check(queue, own)
+            return stored
+        except (InvalidDelay, InvalidMessage) as error:
+            return error
+
+
+def _limits() -> SizeLimits | None:
+    """What queues take; None where there is no SQS to ask, which storing does not need."""
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.queues import SqsQueues
+
+    try:
+        return SizeLimits(SqsQueues(default_client(connections=1, attempts=1)))
+    except ConfigurationError:
+        return None
 
 
 def _print_one(result: SendResult, *, as_json: bool) -> None:
@@ -118,7 +220,12 @@ def _print_one(result: SendResult, *, as_json: bool) -> None:
 
 
 def _send_file(
-    sender: DelaySender, endpoint: str, lines: IO[str], defaults: Defaults, *, as_json: bool
+    sender: DelaySender | StoringSender,
+    endpoint: str,
+    lines: IO[str],
+    defaults: Defaults,
+    *,
+    as_json: bool,
 ) -> int:
     """Send chunk by chunk with a progress bar; returns how many messages were not sent."""
     sent = failed = 0
@@ -149,7 +256,7 @@ def _chunks(
 
 
 def _send_chunk(
-    sender: DelaySender, endpoint: str, chunk: list[tuple[int, Message | BadLine]]
+    sender: DelaySender | StoringSender, endpoint: str, chunk: list[tuple[int, Message | BadLine]]
 ) -> Iterator[tuple[int, SendResult]]:
     good = [item for _, item in chunk if isinstance(item, Message)]
     results = iter(sender.send_many(endpoint, good))

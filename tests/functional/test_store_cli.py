@@ -71,10 +71,14 @@ def test_a_stored_message_is_listed_moved_and_cancelled(cli: CommandLine) -> Non
     """The way of a message that is not wanted after all."""
     cli.ok("store", "create", "orders")
     due = "2035-01-31T09:00:00.000+00:00"
-    sent = cli.ok("store", "send", "orders", "--body", "hi", "--due-at", due, "--message-id", "a")
-    assert sent == f"a  due {due}\n"
-    again = cli.ok("store", "send", "orders", "--body", "hi", "--due-at", due, "--message-id", "a")
-    assert again == "a  already stored\n"
+    sent = cli.ok(
+        "send", "orders", "--store-only", "--body", "hi", "--due-at", due, "--message-id", "a"
+    )
+    assert sent == f"a  store  due {due}\n"
+    again = cli.ok(
+        "send", "orders", "--store-only", "--body", "hi", "--due-at", due, "--message-id", "a"
+    )
+    assert again == sent
     table = cli.ok("pending", "orders")
     assert "1 of 1 pending" in table
     assert due in table
@@ -134,11 +138,12 @@ def test_a_file_of_messages(cli: CommandLine) -> None:
     file = cli.folder / "messages.jsonl"
     bad = '{"body": "x", "delay": "-1h"}\n'
     file.write_text(bad + "".join(json.dumps(line) + "\n" for line in lines))
-    done = cli.run("store", "send", "orders", "--file", str(file), "--json")
+    done = cli.run("send", "orders", "--store-only", "--file", str(file), "--json")
     assert done.returncode == 1
     assert "line 1:" in done.stderr
-    assert "1 not stored" in done.stderr
-    assert sum(json.loads(line)["new"] for line in done.stdout.splitlines()) == 1100
+    assert "1100 sent, 1 not sent" in done.stderr
+    routes = [json.loads(line)["route"] for line in done.stdout.splitlines()]
+    assert routes == [None, *["store"] * 1100]
     assert [m["message_id"] for m in listed(cli, "--limit", "1050")] == [
         f"m{n}" for n in range(1050)
     ]
@@ -150,7 +155,16 @@ def test_pages_within_a_time(cli: CommandLine) -> None:
     ids = ["a;b", "c'$(x)", "d", "e"]
     for day, message_id in enumerate(ids, start=1):
         due = f"2035-01-{day:02}T00:00:00Z"
-        cli.ok("store", "send", "orders", "--body=x", "--due-at", due, "--message-id", message_id)
+        cli.ok(
+            "send",
+            "orders",
+            "--store-only",
+            "--body=x",
+            "--due-at",
+            due,
+            "--message-id",
+            message_id,
+        )
 
     def page(*arguments: str) -> tuple[list[str], list[str]]:
         done = cli.run("pending", "orders", *arguments)
@@ -189,7 +203,7 @@ def test_errors_are_one_line(cli: CommandLine) -> None:
         (1, ["pending", "orders", "--store", unused], "there is no SQLite file"),
         (1, ["dispatch", "orders", "--store", unused], "there is no SQLite file"),
         (2, ["pending", "orders", "--store", "mysql://x"], "give sqlite:///FILE"),
-        (2, ["store", "send", "orders", "--body", "x", "--delay", "1y"], "is not valid"),
+        (2, ["send", "orders", "--store-only", "--body", "x", "--delay", "1y"], "is not valid"),
         (1, ["pending", "orders"], "run sqsdelay store create"),
         (2, ["dispatch", "orders", "--release-ahead", "901"], "timers allow 0 to 900"),
         (1, ["dispatch", "orders-" + uuid.uuid4().hex], "does not exist"),
@@ -217,7 +231,18 @@ def test_dispatch_delivers_when_due(cli: CommandLine, local_aws: LocalAws) -> No
     create_endpoint(client, Endpoint.parse(name))
     cli.ok("store", "create", name)
     process = cli.start("dispatch", name, "--json")
-    send = ("store", "send", name, "--body", "hi", "--delay", "3", "--message-id", "m", "--json")
+    send = (
+        "send",
+        name,
+        "--store-only",
+        "--body",
+        "hi",
+        "--delay",
+        "3",
+        "--message-id",
+        "m",
+        "--json",
+    )
     before = time.time()
     due = datetime.fromisoformat(json.loads(cli.ok(*send))["due"]).timestamp()
     assert due >= before + 3
@@ -320,14 +345,30 @@ def test_what_its_destination_would_refuse_is_not_stored(
     local_aws.client("sqs").create_queue(QueueName=name, Attributes={"MaximumMessageSize": "2048"})
     cli.ok("store", "create", name)
     late = ("--due-at", "2040-01-31T09:00:00Z")
-    refused = cli.run("store", "send", name, "--body", "x" * 2049, *late)
+    refused = cli.run("send", name, "--store-only", "--body", "x" * 2049, *late)
     assert refused.returncode == 2
     assert f"queue {name}, which takes 2048" in " ".join(refused.stderr.split())
-    cli.ok("store", "send", name, "--body", "x" * 2048, *late)
+    cli.ok("send", name, "--store-only", "--body", "x" * 2048, *late)
     lines = tmp_path / "messages.jsonl"
     lines.write_text("".join(json.dumps({"body": "x" * size}) + "\n" for size in (2048, 2049)))
-    mixed = cli.run("store", "send", name, "--file", str(lines), *late)
-    assert (mixed.returncode, "1 not stored" in mixed.stderr) == (1, True)
-    cli.ok("store", "send", name, "--body", "x" * 2049, *late, "--to", "amqp://rabbit")
+    mixed = cli.run("send", name, "--store-only", "--file", str(lines), *late)
+    assert (mixed.returncode, "1 sent, 1 not sent" in mixed.stderr) == (1, True)
+    cli.ok("send", name, "--store-only", "--body", "x" * 2049, *late, "--to", "amqp://rabbit")
     cli.environment["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
-    cli.ok("store", "send", name, "--body", "x" * 2049, *late)
+    cli.ok("send", name, "--store-only", "--body", "x" * 2049, *late)
+
+
+@pytest.mark.parametrize(
+    ("typed", "rule"),
+    [
+        (("--store-only", "--hop", "300"), "--hop not allowed with --store-only"),
+        (("--store-only", "--park-after", "86400"), "--park-after not allowed with --store-only"),
+        (("--store-only", "--bucket", "b"), "--bucket not allowed with --store-only"),
+        (("--to", "amqp://rabbit"), "--to requires --store-only"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    cli: CommandLine, typed: tuple[str, ...], rule: str
+) -> None:
+    refused = cli.run("send", "orders", "--body", "x", "--delay", "1h", *typed)
+    assert (refused.returncode, rule in " ".join(refused.stderr.split())) == (2, True)

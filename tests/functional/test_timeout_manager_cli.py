@@ -111,7 +111,17 @@ def test_migrate_previews_and_then_moves(cli: CommandLine, local_aws: LocalAws) 
     create_endpoint(client, Endpoint.parse(name))
     cli.ok("store", "create", name)
     for message_id, delay in (("soon", "2h"), ("later", "48h")):
-        cli.ok("store", "send", name, "--body", "x", "--delay", delay, "--message-id", message_id)
+        cli.ok(
+            "send",
+            name,
+            "--store-only",
+            "--body",
+            "x",
+            "--delay",
+            delay,
+            "--message-id",
+            message_id,
+        )
     preview = cli.ok("store", "migrate", name)
     assert "1 would be migrated" in preview
     assert f"1 to {name}" in preview
@@ -133,7 +143,7 @@ def test_migrate_fails_with_what_stays(cli: CommandLine, local_aws: LocalAws) ->
     name = f"orders-{uuid.uuid4().hex[:8]}"
     local_aws.client("sqs").create_queue(QueueName=name)
     cli.ok("store", "create", name)
-    cli.ok("store", "send", name, "--body", "x", "--delay", "48h", "--message-id", "m")
+    cli.ok("send", name, "--store-only", "--body", "x", "--delay", "48h", "--message-id", "m")
     done = cli.run("store", "migrate", name, "--live")
     assert done.returncode == 1
     assert f"m  failed: queue {name}-delay.fifo does not exist" in done.stderr

@@ -159,7 +159,7 @@ def a_store_in_a_file(reader: Reader, request: pytest.FixtureRequest) -> None:
 def a_parked_message(reader: Reader, request: pytest.FixtureRequest) -> None:
     """Waiting in the store of the command line."""
     given = ("--body", "x", "--delay", "30d", "--message-id", "order-7")
-    assert reader.run("store", "send", "orders", *given)[0] == 0
+    assert reader.run("send", "orders", "--store-only", *given)[0] == 0
 
 
 def my_application(reader: Reader, request: pytest.FixtureRequest) -> None:

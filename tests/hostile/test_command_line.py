@@ -89,15 +89,15 @@ commands = st.one_of(
                 concurrency=words),
     ),
     st.tuples(
-        st.sampled_from((["store", "send"], ["pending"])),
+        st.sampled_from((["send", "--store-only"], ["pending"])),
         endpoints.map(lambda name: [name]),
-        options(store=stores, body=words, delay=words, due_at=words, message_id=words, table=words,
+        options(store=stores, body=words, delay=words, due_at=words, message_id=words,
                 limit=words),
     ),
     st.tuples(
         st.sampled_from((["cancel"], ["reschedule"])),
         st.tuples(endpoints, words).map(list),
-        options(store=stores, delay=words, due_at=words, table=words),
+        options(store=stores, delay=words, due_at=words),
     ),
     st.tuples(
         st.sampled_from((["cost"], ["endpoint", "check"], ["rabbitmq", "declare"], ["store", "migrate"])),
@@ -129,7 +129,10 @@ def test_any_arguments(arguments: list[str]) -> None:
 @given(st.text("[]/!#(){}*_~`'\"\\abc", min_size=1, max_size=20))
 def test_ids_of_any_punctuation_are_shown_as_they_are(message_id: str) -> None:
     """An id is no markup: it is printed whole, so that it can be copied into `cancel`."""
-    for command in (["send", "orders"], ["store", "send", "orders", "--store=sqlite:///orders.db"]):
+    for command in (
+        ["send", "orders"],
+        ["send", "orders", "--store-only", "--store=sqlite:///orders.db"],
+    ):
         code, out, err = typed(*command, "--body=x", "--delay=1000", f"--message-id={message_id}")
         assert (code, err) == (0, "")
         assert message_id in out
@@ -154,6 +157,6 @@ def test_any_file(rows: list[str]) -> None:
     assert len(told) == sum(bool(row.strip()) for row in rows)
     assert code == any(each["error"] for each in told)
     code, _, err = typed(
-        "store", "send", "orders", "--store=sqlite:///orders.db", "--file=messages.jsonl"
+        "send", "orders", "--store-only", "--store=sqlite:///orders.db", "--file=messages.jsonl"
     )
     check_told(code, err, rows)

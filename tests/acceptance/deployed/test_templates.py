@@ -51,7 +51,7 @@ def delivers(aws: LocalAws, queue: str, outputs: dict[str, str]) -> None:
     # The template's hop is 900 s: too long to watch.
     sqs.set_queue_attributes(QueueUrl=outputs["DelayQueueUrl"], Attributes={"DelaySeconds": "1"})
     DelaySender(sqs, hop_seconds=1).send(queue, "hopped", delay=4)
-    to_store = ("store", "send", queue, "--store", outputs["StoreUrl"])
+    to_store = ("send", queue, "--store-only", "--store", outputs["StoreUrl"])
     sqsdelay(aws, *to_store, "--body", "stored", "--due-at", "2020-01-01T00:00:00Z")
     dispatch(aws, outputs)
     url = sqs.get_queue_url(QueueName=queue)["QueueUrl"]

@@ -74,7 +74,7 @@ def test_deployed_dispatcher_releases_what_is_due_soon(
     aws: LocalAws, stored: dict[str, str], store: DynamoDbStore
 ) -> None:
     """A message stored on the command line arrives on time and leaves the table; a far one stays."""
-    to_store = ("store", "send", "stored", "--store", stored["StoreUrl"])
+    to_store = ("send", "stored", "--store-only", "--store", stored["StoreUrl"])
     sqsdelay(aws, *to_store, "--body", "soon", "--delay", "5", "--message-id", "order-7")
     sqsdelay(aws, *to_store, "--body", "far", "--delay", "30d", "--message-id", "order-8")
     due = {message.message_id: message.due_ms for message in store.pending(10)}
@@ -162,7 +162,7 @@ def park(aws: LocalAws, stored: dict[str, str], body: str) -> None:
     """Put a message that is due into the store."""
     sqsdelay(
         aws,
-        *("store", "send", "stored", "--store", stored["StoreUrl"], "--body", body),
+        *("send", "stored", "--store-only", "--store", stored["StoreUrl"], "--body", body),
         *("--due-at", "2020-01-01T00:00:00Z"),
     )
 
