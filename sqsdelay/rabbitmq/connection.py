@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import pika
 from pika.adapters.select_connection import IOLoop
@@ -85,12 +84,9 @@ def parameters(url: str | Sequence[str]) -> Address:
 
 def _one_host_each(url: str) -> list[str]:
     """A URL for each host of ``amqp://user:password@a,b:5673/vhost``."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return [url]
-    login, at, hosts = parts.netloc.rpartition("@")
-    return [urlunsplit(parts._replace(netloc=login + at + host)) for host in hosts.split(",")]
+    # Not by urlsplit: Python 3.14 refuses brackets that stand behind another host.
+    found = re.fullmatch(r"(\w+://(?:[^/?#]*@)?)([^/?#]*)(.*)", url, re.DOTALL)
+    return [url] if found is None else [found[1] + host + found[3] for host in found[2].split(",")]
 
 
 def _node(url: str) -> pika.URLParameters:

@@ -184,7 +184,8 @@ _SWITCH: Final = {"on": True, "off": False}
 
 
 def _name(text: str) -> str | None:
-    return text or None
+    # A URL in this place may bring a password, which the error for a name would show.
+    return text if text and not set(text) & set(":/?#@") else None
 
 
 def _number(text: str) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 
@@ -66,6 +66,7 @@ URLS = st.builds(
 
 @often
 @given(URLS)
+@example("sqlite:///me:PASSWORD@\ud800")
 def test_urls_with_passwords(url: str) -> None:
     """Opened or refused; no error shows the password, wherever in the URL it stands."""
     targets.store_url(url.encode("utf-8", "surrogatepass"))
