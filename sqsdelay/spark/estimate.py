@@ -239,6 +239,7 @@ RELAY_HOLDS: Final = 1_100_000
 _FAR_DEARER: Final = 2
 _WORTH_A_WORD: Final = 1
 
+
 class UnsentQueues:
     """The real queues, asked as for a send; what would be sent is taken for sent."""
 
