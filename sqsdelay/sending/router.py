@@ -378,7 +378,8 @@ class Router:
         deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
         if deployed > self._settings.hop_seconds:
             raise ConfigurationError(
-                f"hop_seconds={self._settings.hop_seconds}, but {endpoint.delay_queue.name} holds "
-                f"messages for {deployed} s; use hop_seconds={deployed}"
+                f"is too short for {endpoint.delay_queue.name}, which holds messages for {deployed} s; "
+                f"use {deployed}",
+                hop_seconds=self._settings.hop_seconds,
             )
         self._checked_hops.add(queue_url)
