@@ -335,9 +335,9 @@ def test_a_foreign_due_time_is_no_crash(cli: Cli) -> None:
     [
         (
             {"AWS_DEFAULT_REGION": None},
-            "region; give --region and --profile before the command, or",
+            "region; set AWS_DEFAULT_REGION and AWS_PROFILE",
         ),
-        ({"AWS_PROFILE": "nobody"}, "found; give --region and --profile before the command, or"),
+        ({"AWS_PROFILE": "nobody"}, "found; set AWS_DEFAULT_REGION and AWS_PROFILE"),
         (
             {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
             "set AWS_PROFILE or AWS_ACCESS_KEY_ID",
