@@ -42,7 +42,7 @@ def unreadable(message: StoredMessage) -> Failure | None:
 FIRST_RETRY_SECONDS: Final = 1
 MAX_RETRY_SECONDS: Final = 60
 
-_REMEMBERED: Final = 10_000
+_REMEMBERED_DESTINATIONS: Final = 10_000
 
 
 def retry_seconds(failures: int) -> int:
@@ -84,7 +84,7 @@ class Destinations:
             seconds = retry_seconds(failures)
             until = self._clock.monotonic() + seconds
             self._down[destination] = _Down(failures + 1, until, error)
-            if len(self._down) > _REMEMBERED:
+            if len(self._down) > _REMEMBERED_DESTINATIONS:
                 del self._down[next(iter(self._down))]
             return seconds
 
