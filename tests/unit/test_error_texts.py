@@ -20,10 +20,13 @@ from sqsdelay.core.message import (
     check_trace_header,
 )
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.timeout_headers import due_ms_of, read_id
 from sqsdelay.errors import MalformedEvent, SqsDelayError
 from sqsdelay.ledger.events import from_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
+from sqsdelay.timeouts.sender import (
+    due_ms_of,
+    read_id,
+)
 
 NUL_REFUSED = (
     "contains the character U+0000 at position 1, which SQS refuses; "

@@ -11,6 +11,7 @@ import pytest
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DELAY_SECONDS,
     DUE_AT,
@@ -258,7 +259,7 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
         assert isinstance(message, DelayedMessage)
         hop, arrived = (
             outgoing.requeued(copy, message, 1_100),
-            outgoing.handed_over(copy, message, 0),
+            outgoing.handed_over(copy, message, Endpoint.parse("orders"), delay_seconds=0),
         )
         assert DUE_AT in hop.attributes
         assert {MESSAGE_ID, WAS_DUE_AT} <= set(arrived.attributes)
