@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.cli import app
+from sqsdelay.core.message import Route
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json, to_json
 from sqsdelay.spark import reconcile, replay
@@ -141,6 +142,8 @@ def test_every_kind_of_trouble_is_counted(
     """Of 2,000 messages 50 never arrive, 30 arrive twice and 20 early; each is told by its id."""
     names = [f"n{number}" for number in range(2000)]
     events = [happened("another-job", EventKind.RECEIVED, LATE_MS)]
+    sent: dict[str, Any] = {"source": Source.SENDER, "route": Route.DELAY_QUEUE, "due_ms": DUE_MS}
+    events += [happened(name, EventKind.SENT, DUE_MS - 86_400_000, **sent) for name in names]
     for number, name in enumerate(names[50:], 50):
         late_ms = -1500 if number < 70 else 40
         got = happened(name, EventKind.RECEIVED, DUE_MS + late_ms, due_ms=DUE_MS, late_ms=late_ms)
