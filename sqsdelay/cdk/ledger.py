@@ -18,8 +18,7 @@ from sqsdelay.cdk import function_names
 from sqsdelay.cdk.monitoring import PERIOD, Alarms, Rule
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
-    acknowledge,
-    as_nag_writes,
+    acknowledge_wildcards,
     grant_key,
     private_bucket,
 )
@@ -99,6 +98,11 @@ class S3Ledger(Construct):
         """The endpoint's ledger, as a report reads it."""
         return f"s3://{self.bucket.bucket_name}/{FOLDER}/{self._endpoint}/"
 
+    @property
+    def stream_url(self) -> str:
+        """The stream, as the functions' environment has it."""
+        return f"{function_names.LEDGER_STREAM_SCHEME}{self.stream.ref}"
+
     def statement(self) -> iam.PolicyStatement:
         """What whoever records is to be allowed."""
         return iam.PolicyStatement(
@@ -146,9 +150,9 @@ class S3Ledger(Construct):
             assumed_by=iam.ServicePrincipal("firehose.amazonaws.com"),
             inline_policies={"Ledger": iam.PolicyDocument(statements=[deliver, find])},
         )
-        acknowledge(
+        acknowledge_wildcards(
             role,
-            *(f"AwsSolutions-IAM5[Resource::{as_nag_writes(self, arn)}]" for arn in folders),
+            *folders,
             reason="All objects of two folders, which hold nothing but this endpoint's ledger.",
         )
         return role
@@ -196,23 +200,6 @@ def check_ledger(ledger: bool | str | None, *, has_bucket: bool) -> None:
         raise ConfigurationError(
             f"a ledger's bucket is for ledger={IN_S3!r}; add that, or leave the bucket out"
         )
-
-
-def ledger_setting(ledger: S3Ledger | bool) -> str | None:
-    """What a function's environment calls its ledger."""
-    if isinstance(ledger, S3Ledger):
-        return f"{function_names.LEDGER_STREAM_SCHEME}{ledger.stream.ref}"
-    return "true" if ledger else None
-
-
-def ledger_statements(
-    ledger: S3Ledger | bool, log_group: logs.LogGroup
-) -> list[iam.PolicyStatement]:
-    """What a function is allowed for its ledger; what it leaves in its log is counted."""
-    if not isinstance(ledger, S3Ledger):
-        return []
-    ledger.watch(log_group)
-    return [ledger.statement()]
 
 
 def _encryption(

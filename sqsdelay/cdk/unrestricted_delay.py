@@ -13,19 +13,24 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from sqsdelay.cdk import queues_and_buckets as queues
 from sqsdelay.cdk.function_names import MAX_DELAY_SECONDS_VARIABLE
 from sqsdelay.cdk.functions import (
     DEFAULT_MAX_CONCURRENCY,
     DEFAULTS,
-    DelayConsumerFunction,
     FunctionSettings,
     Wiring,
+    delay_consumer,
 )
 from sqsdelay.cdk.ledger import IN_S3 as LEDGER_IN_S3
 from sqsdelay.cdk.ledger import S3Ledger, check_ledger
 from sqsdelay.cdk.monitoring import Alarms, Dashboard, endpoint_rules
-from sqsdelay.cdk.queues_and_buckets import BodyBucket, grant_queues
+from sqsdelay.cdk.queues_and_buckets import (
+    BodyBucket,
+    delay_queue,
+    error_queue,
+    grant_queues,
+    waiting_queue,
+)
 from sqsdelay.cdk.removal_guard import (
     DUE_QUEUE,
     LARGE_BODIES,
@@ -140,11 +145,9 @@ class UnrestrictedDelay(Construct):
         if permissions_boundary is not None:
             iam.PermissionsBoundary.of(self).apply(permissions_boundary)
         kept: dict[str, Any] = {"removal_policy": removal_policy, "encryption_key": encryption_key}
-        self.delay_queue = queues.delay_queue(
-            self, endpoint=endpoint, hop_seconds=hop_seconds, **kept
-        )
-        self.error_queue = queues.error_queue(self, endpoint=endpoint, **kept)
-        self.due_queue = queues.due_queue(self, endpoint=endpoint, **kept) if queue.fifo else None
+        self.delay_queue = delay_queue(self, endpoint, hop_seconds=hop_seconds, **kept)
+        self.error_queue = error_queue(self, endpoint, **kept)
+        self.due_queue = waiting_queue(self, "DueQueue", endpoint, **kept) if queue.fifo else None
         self.ledger = (
             S3Ledger(
                 self,
@@ -157,6 +160,9 @@ class UnrestrictedDelay(Construct):
             if ledger == LEDGER_IN_S3
             else None
         )
+        longest = {}
+        if checked_max_delay(max_delay_seconds) != DEFAULT_MAX_DELAY_SECONDS:
+            longest[MAX_DELAY_SECONDS_VARIABLE] = str(max_delay_seconds)
         wiring = Wiring(
             endpoint=endpoint,
             queue=queue,
@@ -168,11 +174,9 @@ class UnrestrictedDelay(Construct):
             code=code,
             ledger=self.ledger or bool(ledger),
             settings=functions,
+            variables=longest,
             **kept,
         )
-        longest = {}
-        if checked_max_delay(max_delay_seconds) != DEFAULT_MAX_DELAY_SECONDS:
-            longest[MAX_DELAY_SECONDS_VARIABLE] = str(max_delay_seconds)
         self.store: MessageStore | None = None
         self.s3_store: S3MessageStore | None = None
         self.schedules: ScheduleGroup | None = None
@@ -181,18 +185,14 @@ class UnrestrictedDelay(Construct):
                 self, "Store", wiring, shards=store_shards, table_class=store_class
             )
         elif store == S3:
-            self.s3_store = S3MessageStore(self, "S3Store", wiring, variables=longest)
+            self.s3_store = S3MessageStore(self, "S3Store", wiring)
         elif store == SCHEDULER:
             self.schedules = ScheduleGroup(self, "Schedules", wiring)
         # The functions pass pointers on and read no body: they are granted nothing on it.
         self.body_bucket = BodyBucket(self, "Bodies", **kept) if large_bodies else None
-        self.function = DelayConsumerFunction(
-            self,
-            "DelayConsumer",
-            wiring,
-            max_concurrency=max_concurrency,
-            place=self.store or self.s3_store or self.schedules,
-            variables=longest,
+        place = self.store or self.s3_store or self.schedules
+        self.function = delay_consumer(
+            self, wiring, max_concurrency=max_concurrency, place=place
         ).function
         # Refused before the delay consumer forgets a store, and not after.
         self.function.node.add_dependency(self.removal_guard.parts)
