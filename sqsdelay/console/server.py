@@ -89,11 +89,9 @@ CLOSING_SECONDS: Final = 2
 """How long answers that are being given may take once the console is told to stop."""
 
 STARTING_SECONDS: Final = 10.0
-REQUEST_SECONDS: Final = 20.0
-"""How long a client may take for its request, from the connection or the previous answer to its last byte."""
-
-SENDING_SECONDS: Final = 20.0
-"""How long a client may take none of an answer's next bytes before its connection ends."""
+CLIENT_SECONDS: Final = 20.0
+"""How long a client may take for its request, from the connection or the previous answer to its last byte;
+and for the next part of an answer."""
 
 MOST_OPEN: Final = 500
 """Connections at a time. A process may open 1,024 files on most machines; `ACCEPTED_AT_ONCE` come on top."""
@@ -105,12 +103,11 @@ class Connection(H11Protocol):
     """A client's connection, which ends where the client does not send its request, or does not take the
     answer, in time.
 
-    Where too many are open, a new one takes the place of the one that has kept its request to itself for
-    the longest: whoever says nothing keeps nobody out.
+    Where too many are open, a new one takes the place of the one that has waited for its client the
+    longest: whoever says nothing, or takes nothing, keeps nobody out.
     """
 
     _timer: asyncio.TimerHandle | None = None
-    _sending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -137,25 +134,26 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._forget()
-        if self._sending is not None:
-            self._sending.cancel()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._sending = self.loop.call_later(SENDING_SECONDS, self._end)
+        self._watch()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._sending is not None:
-            self._sending.cancel()
+        self._watch()
 
     def _watch(self) -> None:
-        """The time runs until the request is there, and is not begun anew by each of its bytes."""
+        """The time runs while the client is waited for, and is not begun anew by each byte of a request."""
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+        asked = cycle is not None and not cycle.response_complete and not cycle.more_body
+        if asked and self.conn.trailing_data[0]:
+            # It asks on without its answer, as no browser does: a thousand files, which it then does not take.
+            self._end()
+        elif asked and not self.flow.write_paused:
             self._forget()
         elif self._timer is None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(REQUEST_SECONDS, self._end)
+            self._timer = self.loop.call_later(CLIENT_SECONDS, self._end)
 
     def _end(self) -> None:
         self._forget()

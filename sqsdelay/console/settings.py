@@ -31,7 +31,7 @@ class Access:
         allowed_hosts: names it may be called by, besides the loopback ones.
         token: what a user has to know; None where nobody is asked.
         user_header: the header in which a proxy names whom it has authenticated.
-        proxies: the addresses such a proxy calls from.
+        proxies: the addresses such a proxy calls from, or one that ends TLS before a token is asked for.
         read_only: nothing can be changed.
 
     Raises:
@@ -56,7 +56,7 @@ class Access:
                 f"the console's token is made of {len(set(self.token))} different characters; use "
                 f"{MIN_TOKEN_KINDS} or more, e.g. of: openssl rand -base64 32"
             )
-        if (self.user_header is None) != (not self.proxies):
+        if (self.user_header is None) != (not self.proxies) and not (self.proxies and self.token):
             raise InvalidSetting(
                 "a proxy that authenticates takes both: the header in which it names the user "
                 "(--user-header X-Forwarded-User) and the address it calls from (--proxy 10.0.0.5)"

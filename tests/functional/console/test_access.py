@@ -191,6 +191,27 @@ def test_wrong_tokens_slow_down(caplog: pytest.LogCaptureFixture) -> None:
     assert tried("10.0.0.2", TOKEN) == 303
 
 
+def test_behind_a_proxy_each_address_guesses_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """The one that the proxy itself adds, last; who is no proxy may say what they like."""
+    access = Access(token=TOKEN, proxies=("10.0.0.5",))
+    app = create_app(Services(ConsoleSettings(endpoints=("orders",)), access), port=PORT)
+
+    def tried(caller: str, forwarded: str, token: str) -> int:
+        client = browser(app, caller=caller)
+        fields = {"csrf": csrf_of(client, "/sign-in"), "token": token}
+        headers = {"x-forwarded-for": forwarded}
+        return int(client.post("/sign-in", data=fields, headers=headers).status_code)
+
+    for n in range(FREE_GUESSES):
+        assert tried("10.0.0.5", f"10.9.9.{n}, 10.0.0.1", "wrong") == 403
+        assert tried("10.0.0.7", f"10.9.9.{n}", "wrong") == 403
+    assert "a wrong token from 10.0.0.1" in caplog.text
+    assert "a wrong token from 10.0.0.7" in caplog.text
+    assert tried("10.0.0.5", "10.0.0.1", TOKEN) == 429
+    assert tried("10.0.0.7", "10.9.9.9", TOKEN) == 429
+    assert tried("10.0.0.5", "10.0.0.2", TOKEN) == 303
+
+
 def test_the_cookie_is_for_tls_behind_tls(tmp_path: Path) -> None:
     """Whoever ends TLS before the console says so in a header."""
     client = console(tmp_path)
