@@ -27,9 +27,11 @@ _ARRIVALS: Final = (EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How late the last messages of an endpoint arrived, milliseconds; ``messages`` says of how many."""
+    """How late the last messages of an endpoint arrived, milliseconds; ``messages`` says of how many, and
+    ``last_ms`` when the last of them did, epoch milliseconds."""
 
     messages: int
+    last_ms: int
     median_ms: int
     p99_ms: int
     worst_ms: int
@@ -105,15 +107,17 @@ class LedgerFile:
             ConfigurationError
         """
         late: dict[str, int] = {}
+        last_ms = 0
         for event in self.tail():
             if event.endpoint != endpoint or event.kind not in _ARRIVALS or event.late_ms is None:
                 continue
+            last_ms = max(last_ms, event.at_ms)
             # Where the relay says when its destination showed it, the receiver's wait does not count.
             if event.kind is EventKind.RECEIVED:
                 late.setdefault(event.message_id, event.late_ms)
             else:
                 late[event.message_id] = event.late_ms
-        return _lateness(sorted(late.values()))
+        return _lateness(sorted(late.values()), last_ms)
 
     def history(self, endpoint: str, message_id: str) -> History:
         """All that befell a message, found by its own id or by SQS's.
@@ -171,12 +175,13 @@ def _events(lines: Iterable[bytes]) -> Iterator[Event]:
             continue  # `pipeline report` tells of such lines.
 
 
-def _lateness(late: Sequence[int]) -> Lateness | None:
+def _lateness(late: Sequence[int], last_ms: int) -> Lateness | None:
     if not late:
         return None
     last = len(late) - 1
     return Lateness(
         messages=len(late),
+        last_ms=last_ms,
         median_ms=late[last // 2],
         p99_ms=late[min(last, -(-99 * len(late) // 100) - 1)],
         worst_ms=late[-1],

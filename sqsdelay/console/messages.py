@@ -10,12 +10,13 @@ from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 from sqsdelay.console.ledger_file import History, LedgerFile
+from sqsdelay.console.sampling import OLD_SECONDS
 from sqsdelay.console.services import MOST_CHANGED, Outcome, Result
 from sqsdelay.console.source import Source
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import Reject, due_at_ms, parse_due_at, too_far
 from sqsdelay.core.message import Attribute, Route, size_of
-from sqsdelay.core.readable import instant
+from sqsdelay.core.readable import age, instant
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidDelay, NoStore, SqsDelayError, StoreUnavailable
@@ -226,6 +227,8 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
     for each in rejections.value or ():
         if each.message_id == message_id:
             _put_rejection(view, each)
+            if (seconds := rejections.age_seconds(source.clock.now_ms())) > OLD_SECONDS:
+                view.state = f"was in the error queue {age(seconds)} ago; it could not be delivered"
     if source.on_sqs and rejections.at_ms is None:
         status = source.queues_sample.get().value
         if status is not None and status.errors:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sqsdelay.console.ledger_file import Lateness
-from sqsdelay.console.sampling import GONE_SECONDS, Sample, Sampled
+from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample, Sampled
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import BrokerStatus, Source
 from sqsdelay.core.delay import due_at_ms, utc
@@ -84,6 +84,7 @@ class Worker:
     state: str
     text: str
     seen_ms: int | None
+    sample: Sample[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Condition:
     alarm: str
     text: str
     remedy: str
+    sample: Sample[Any]
     page: str | None = None
 
 
@@ -112,19 +114,28 @@ class State:
     conditions: list[Condition] = field(default_factory=list)
 
 
-def troubles(services: Services) -> list[str]:
-    """What is down or does not answer, as far as it was asked, in its own words: above every page."""
+def troubles(services: Services, *, ask: bool) -> list[str]:
+    """What is down or does not answer, in its own words: above every page.
+
+    Args:
+        ask: find out now; otherwise, what was found out last.
+    """
     found = []
+    now_ms = services.clock.now_ms()
+    if ask:
+        for source in services.sources.values():
+            source.start()
     for source in services.sources.values():
         broker = "SQS" if source.on_sqs else "RabbitMQ"
-        queues = source.queues_sample.known()
-        asked: Sequence[tuple[str, str | None]] = (
-            ("Store", source.store_sample.known().trouble),
-            (broker, queues.trouble),
-            ("Error queue", source.errors_sample.known().trouble),
-            ("Ages of the oldest messages", source.ages().trouble),
+        stored, queued = source.store_sample, source.queues_sample
+        queues = queued.get() if ask else queued.known()
+        asked: Sequence[tuple[str, Sample[Any]]] = (
+            ("Store", stored.get() if ask else stored.known()),
+            (broker, queues),
+            ("Error queue", source.errors_sample.known()),
+            ("Ages of the oldest messages", source.ages()),
         )
-        told = [(what, trouble) for what, trouble in asked if trouble]
+        told = [(what, _dated(each, now_ms)) for what, each in asked if each.trouble]
         if isinstance(queues.value, BrokerStatus):
             told += [(broker, fault) for fault in queues.value.faults]
         found += [f"{what}, {source.name}: {trouble}" for what, trouble in told]
@@ -134,6 +145,12 @@ def troubles(services: Services) -> list[str]:
     except SqsDelayError as error:
         found.append(f"Ledger: {one_line(error)}")
     return found
+
+
+def _dated(sample: Sample[Any], now_ms: int) -> str:
+    """What is wrong, and when that was found out if it was not just now."""
+    seconds = 0 if sample.trouble_ms is None else (now_ms - sample.trouble_ms) // 1000
+    return f"{sample.trouble}{f' ({age(seconds)} ago)' if seconds > OLD_SECONDS else ''}"
 
 
 def states_of(services: Services, span: Span) -> list[State]:
@@ -179,12 +196,7 @@ def _state_of(services: Services, source: Source, span: Span) -> State:
         state.workers.append(_consumer(source, queues, seen.get(Recorder.CONSUMER)))
     if store.value is not None and isinstance(source.place(), DelayedMessageStore):
         state.workers.append(_dispatcher(source, store, seen.get(Recorder.DISPATCHER)))
-    now_ms = source.clock.now_ms()
-    state.conditions = _conditions(
-        source,
-        None if queues.age_seconds(now_ms) > GONE_SECONDS else queues.value,
-        None if store.age_seconds(now_ms) > GONE_SECONDS else store.value,
-    )
+    state.conditions = _conditions(source, queues, store)
     return state
 
 
@@ -201,7 +213,7 @@ def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
 
 def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> Worker:
     def worker(state: str, text: str) -> Worker:
-        return Worker("delay consumer", state, text, seen_ms)
+        return Worker("delay consumer", state, text, seen_ms, sample)
 
     status: EndpointStatus | None = sample.value
     if status is None or not sample.tells(source.clock.now_ms()):
@@ -228,7 +240,7 @@ def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> Worke
 
 def _dispatcher(source: Source, sample: Sample[StoreStatus], seen_ms: int | None) -> Worker:
     def worker(state: str, text: str) -> Worker:
-        return Worker("dispatcher", state, text, seen_ms)
+        return Worker("dispatcher", state, text, seen_ms, sample)
 
     parked = sample.value
     if parked is None or not sample.tells(source.clock.now_ms()):
@@ -240,18 +252,16 @@ def _dispatcher(source: Source, sample: Sample[StoreStatus], seen_ms: int | None
     return worker("idle", "a message has just become due" if parked.late_ms else "nothing is due")
 
 
-def _conditions(
-    source: Source, status: EndpointStatus | BrokerStatus | None, parked: StoreStatus | None
-) -> list[Condition]:
+def _conditions(source: Source, queues: Sample[Any], store: Sample[StoreStatus]) -> list[Condition]:
     """What the deployed alarms ring for, as far as it shows from here."""
     found = []
+    now_ms = source.clock.now_ms()
+    status = None if queues.age_seconds(now_ms) > GONE_SECONDS else queues.value
+    parked = None if store.age_seconds(now_ms) > GONE_SECONDS else store.value
     if status is not None and status.errors:
-        text, remedy = (
-            f"{status.errors:,} messages could not be delivered",
-            "see why, then retry or discard them",
-        )
-        page = "errors" if source.on_sqs else None
-        found.append(Condition("ErrorQueueNotEmpty", text, remedy, page))
+        text = f"{status.errors:,} message{'s' * (status.errors != 1)} could not be delivered"
+        remedy, page = "see why, then retry or discard", "errors" if source.on_sqs else None
+        found.append(Condition("ErrorQueueNotEmpty", text, remedy, queues, page))
     limits = (
         ("OldestMessage", Role.DELAY, source.settings.hop_seconds),
         ("OldestDueMessage", Role.DUE, MAX_MESSAGE_TIMER_SECONDS),
@@ -267,11 +277,11 @@ def _conditions(
                 remedy = (
                     f"see the delay consumer's log; as a worker: sqsdelay consume {source.name}"
                 )
-                found.append(Condition(alarm, text, remedy))
+                found.append(Condition(alarm, text, remedy, source.ages()))
     if parked is not None and parked.overdue:
         text = f"the earliest parked message is {age(parked.late_ms // 1000)} overdue: {NOBODY}"
         remedy = overdue_remedy(source.endpoint, source.store_url or "")
-        found.append(Condition("Overdue", text, remedy))
+        found.append(Condition("Overdue", text, remedy, store))
     return found
 
 

@@ -324,8 +324,8 @@ def _releases(source: Source) -> str:
             f"But this store cannot make a message due sooner than in {age(soonest)}: they will "
             "stay as they are. Cancel them and send them again instead."
         )
-    status = source.store_sample.get().value
-    if status is not None and status.overdue:
+    sample = source.store_sample.get()
+    if sample.tells(source.clock.now_ms()) and sample.value and sample.value.overdue:
         remedy = overdue_remedy(source.endpoint, source.store_url or "")
         return f"But no dispatcher seems to run: {remedy}."
     return "The dispatcher sends them next."

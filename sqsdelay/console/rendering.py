@@ -76,11 +76,6 @@ def at(epoch_ms: int) -> str:
     return instant(epoch_ms)[:19].replace("T", " ")
 
 
-def clock_time(epoch_ms: int) -> str:
-    """The time of day."""
-    return instant(epoch_ms)[11:19]
-
-
 def late(milliseconds: int) -> str:
     """A lateness."""
     if abs(milliseconds) < 60_000:
@@ -112,7 +107,7 @@ def templates(services: Services) -> Jinja2Templates:
         lstrip_blocks=True,
     )
     shared = (
-        wire, typed, pretty, attribute, at, clock_time, late, count, size, age, instant, text_of, dollars,
+        wire, typed, pretty, attribute, at, late, count, size, age, instant, text_of, dollars,
         kind_of_body, preview, edge, top_of,
     )  # fmt: skip
     found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}
@@ -126,7 +121,9 @@ def templates(services: Services) -> Jinja2Templates:
             "csrf": request.session.get("csrf", ""),
             "access": services.access,
             "endpoints": list(services.sources),
-            "troubles": troubles(services) if request.url.path != "/sign-in" else [],
+            "troubles": []
+            if request.url.path == "/sign-in"
+            else troubles(services, ask=request.url.path != "/cost"),
             "theme": theme if theme in THEMES else "auto",
             "path": request.url.path,
             "has_ledger": services.ledger is not None,

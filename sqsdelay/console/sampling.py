@@ -89,12 +89,14 @@ class Sample(Generic[T]):
         value: the last answer; None where there was none yet.
         at_ms: when that was asked for, epoch milliseconds.
         trouble: why it is not fresh; None where it is.
+        trouble_ms: when that was found out; None where it is so at this moment.
         poll_seconds: how often it is asked for, at least.
     """
 
     value: T | None = None
     at_ms: int | None = None
     trouble: str | None = None
+    trouble_ms: int | None = None
     poll_seconds: float = 0.0
 
     def age_seconds(self, now_ms: int) -> int:
@@ -133,6 +135,7 @@ class Sampled(Generic[T]):
         self._sample: Sample[T] = Sample(poll_seconds=fresh_seconds)
         self._good_until = float("-inf")
         self._asking: threading.Event | None = None
+        self._late = False
         self._asked_at = 0.0
         self._changed = False
 
@@ -142,7 +145,7 @@ class Sampled(Generic[T]):
             now = self._clock.monotonic()
             if now < self._good_until or self._asking is not None:
                 return
-            self._asking, self._asked_at = threading.Event(), now
+            self._asking, self._asked_at, self._late = threading.Event(), now, False
             asking = self._asking
         threading.Thread(target=self._run, args=(asking,), daemon=True).start()
 
@@ -154,17 +157,19 @@ class Sampled(Generic[T]):
         if asking is not None:
             waited = self._clock.monotonic() - asked_at
             given = self._patience_seconds
-            asking.wait(max(0.0, (PATIENCE_SECONDS if given is None else given) - waited))
+            patience = (PATIENCE_SECONDS if given is None else given) - waited
+            if not asking.wait(max(0.0, patience)):
+                self._late = True
         return self.known()
 
     def known(self) -> Sample[T]:
         """The last answer, without asking."""
         with self._lock:
-            if self._asking is None:
+            if self._asking is None or not self._late:
                 return self._sample
             waited = self._clock.monotonic() - self._asked_at
             told = f"no answer for {waited:.0f} s; still waiting"
-            return replace(self._sample, trouble=told)
+            return replace(self._sample, trouble=told, trouble_ms=None)
 
     def forget(self) -> None:
         """What is known is out of date: something was changed."""
@@ -186,12 +191,12 @@ class Sampled(Generic[T]):
         with self._lock:
             ended = self._clock.monotonic()
             if trouble is None:
-                self._sample = Sample(value, at_ms, None, self._fresh_seconds)
+                self._sample = Sample(value, at_ms, poll_seconds=self._fresh_seconds)
                 kept = min(MOST_KEPT_SECONDS, COST_SHARE * (ended - began))
                 # From the question on: the answer was true then.
                 good_until = began + max(self._fresh_seconds, kept)
             else:
-                self._sample = replace(self._sample, trouble=trouble)
+                self._sample = replace(self._sample, trouble=trouble, trouble_ms=at_ms)
                 good_until = ended + min(self._fresh_seconds, OLD_SECONDS)
             self._good_until = float("-inf") if self._changed else good_until
             self._asking, self._changed = None, False

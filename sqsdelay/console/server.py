@@ -148,7 +148,7 @@ class Connection(H11Protocol):
         cycle = self.cycle
         asked = cycle is not None and not cycle.response_complete and not cycle.more_body
         if asked and self.conn.trailing_data[0]:
-            # It asks on without its answer, as no browser does: a thousand files, which it then does not take.
+            # No browser asks on without its answer: it could ask for a thousand files, and take none.
             self._end()
         elif asked and not self.flow.write_paused:
             self._forget()
