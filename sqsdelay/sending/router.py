@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from sqsdelay.core import fifo, outgoing
+from sqsdelay.core import outgoing
 from sqsdelay.core.checked_message import CheckedMessage
 from sqsdelay.core.delay import seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef
@@ -28,6 +28,7 @@ from sqsdelay.core.outgoing import (
     waiting_identity,
     with_message_id,
 )
+from sqsdelay.core.received_message import FifoIds
 from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.errors import (
     ConfigurationError,
@@ -242,8 +243,8 @@ class Router:
         # That is up to a second behind, so the timer of a relative delay is the whole delay.
         due_ms = message.due.due_ms(self.broker_now(endpoint, asked))
         message_id, deduplication_id = message.ids(due_ms)
-        ids = fifo.FifoIds(message.group_id or "", deduplication_id or "")
-        entry = fifo.for_due_queue(
+        ids = FifoIds(message.group_id or "", deduplication_id or "")
+        entry = outgoing.for_due_queue(
             message.body,
             message.attributes,
             ids,
@@ -378,7 +379,8 @@ class Router:
         deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
         if deployed > self._settings.hop_seconds:
             raise ConfigurationError(
-                f"hop_seconds={self._settings.hop_seconds}, but {endpoint.delay_queue.name} holds "
-                f"messages for {deployed} s; use hop_seconds={deployed}"
+                f"is too short for {endpoint.delay_queue.name}, which holds messages for {deployed} s; "
+                f"use {deployed}",
+                hop_seconds=self._settings.hop_seconds,
             )
         self._checked_hops.add(queue_url)

@@ -59,11 +59,11 @@ class SenderSettings:
         checked_max_delay(self.max_delay_seconds)
         checked_linger(self.linger_ms)
         if self.concurrency < 1:
-            raise InvalidSetting(f"concurrency={self.concurrency}; use 1 or more")
+            raise InvalidSetting("use 1 or more", concurrency=self.concurrency)
         if not self.unrestricted and self.hop_seconds != DEFAULT_HOP_SECONDS:
             raise InvalidSetting(
-                f"hop_seconds={self.hop_seconds} with unrestricted=False; "
-                "without a delay queue there is no hop; leave hop_seconds out"
+                "with unrestricted=False; without a delay queue there is no hop; leave hop_seconds out",
+                hop_seconds=self.hop_seconds,
             )
 
 
