@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +51,9 @@ class History:
 
 
 class LedgerFile:
-    """Reads a `FileLedger`'s file while others append to it. Thread-safe.
+    """Reads a `FileLedger`'s file while others append to it; one that does not exist yet is empty.
 
-    Args:
-        path: the file; one that does not exist yet is empty.
+    Thread-safe. Each method raises `ConfigurationError` where the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,11 +62,7 @@ class LedgerFile:
         self._read: tuple[object, tuple[Event, ...]] = (None, ())
 
     def tail(self) -> tuple[Event, ...]:
-        """The last events, oldest first; lines that are no events are passed over.
-
-        Raises:
-            ConfigurationError: the file cannot be read.
-        """
+        """The last events, oldest first; lines that are no events are passed over."""
         with self._lock, self._opened() as file:
             if file is None:
                 return ()
@@ -82,30 +77,18 @@ class LedgerFile:
             return self._read[1]
 
     def recent(self, endpoints: Iterable[str], count: int) -> list[Event]:
-        """The last events of these endpoints, the newest first.
-
-        Raises:
-            ConfigurationError
-        """
+        """The last events of these endpoints, the newest first."""
         names = set(endpoints)
         found = [event for event in reversed(self.tail()) if event.endpoint in names]
         return sorted(found[:count], key=lambda event: event.at_ms, reverse=True)
 
     def last_seen_ms(self, endpoint: str, source: Source) -> int | None:
-        """When one who works for the endpoint recorded something last.
-
-        Raises:
-            ConfigurationError
-        """
+        """When one who works for the endpoint recorded something last."""
         times = (e.at_ms for e in self.tail() if e.endpoint == endpoint and e.source is source)
         return max(times, default=None)
 
     def lateness(self, endpoint: str) -> Lateness | None:
-        """Of the messages that arrived last; None where none did.
-
-        Raises:
-            ConfigurationError
-        """
+        """Of the messages that arrived last; None where none did."""
         late: dict[str, int] = {}
         last_ms = 0
         for event in self.tail():
@@ -117,14 +100,19 @@ class LedgerFile:
                 late.setdefault(event.message_id, event.late_ms)
             else:
                 late[event.message_id] = event.late_ms
-        return _lateness(sorted(late.values()), last_ms)
+        ordered, last = sorted(late.values()), len(late) - 1
+        if not ordered:
+            return None
+        return Lateness(
+            messages=len(ordered),
+            last_ms=last_ms,
+            median_ms=ordered[last // 2],
+            p99_ms=ordered[min(last, -(-99 * len(ordered) // 100) - 1)],
+            worst_ms=ordered[-1],
+        )
 
     def history(self, endpoint: str, message_id: str) -> History:
-        """All that befell a message, found by its own id or by SQS's.
-
-        Raises:
-            ConfigurationError
-        """
+        """All that befell a message, found by its own id or by SQS's."""
         needles = {
             json.dumps(message_id)[1:-1].encode("ascii"),
             json.dumps(message_id, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass"),
@@ -173,16 +161,3 @@ def _events(lines: Iterable[bytes]) -> Iterator[Event]:
             yield from_json(line)
         except MalformedEvent:
             continue  # `pipeline report` tells of such lines.
-
-
-def _lateness(late: Sequence[int], last_ms: int) -> Lateness | None:
-    if not late:
-        return None
-    last = len(late) - 1
-    return Lateness(
-        messages=len(late),
-        last_ms=last_ms,
-        median_ms=late[last // 2],
-        p99_ms=late[min(last, -(-99 * len(late) // 100) - 1)],
-        worst_ms=late[-1],
-    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import StrEnum
+from datetime import timedelta
 from typing import Any, Final
 
 from sqsdelay.console.ledger_file import Lateness
@@ -36,42 +35,25 @@ LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SE
 UNSERVED_SECONDS: Final = 30
 """How long messages may be receivable while nobody receives: a Lambda poller takes up to 20 s."""
 
-HOURS: Final = 24
-DAYS: Final = 30
-MONTHS: Final = 12
+SPANS: Final = {"hours": 24, "days": 30, "months": 12}
+"""How far ahead one can look."""
 
 
-class Span(StrEnum):
-    """How far ahead to look."""
-
-    HOURS = "hours"
-    DAYS = "days"
-    MONTHS = "months"
-
-
-def edges_of(span: Span, now_ms: int) -> list[int]:
+def edges_of(span: str, now_ms: int) -> list[int]:
     """1970, now, and the ends of the hours, days or months ahead in UTC: what is overdue comes first."""
-    now = utc(now_ms)
-    if span is Span.HOURS:
-        hour = now.replace(minute=0, second=0, microsecond=0)
-        ends = [hour + timedelta(hours=n + 1) for n in range(HOURS)]
-    elif span is Span.DAYS:
-        day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        ends = [day + timedelta(days=n + 1) for n in range(DAYS)]
+    now = utc(now_ms).replace(minute=0, second=0, microsecond=0)
+    ahead = range(1, SPANS[span] + 1)
+    if span == "hours":
+        ends = [now + timedelta(hours=n) for n in ahead]
+    elif span == "days":
+        ends = [now.replace(hour=0) + timedelta(days=n) for n in ahead]
     else:
-        ends = [_month(now, n + 1) for n in range(MONTHS)]
-    return [0, now_ms, *(due_at_ms(end) for end in ends)]
+        months = [now.year * 12 + now.month - 1 + n for n in ahead]
+        ends = [now.replace(year=m // 12, month=m % 12 + 1, day=1, hour=0) for m in months]
+    return [0, now_ms, *map(due_at_ms, ends)]
 
 
-def _month(now: datetime, ahead: int) -> datetime:
-    """The first of the month so many months ahead."""
-    months = now.year * 12 + now.month - 1 + ahead
-    return now.replace(
-        year=months // 12, month=months % 12 + 1, day=1, hour=0, minute=0, second=0, microsecond=0
-    )
-
-
-def outlook_of(source: Source, span: Span) -> Sampled[Outlook]:
+def outlook_of(source: Source, span: str) -> Sampled[Outlook]:
     """How many parked messages become due in each hour, day or month ahead."""
     return source.outlook(span, lambda now_ms: edges_of(span, now_ms))
 
@@ -133,7 +115,7 @@ def troubles(services: Services, *, ask: bool) -> list[str]:
             ("Store", stored.get() if ask else stored.known()),
             (broker, queues),
             ("Error queue", source.errors_sample.known()),
-            ("Ages of the oldest messages", source.ages()),
+            ("Ages of the oldest messages", source.ages_sample.known()),
         )
         told = [(what, _dated(each, now_ms)) for what, each in asked if each.trouble]
         if isinstance(queues.value, BrokerStatus):
@@ -153,7 +135,7 @@ def _dated(sample: Sample[Any], now_ms: int) -> str:
     return f"{sample.trouble}{f' ({age(seconds)} ago)' if seconds > OLD_SECONDS else ''}"
 
 
-def states_of(services: Services, span: Span) -> list[State]:
+def states_of(services: Services, span: str) -> list[State]:
     """Every endpoint; all are asked at once."""
     sources = services.sources.values()
     for source in sources:
@@ -171,7 +153,7 @@ def recent(services: Services) -> list[Event]:
         return []  # `troubles` says why.
 
 
-def _state_of(services: Services, source: Source, span: Span) -> State:
+def _state_of(services: Services, source: Source, span: str) -> State:
     queues, store = source.queues_sample.get(), source.store_sample.get()
     url = source.store_url
     state = State(
@@ -180,7 +162,7 @@ def _state_of(services: Services, source: Source, span: Span) -> State:
         store_kind=None if url is None else url.partition(":")[0],
         queues=queues,
         store=store,
-        ages=source.ages(),
+        ages=source.ages_sample.known(),
         outlook=outlook_of(source, span).get(),
     )
     seen: dict[Recorder, int | None] = {}
@@ -193,16 +175,19 @@ def _state_of(services: Services, source: Source, span: Span) -> State:
     except SqsDelayError:
         pass  # `troubles` says why.
     if source.on_sqs:
-        state.workers.append(_consumer(source, queues, seen.get(Recorder.CONSUMER)))
+        seen_ms = seen.get(Recorder.CONSUMER)
+        worker = Worker("delay consumer", *_consumer(source, queues, seen_ms), seen_ms, queues)
+        state.workers.append(worker)
     if store.value is not None and isinstance(source.place(), DelayedMessageStore):
-        state.workers.append(_dispatcher(source, store, seen.get(Recorder.DISPATCHER)))
+        seen_ms = seen.get(Recorder.DISPATCHER)
+        worker = Worker("dispatcher", *_dispatcher(source, store, seen_ms), seen_ms, store)
+        state.workers.append(worker)
     state.conditions = _conditions(source, queues, store)
     return state
 
 
 def _unknown(sample: Sample[Any]) -> str:
-    since = "" if sample.at_ms is None else f" since {utc(sample.at_ms):%H:%M:%S}"
-    return f"unknown{since}"
+    return "unknown" if sample.at_ms is None else f"unknown since {utc(sample.at_ms):%H:%M:%S}"
 
 
 def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
@@ -211,14 +196,12 @@ def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
     return source.clock.now_ms() - seen_ms <= LATELY_SECONDS[recorder] * 1000
 
 
-def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> Worker:
-    def worker(state: str, text: str) -> Worker:
-        return Worker("delay consumer", state, text, seen_ms, sample)
-
+def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> tuple[str, str]:
+    """Its state, and what that is concluded from."""
     status: EndpointStatus | None = sample.value
     if status is None or not sample.tells(source.clock.now_ms()):
         source.unserved_since = None
-        return worker(_unknown(sample), "its queues cannot be read")
+        return _unknown(sample), "its queues cannot be read"
     waiting = sum(q.visible for q in status.queues if q.role in (Role.DELAY, Role.DUE))
     now = source.clock.monotonic()
     if not waiting or status.in_flight:
@@ -227,29 +210,27 @@ def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> Worke
         source.unserved_since = now
     unserved = 0.0 if source.unserved_since is None else now - source.unserved_since
     if status.in_flight:
-        return worker("working", f"has {status.in_flight:,} messages in hand")
+        return "working", f"has {status.in_flight:,} messages in hand"
     if _lately(source, Recorder.CONSUMER, seen_ms):
-        return worker("working", "recorded something just now")
+        return "working", "recorded something just now"
+    received = f"{waiting:,} messages can be received"
     if unserved > UNSERVED_SECONDS:
-        text = f"{waiting:,} messages can be received, and none has been for {unserved:.0f} s"
-        return worker("not seen", text)
-    return worker(
-        "idle", f"{waiting:,} messages can be received" if waiting else "no message waits for it"
-    )
+        return "not seen", f"{received}, and none has been for {unserved:.0f} s"
+    return "idle", received if waiting else "no message waits for it"
 
 
-def _dispatcher(source: Source, sample: Sample[StoreStatus], seen_ms: int | None) -> Worker:
-    def worker(state: str, text: str) -> Worker:
-        return Worker("dispatcher", state, text, seen_ms, sample)
-
+def _dispatcher(
+    source: Source, sample: Sample[StoreStatus], seen_ms: int | None
+) -> tuple[str, str]:
+    """Its state, and what that is concluded from."""
     parked = sample.value
     if parked is None or not sample.tells(source.clock.now_ms()):
-        return worker(_unknown(sample), "its store cannot be read")
+        return _unknown(sample), "its store cannot be read"
     if parked.overdue:
-        return worker("not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue")
+        return "not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue"
     if _lately(source, Recorder.DISPATCHER, seen_ms):
-        return worker("working", "recorded something just now")
-    return worker("idle", "a message has just become due" if parked.late_ms else "nothing is due")
+        return "working", "recorded something just now"
+    return "idle", "a message has just become due" if parked.late_ms else "nothing is due"
 
 
 def _conditions(source: Source, queues: Sample[Any], store: Sample[StoreStatus]) -> list[Condition]:
@@ -277,7 +258,7 @@ def _conditions(source: Source, queues: Sample[Any], store: Sample[StoreStatus])
                 remedy = (
                     f"see the delay consumer's log; as a worker: sqsdelay consume {source.name}"
                 )
-                found.append(Condition(alarm, text, remedy, source.ages()))
+                found.append(Condition(alarm, text, remedy, source.ages_sample.known()))
     if parked is not None and parked.overdue:
         text = f"the earliest parked message is {age(parked.late_ms // 1000)} overdue: {NOBODY}"
         remedy = overdue_remedy(source.endpoint, source.store_url or "")
@@ -294,7 +275,7 @@ def top_of(counts: Sequence[int]) -> int:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= number)
 
 
-def edge(epoch_ms: int, span: Span) -> str:
+def edge(epoch_ms: int, span: str) -> str:
     """Where a span begins, as short as it can be told from its neighbours."""
     shown = instant(epoch_ms).replace("T", " ")
-    return {Span.HOURS: shown[5:16], Span.DAYS: shown[5:10], Span.MONTHS: shown[:7]}[span]
+    return {"hours": shown[5:16], "days": shown[5:10], "months": shown[:7]}[span]

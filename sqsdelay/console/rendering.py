@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -43,11 +44,6 @@ def finalized(value: Any) -> Any:
 def wire(text: str) -> str:
     """Text for a form's hidden value or a URL's query: a browser alters neither."""
     return quote(text, safe="", errors="surrogatepass")
-
-
-def typed(text: str) -> Markup:
-    """What the visitor has typed, back in its field as it was."""
-    return escape(text)
 
 
 def pretty(text: str) -> str:
@@ -107,11 +103,12 @@ def templates(services: Services) -> Jinja2Templates:
         lstrip_blocks=True,
     )
     shared = (
-        wire, typed, pretty, attribute, at, late, count, size, age, instant, text_of, dollars,
+        wire, pretty, attribute, at, late, count, size, age, instant, text_of, dollars,
         kind_of_body, preview, edge, top_of,
     )  # fmt: skip
     found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}
-    found.filters["line"] = one_line
+    # What the visitor has typed goes back into its field as it was.
+    found.filters |= {"line": one_line, "typed": escape}
     found.globals["version"] = version("sqsdelay")
 
     def of_every_page(request: Request) -> dict[str, Any]:
@@ -132,7 +129,7 @@ def templates(services: Services) -> Jinja2Templates:
     return Jinja2Templates(env=found, context_processors=[of_every_page])
 
 
-def _by_clock(clock: Clock) -> tuple[Any, ...]:
+def _by_clock(clock: Clock) -> tuple[Callable[..., object], ...]:
     def relative(epoch_ms: int) -> str:
         seconds = round((epoch_ms - clock.now_ms()) / 1000)
         return f"in {age(seconds)}" if seconds >= 0 else f"{age(-seconds)} ago"

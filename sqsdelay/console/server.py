@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
-import anyio.to_thread
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -41,48 +41,35 @@ _STATIC: Final = Path(__file__).parent / "static"
 
 
 def create_app(services: Services, *, port: int) -> Guard:
-    """The application, guarded.
-
-    Args:
-        services: what it shows and does.
-        port: where it listens: part of the names it may be called by.
-    """
+    """The application, guarded; the port it listens on is part of the names it may be called by."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await anyio.to_thread.run_sync(services.close)
+        await run_in_threadpool(services.close)
 
     app = Starlette(
         routes=[*ROUTES, Mount("/static", StaticFiles(directory=_STATIC))],
-        exception_handlers={SqsDelayError: _failed, HTTPException: _refused},
+        exception_handlers={SqsDelayError: _failed, HTTPException: _failed},
         lifespan=lifespan,
     )
     app.state.services = services
     app.state.templates = templates(services)
-    app.state.guard = Guard(
-        app, access=services.access, port=port, monotonic=services.clock.monotonic
-    )
-    guard: Guard = app.state.guard
+    guard = Guard(app, access=services.access, port=port, monotonic=services.clock.monotonic)
+    app.state.guard = guard
     return guard
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    status = 400
-    if isinstance(error, InvalidEndpoint):
+    status, text = 400, str(error)
+    if isinstance(error, HTTPException):
+        status, text = error.status_code, error.detail
+    elif isinstance(error, InvalidEndpoint):
         status = 404
     elif isinstance(error, StoreError | QueueUnavailable | BodyStoreUnavailable):
         status = 503
     title = "This cannot be shown" if status == 404 else "This cannot be done"
-    return page(request, "problem.html", status, title=title, text=one_line(error))
-
-
-def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    title = "This cannot be shown" if error.status_code == 404 else "This cannot be done"
-    return page(
-        request, "problem.html", error.status_code, title=title, text=one_line(error.detail)
-    )
+    return page(request, "problem.html", status, title=title, text=one_line(text))
 
 
 CLOSING_SECONDS: Final = 2

@@ -106,8 +106,8 @@ def test_the_secret_is_the_visitors_own(tmp_path: Path) -> None:
     one, other = (browser(app) for _ in range(2))
     secret = csrf_of(one, "/send")
     fields = {"csrf": secret, "endpoint": "orders", "action": "cancel", "m": ":x"}
-    assert other.post("/messages/confirm", data=fields).status_code == 403
-    assert one.post("/messages/confirm", data=fields).status_code == 200
+    assert other.post("/confirm", data=fields).status_code == 403
+    assert one.post("/confirm", data=fields).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_another_site_is_refused(tmp_path: Path, headers: dict[str, str]) -> Non
     """Whatever else it knows."""
     client = console(tmp_path)
     fields = {"csrf": csrf_of(client, "/send"), "endpoint": "orders", "action": "cancel", "m": ":x"}
-    answer = client.post("/messages/confirm", data=fields, headers=headers)
+    answer = client.post("/confirm", data=fields, headers=headers)
     assert answer.status_code == 403
     assert "another site" in answer.text
 
@@ -254,7 +254,7 @@ def test_a_proxy_names_the_user(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert browser(app).get("/cost", headers=named).status_code == 403
     secret = re.findall(r'name="csrf" value="(\w+)"', through.get("/send", headers=named).text)[0]
     fields = {"csrf": secret, "endpoint": "orders", "action": "cancel", "m": ":x", "key": "k" * 9}
-    assert through.post("/messages/do", data=fields, headers=named).status_code == 303
+    assert through.post("/do", data=fields, headers=named).status_code == 303
     assert "cancel orders by ann@example.com: x: not-done" in caplog.text
 
 
