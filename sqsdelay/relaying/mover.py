@@ -168,14 +168,6 @@ class Mover(ABC):
         self._undeleted: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
         self.source = source
 
-    def url(self) -> str:
-        """Of the queue that is served.
-
-        Raises:
-            QueueMissing, QueueUnavailable, InvalidEndpoint
-        """
-        return self._queues.url(self.source)
-
     def process(
         self,
         copies: Sequence[ReceivedMessage],
@@ -197,7 +189,7 @@ class Mover(ABC):
         Raises:
             QueueMissing, QueueUnavailable: the queue cannot be found; nothing was sent.
         """
-        source_url = self.url()
+        source_url = self._queues.url(self.source)
         for copy in copies:
             if copy.receive_count == 1 and copy.first_receive_ms is not None:
                 self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)

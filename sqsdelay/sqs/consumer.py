@@ -165,7 +165,7 @@ class DelayConsumer:
         self._movers = [checked_relay(queues, self.endpoint, self._settings)]
         if self.endpoint.fifo:
             due = DueRelay(queues, self.endpoint, self._settings)
-            _refuse(waiting_problems(due.source.name, queues.attributes(due.url())))
+            _refuse(waiting_problems(due.source.name, queues.attributes(queues.url(due.source))))
             self._movers.append(due)
         for queue in self.endpoint.queues:
             # What it takes, as far as this worker may ask: it need not, to do its work.
@@ -198,7 +198,7 @@ class DelayConsumer:
             )
         outcomes: list[Outcome] = []
         for mover in self._movers:
-            batch = self._visibility.receive(mover.url(), wait_seconds=longest)
+            batch = self._visibility.receive(mover.source, wait_seconds=longest)
             if batch.copies:
                 outcomes += self._told(processed(mover, self._visibility, batch))
         return outcomes

@@ -293,7 +293,7 @@ class Receivers:
         left = None if gathering is None else gathering.seconds_left()
         if left is not None:
             wait_seconds = min(wait_seconds, int(left))
-        batch = self._visibility.receive(mover.url(), wait_seconds=wait_seconds)
+        batch = self._visibility.receive(mover.source, wait_seconds=wait_seconds)
         if self._over.is_set():
             self._visibility.release(batch)
             return False
