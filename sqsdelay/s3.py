@@ -170,7 +170,7 @@ class Bucket:
     ) -> None:
         if not 0 <= above_bytes <= MAX_MESSAGE_BYTES:
             raise InvalidSetting(
-                f"above_bytes={above_bytes}; use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS"
+                f"use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS", above_bytes=above_bytes
             )
         self.name = name
         self._above_bytes = above_bytes

@@ -224,8 +224,8 @@ def check_stored_id(message_id: str) -> None:
         or _UNFIT.search(message_id)
     ):
         raise InvalidMessage(
-            f"message_id={message_id!r} cannot be stored; use 1 to {MAX_STORED_ID_CHARS} characters "
-            "(no NUL, no lone surrogate)"
+            f"cannot be stored; use 1 to {MAX_STORED_ID_CHARS} characters (no NUL, no lone surrogate)",
+            message_id=message_id,
         )
 
 
@@ -237,8 +237,8 @@ def check_stored_due(due_ms: int) -> None:
     """
     if not isinstance(due_ms, int) or not 0 <= due_ms <= MAX_DUE_MS:
         raise InvalidMessage(
-            f"due_ms={due_ms!r} is outside 0 to {MAX_DUE_MS} (1970 to 9999); "
-            "give epoch milliseconds, UTC"
+            f"is outside 0 to {MAX_DUE_MS} (1970 to 9999); give epoch milliseconds, UTC",
+            due_ms=due_ms,
         )
 
 

@@ -63,7 +63,7 @@ class RelaySettings:
         check_hop(self.hop_seconds)
         checked_max_delay(self.max_delay_seconds)
         if self.max_receives < 1:
-            raise InvalidSetting(f"max_receives={self.max_receives}; use 1 or more")
+            raise InvalidSetting("use 1 or more", max_receives=self.max_receives)
         if self.through_parking_queue and self.parking is None:
             raise InvalidSetting(
                 "through_parking_queue has no effect without parking; give both, or neither"

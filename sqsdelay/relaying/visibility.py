@@ -64,8 +64,9 @@ class Visibility:
     ) -> None:
         if not 1 <= seconds <= DELAY_QUEUE_VISIBILITY_SECONDS:
             raise InvalidSetting(
-                f"visibility_seconds={seconds}; use 1 to {DELAY_QUEUE_VISIBILITY_SECONDS}: a copy that "
-                "comes back later is no longer deduplicated against its first attempt"
+                f"use 1 to {DELAY_QUEUE_VISIBILITY_SECONDS}: a copy that comes back later is no longer "
+                "deduplicated against its first attempt",
+                visibility_seconds=seconds,
             )
         self._queues = queues
         self._clock = clock

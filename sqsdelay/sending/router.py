@@ -78,11 +78,11 @@ class SenderSettings:
         checked_max_delay(self.max_delay_seconds)
         checked_linger(self.linger_ms)
         if self.concurrency < 1:
-            raise InvalidSetting(f"concurrency={self.concurrency}; use 1 or more")
+            raise InvalidSetting("use 1 or more", concurrency=self.concurrency)
         if not self.unrestricted and self.hop_seconds != DEFAULT_HOP_SECONDS:
             raise InvalidSetting(
-                f"hop_seconds={self.hop_seconds} with unrestricted=False; "
-                "without a delay queue there is no hop; leave hop_seconds out"
+                "with unrestricted=False; without a delay queue there is no hop; leave hop_seconds out",
+                hop_seconds=self.hop_seconds,
             )
 
 
@@ -410,8 +410,9 @@ class Router:
             deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
             if deployed > hop:
                 raise ConfigurationError(
-                    f"hop_seconds={hop}, but {endpoint.delay_queue.name} holds messages for {deployed} s; "
-                    f"use hop_seconds={deployed}"
+                    f"is too short for {endpoint.delay_queue.name}, which holds messages for {deployed} s; "
+                    f"use {deployed}",
+                    hop_seconds=hop,
                 )
             self._checked_hops.add(queue_url)
         return queue_url

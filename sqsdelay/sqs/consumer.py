@@ -114,11 +114,9 @@ class DelayConsumer:
         clock: Clock | None = None,
     ) -> None:
         if receivers is not None and receivers < 1:
-            raise InvalidSetting(f"receivers={receivers}; use 1 or more")
+            raise InvalidSetting("use 1 or more", receivers=receivers)
         if not 0 <= wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
-            raise InvalidSetting(
-                f"wait_seconds={wait_seconds}; use 0 to {MAX_RECEIVE_WAIT_SECONDS}"
-            )
+            raise InvalidSetting(f"use 0 to {MAX_RECEIVE_WAIT_SECONDS}", wait_seconds=wait_seconds)
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
         self._longest_wait = wait_seconds if client is None else MAX_RECEIVE_WAIT_SECONDS
@@ -245,7 +243,7 @@ def _queues(
     client: SQSClient | None, receivers: int, wait_seconds: int, clock: Clock, http: str
 ) -> SqsQueues:
     if http not in ("botocore", "curl"):
-        raise InvalidSetting(f"http={http!r}; use 'botocore' or 'curl'")
+        raise InvalidSetting("use 'botocore' or 'curl'", http=http)
     if client is not None:
         if http == "curl":
             raise InvalidSetting(
@@ -257,7 +255,7 @@ def _queues(
     clients = ours(), ours(wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS)
     for each in clients if http == "curl" else ():
         if in_the_way := request_by_curl(each):
-            raise ConfigurationError(f"http='curl': {in_the_way}; or use http='botocore'")
+            raise ConfigurationError(f"cannot be used: {in_the_way}; or use 'botocore'", http=http)
     logger.info("%s makes the requests", "libcurl" if http == "curl" else "botocore")
     return SqsQueues(clients[0], receiving=clients[1], clock=clock)
 

@@ -184,7 +184,8 @@ def delay_queue_problems(
         yield Problem(
             name,
             f"its delay of {delay} s is shorter than the hop of {hop_seconds} s",
-            _set(name, "DelaySeconds", hop_seconds) + f", or use hop_seconds={delay}",
+            _set(name, "DelaySeconds", hop_seconds)
+            + f", or use a hop of {delay} s (--hop {delay})",
         )
     yield from waiting_problems(name, attributes)
     if attributes.get("FifoThroughputLimit") != "perMessageGroupId":

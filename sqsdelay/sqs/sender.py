@@ -97,7 +97,7 @@ class DelaySender(QueueSender):
     ) -> None:
         if not 1 <= deadline_seconds <= MAX_DEADLINE_SECONDS:
             raise InvalidSetting(
-                f"deadline_seconds={deadline_seconds}; use 1 to {MAX_DEADLINE_SECONDS}"
+                f"use 1 to {MAX_DEADLINE_SECONDS}", deadline_seconds=deadline_seconds
             )
         begin_within = deadline_seconds
         if client is None:

@@ -77,9 +77,9 @@ def write_report(
     """
     store = store.partition(":")[0]
     if store not in NAMES:
-        raise InvalidSetting(f"store={store!r} has no price; use one of {', '.join(NAMES)}")
+        raise InvalidSetting(f"has no price; use one of {', '.join(NAMES)}", store=store)
     if grace_seconds < 0:
-        raise InvalidSetting(f"grace_seconds={grace_seconds}; use 0 or more")
+        raise InvalidSetting("use 0 or more", grace_seconds=grace_seconds)
     name = ledger if isinstance(ledger, str) else "the DataFrame"
     with _told_in_one_line(name), replaced(spark, str(folder)) as new, _settings(spark):
         reading = read_ledger(spark, ledger, ledger_format=ledger_format)

@@ -123,7 +123,7 @@ class Sink:
             again = "all rows" if self.options.receipts is None else "none of the others"
             raise NotAllSent(
                 f"{counts.rejected} of {counts.sent + counts.rejected} rows could not be sent, the "
-                f"others were: {counts.why()}. Correct them, or give option('rejects', folder) to "
+                f"others were: {counts.why()}. Correct them, or give option rejects (a folder) to "
                 f"keep them; run again, the job sends {again} again, with the same message ids"
             )
         if self.options.rejects is not None:
