@@ -151,14 +151,14 @@ class Guard:
         if refusal is None and not (known or static or scope["path"] == "/sign-in"):
             refusal = RedirectResponse("/sign-in", status_code=303)
 
-        places = 0
+        place = 0
 
         async def guarded(message: Message) -> None:
-            nonlocal places
+            nonlocal place
             if message["type"] == "http.response.start":
                 # Only the work is counted: the client takes its answer at its own pace.
-                self._at_once -= places
-                places = 0
+                self._at_once -= place
+                place = 0
                 answer = MutableHeaders(scope=message)
                 answer.update(_HEADERS)
                 answer["Cache-Control"] = "max-age=86400" if static else "no-store"
@@ -186,12 +186,12 @@ class Guard:
         async def read() -> Message:
             return unread.pop() if unread else await receive()
 
-        self._at_once += 1
-        places = 1
+        place = int(not static)
+        self._at_once += place
         try:
             await self._app(scope, read, guarded)
         finally:
-            self._at_once -= places
+            self._at_once -= place
 
     def sign_in(self, request: Request, token: str) -> Response | bool:
         """Compare a token; a right one begins a session, with a secret of its own.

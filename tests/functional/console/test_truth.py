@@ -174,6 +174,7 @@ def test_what_is_down_is_first_whatever_is_opened_first(watched: Watched) -> Non
             page = Page(client, client.get(first))
             assert page.text.startswith(f"Store, {watched.running.endpoint}: "), page.text
             assert "store.db" in page.notices[0]
+            assert first != "/" or page.workers["dispatcher"].startswith("unknown its store")
             watched.clock.advance(300)
             assert "5 min ago" in Page(client, client.get("/cost")).notices[0]
 
