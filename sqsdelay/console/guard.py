@@ -97,12 +97,6 @@ class Guard:
 
     A visitor's cookie is Starlette's signed session. It names the secret that forms have to carry, and a
     sign-in, which is kept here: to sign out ends it wherever the cookie was copied to.
-
-    Args:
-        app: what is guarded.
-        access: who may use it.
-        port: the port it listens on.
-        monotonic: tells the age of a sign-in.
     """
 
     def __init__(
@@ -194,10 +188,9 @@ class Guard:
             self._at_once -= place
 
     def sign_in(self, request: Request, token: str) -> Response | bool:
-        """Compare a token; a right one begins a session, with a secret of its own.
+        """Whether a token is right, which begins a session with a secret of its own.
 
-        Returns:
-            Whether it was right; instead, an answer where it comes too soon after wrong ones.
+        Instead, an answer where it comes too soon after wrong ones.
         """
         address = self._address(request)
         if wait := math.ceil(self._guesses.wait(address, self._now())):

@@ -96,11 +96,7 @@ class State:
 
 
 def troubles(services: Services, *, ask: bool) -> list[str]:
-    """What is down or does not answer, in its own words: above every page.
-
-    Args:
-        ask: find out now; otherwise, what was found out last.
-    """
+    """What is down or does not answer, in its own words; without ``ask``, as far as it is known."""
     found = []
     now_ms = services.clock.now_ms()
     if ask:

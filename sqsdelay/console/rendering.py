@@ -151,11 +151,7 @@ def _by_clock(clock: Clock) -> tuple[Callable[..., object], ...]:
 def page(
     request: Request, template: str, status: int = 200, *, of: Source | None = None, **values: Any
 ) -> Response:
-    """A page; what every page has is added: who looks, what is shown, what is down.
-
-    Args:
-        of: the endpoint that it is of.
-    """
+    """A page, ``of`` an endpoint or none; who looks, what is shown and what is down is added."""
     found: Jinja2Templates = request.app.state.templates
     if of is not None:
         can_release = of.soonest_seconds is None

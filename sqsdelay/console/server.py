@@ -173,10 +173,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def serving(services: Services, *, port: int) -> Iterator[str]:
-    """Serve while the context lasts; gives the address.
-
-    Args:
-        port: where to listen; 0 is any that is free.
+    """Serve while the context lasts; gives the address. Port 0 is any that is free.
 
     Raises:
         ConfigurationError: it cannot listen there.
