@@ -181,20 +181,6 @@ class Relay(Mover):
             return self._reject(copy, str(error))
         return ToStore(copy, message, stored, requeue)
 
-    def _set_timer(self, move: Move) -> None:
-        timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
-        if move.settled.status is not Status.HANDED_OVER or timer is None or due_ms is None:
-            return
-        try:
-            now_ms = self._broker_now(move.copy)
-        except SqsDelayError:
-            return  # Late by what the sends before it took, and not early.
-        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
-        timer = min(timer, seconds_until(due_ms, now_ms))
-        move.entry.delay_seconds = timer
-        late_ms = now_ms + timer * 1000 - due_ms
-        move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
-
     def _requeue(
         self, copy: ReceivedMessage, message: DelayedMessage, decision: Requeue, now_ms: int
     ) -> Move:

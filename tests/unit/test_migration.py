@@ -22,8 +22,8 @@ from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.operating.migration import Migration, MigrationStatus
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock

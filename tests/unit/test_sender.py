@@ -37,8 +37,8 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route, with_header
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.faulty import AWAY, FaultyQueues
 

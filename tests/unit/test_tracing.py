@@ -27,7 +27,7 @@ from sqsdelay.relaying import Relay
 from sqsdelay.relaying.mover import RelaySettings
 from sqsdelay.relaying.relay import DueRelay
 from sqsdelay.sending import QueueSender
-from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 from tests.contract.vectors import Sqs

@@ -153,7 +153,7 @@ class Sink:
             return counted(counts)
         from sqsdelay.spark.estimate import plan_of
 
-        return counted(counts) | {"plan": plan_of(counts.workload, self.options)}
+        return counted(counts) | {"plan": plan_of(counts, self.options)}
 
     def abort(self, reports: Reports, write_ids: Iterable[str], summary: str | None) -> None:
         """Drop the rejects of a write that failed and what it staged, and say what its finished tasks
