@@ -10,11 +10,10 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final
 
-from sqsdelay.core.backoff import retry_seconds
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import NOT_TRIED, SENT_BEFORE, Destination
+from sqsdelay.dispatching.destinations import NOT_TRIED, SENT_BEFORE, Destination, retry_seconds
 from sqsdelay.errors import InvalidEndpoint, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import MAX_DUE_MS

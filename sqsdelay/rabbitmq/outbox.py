@@ -142,8 +142,8 @@ class RabbitMqOutbox:
         if size > self._max_message_bytes:
             raise MessageTooLarge(
                 f"body of {size} bytes; the limit is {self._max_message_bytes}; store a pointer to it "
-                "instead, or, if the broker's max_message_size is higher, give "
-                "RabbitMqOutbox(max_message_bytes=…)"
+                "instead, or, if the broker's max_message_size is higher, dispatch "
+                "with RabbitMqOutbox(max_message_bytes=…)"
             )
         return publication
 
