@@ -26,7 +26,6 @@ from sqsdelay.cli.status import status
 from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.cli.waiting import cancel, pending, reschedule
 from sqsdelay.cli.worker import consume
-from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 
 app = typer.Typer(
@@ -98,7 +97,7 @@ def main() -> None:
     try:
         app()
     except SqsDelayError as error:
-        print(f"sqsdelay: {in_options(one_line(error))}", file=sys.stderr)  # noqa: T201
+        print(f"sqsdelay: {in_options(error)}", file=sys.stderr)  # noqa: T201
         sys.exit(exit_code(error))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):

@@ -136,7 +136,7 @@ def demo(
 
 
 def _report(ledger: Path, folder: Path) -> None:
-    reported(str(ledger), str(folder), grace=GRACE_SECONDS, as_of_ms=time.time_ns() // 1_000_000)
+    reported(str(ledger), str(folder), grace=GRACE_SECONDS, at_ms=time.time_ns() // 1_000_000)
     tell(f"report: {folder / 'report.html'}")
 
 

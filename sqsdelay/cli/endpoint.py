@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsdelay.cli.advice import in_options
 from sqsdelay.cli.console import print_json, print_rows, say
 from sqsdelay.cli.options import (
     EndpointName,
@@ -72,7 +71,6 @@ def check(
     client = default_client(connections=1)
     problems = check_endpoint(client, parsed, hop_seconds=hop)
     problems += _store_problems(client, parsed, store)
-    problems = [replace(problem, remedy=in_options(problem.remedy)) for problem in problems]
     if as_json:
         print_json({"endpoint": parsed.name, "problems": [asdict(problem) for problem in problems]})
     elif not problems:

@@ -48,8 +48,8 @@ from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, Sq
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
 from sqsdelay.ports.queues import SizeLimits
+from sqsdelay.sending.router import DEFAULT_CONCURRENCY
 from sqsdelay.sending.sender import SendResult
-from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import ParkingPlace

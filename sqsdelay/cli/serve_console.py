@@ -71,7 +71,9 @@ def serve_console(
     ] = None,
     proxy: Annotated[
         list[str] | None,
-        typer.Option(help="IP address that proxy calls from; may be repeated."),
+        typer.Option(
+            help="IP address that proxy calls from, or one that ends TLS; may be repeated."
+        ),
     ] = None,
     token: Annotated[
         str | None,

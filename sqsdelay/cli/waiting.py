@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from sqsdelay.cli.advice import about
 from sqsdelay.cli.console import print_json, print_rows, say, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
@@ -180,7 +181,7 @@ def _checked_ids(given: list[str] | str) -> list[str] | str:
         try:
             check_stored_id(message_id)
         except InvalidMessage as error:
-            raise typer.BadParameter(str(error).removeprefix("message_id=")) from error
+            raise typer.BadParameter(about(error, repr(message_id))) from error
     return given
 
 

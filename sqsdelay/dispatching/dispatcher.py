@@ -75,12 +75,12 @@ class DispatchSettings:
 
     def __post_init__(self) -> None:
         if self.number_of_retries < 0:
-            raise InvalidSetting(f"number_of_retries={self.number_of_retries}; use 0 or more")
+            raise InvalidSetting("use 0 or more", number_of_retries=self.number_of_retries)
         if self.batch_size < 1:
-            raise InvalidSetting(f"batch_size={self.batch_size}; use 1 or more")
+            raise InvalidSetting("use 1 or more", batch_size=self.batch_size)
         if self.poll_seconds is not None and not 0 < self.poll_seconds <= MAX_POLL_SECONDS:
             raise InvalidSetting(
-                f"poll_seconds={self.poll_seconds}; use more than 0, at most {MAX_POLL_SECONDS}"
+                f"use more than 0, at most {MAX_POLL_SECONDS}", poll_seconds=self.poll_seconds
             )
 
 
@@ -302,7 +302,7 @@ def _checked_ahead(seconds: int | None, most: int) -> int:
         return most
     if not 0 <= seconds <= most:
         raise InvalidSetting(
-            f"release_ahead_seconds={seconds}; the destination's message timers allow 0 to {most}"
+            f"the destination's message timers allow 0 to {most}", release_ahead_seconds=seconds
         )
     return seconds
 

@@ -10,7 +10,6 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final
 
-from sqsdelay.core.backoff import retry_seconds
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
@@ -20,6 +19,7 @@ from sqsdelay.dispatching.destinations import (
     Destination,
     Destinations,
     Outcome,
+    retry_seconds,
 )
 from sqsdelay.errors import InvalidEndpoint, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely

@@ -93,7 +93,7 @@ def body_of(message: RabbitMqMessage, *, limit: int) -> bytes:
     if len(body) > limit:
         raise MessageTooLarge(
             f"body of {len(body)} bytes; the limit is {limit}; shorten it, or, if the broker's "
-            "max_message_size is higher, give RabbitMqSender(max_message_bytes=…)"
+            "max_message_size is higher, send it with RabbitMqSender(max_message_bytes=…)"
         )
     return body
 

@@ -135,7 +135,7 @@ class RabbitMqOutbox:
                 if (size := len(publication.body)) > self._max_message_bytes:
                     raise MessageTooLarge(
                         f"body of {size} bytes; the limit is {self._max_message_bytes}; store a pointer "
-                        "to it instead, or, if the broker's max_message_size is higher, give "
+                        "to it instead, or, if the broker's max_message_size is higher, dispatch with "
                         "RabbitMqOutbox(max_message_bytes=…)"
                     )
                 outcomes.append(publication)

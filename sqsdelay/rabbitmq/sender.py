@@ -288,7 +288,7 @@ def _message_id(message: RabbitMqMessage) -> str:
     if message_id is None:
         return str(uuid.uuid4())
     if not message_id or not isinstance(message_id, str):
-        raise InvalidMessage(f"message_id={message_id!r} is not valid; give a non-empty string")
+        raise InvalidMessage("is not valid; give a non-empty string", message_id=message_id)
     return message_id
 
 

@@ -21,16 +21,6 @@ from sqsdelay.core.delay import Reject, due_time
 from sqsdelay.core.message import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, Attribute, string
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.timeout_headers import (
-    DESTINATION,
-    NSERVICEBUS_DESTINATION,
-    NSERVICEBUS_DUE,
-    destination_of,
-    due_ms_of,
-    id_body,
-    nservicebus_headers,
-    read_id,
-)
 from sqsdelay.errors import InvalidEndpoint, InvalidMessage, QueueMissing, QueueUnavailable
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.forks import in_each_child
@@ -63,6 +53,16 @@ from sqsdelay.rabbitmq.outbox import (
 )
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS
 from sqsdelay.rabbitmq.topology import Queue, check_queue_name, lasting_queue
+from sqsdelay.timeouts.sender import (
+    DESTINATION,
+    NSERVICEBUS_DESTINATION,
+    NSERVICEBUS_DUE,
+    destination_of,
+    due_ms_of,
+    id_body,
+    nservicebus_headers,
+    read_id,
+)
 
 logger = logging.getLogger(__name__)
 

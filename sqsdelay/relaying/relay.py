@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sqsdelay.core import fifo, outgoing
+from sqsdelay.core import outgoing
 from sqsdelay.core.delay import (
     HandOver,
     Park,
@@ -20,7 +20,14 @@ from sqsdelay.core.delay import (
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DUE_AT, text_of
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay, whole_number
+from sqsdelay.core.received_message import (
+    DelayedMessage,
+    ReceivedMessage,
+    misdirected,
+    read_delay,
+    read_fifo_ids,
+    whole_number,
+)
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.parking.parking import Stores
@@ -121,7 +128,7 @@ class Relay(Mover):
         return None if isinstance(message, Reject) else message.due_ms
 
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
-        return fifo.misdirected(copy, self._endpoint) or read_delay(copy)
+        return misdirected(copy, self._endpoint) or read_delay(copy)
 
     def _amendments(self, messages: Sequence[DelayedMessage]) -> dict[str, Amendment]:
         if self._parking is None or not messages:
@@ -160,7 +167,7 @@ class Relay(Mover):
         return Move(
             copy,
             self._endpoint.hand_over_queue,
-            fifo.for_hand_over(copy, message, self._endpoint, delay_seconds=seconds),
+            outgoing.handed_over(copy, message, self._endpoint, delay_seconds=seconds),
             Outcome(copy, Status.HANDED_OVER, due_ms, seconds, late_ms),
         )
 
@@ -173,20 +180,6 @@ class Relay(Mover):
         except InvalidMessage as error:
             return self._reject(copy, str(error))
         return ToStore(copy, message, stored, requeue)
-
-    def _set_timer(self, move: Move) -> None:
-        timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
-        if move.settled.status is not Status.HANDED_OVER or timer is None or due_ms is None:
-            return
-        try:
-            now_ms = self._broker_now(move.copy)
-        except SqsDelayError:
-            return  # Late by what the sends before it took, and not early.
-        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
-        timer = min(timer, seconds_until(due_ms, now_ms))
-        move.entry.delay_seconds = timer
-        late_ms = now_ms + timer * 1000 - due_ms
-        move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
 
     def _requeue(
         self, copy: ReceivedMessage, message: DelayedMessage, decision: Requeue, now_ms: int
@@ -281,13 +274,13 @@ class DueRelay(Mover):
             yield self._or_failed(copy, partial(self._deliver, copy))
 
     def _deliver(self, copy: ReceivedMessage) -> Move:
-        ids = fifo.read_fifo_ids(copy)
+        ids = read_fifo_ids(copy)
         if isinstance(ids, Reject):
             return self._reject(copy, ids.reason)
         due_ms = _due_ms(copy)
         late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
         outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
-        return Move(copy, self._endpoint.queue, fifo.delivered(copy, ids), outcome)
+        return Move(copy, self._endpoint.queue, outgoing.delivered(copy, ids), outcome)
 
 
 def _due_ms(copy: ReceivedMessage) -> int | None:

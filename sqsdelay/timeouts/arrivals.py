@@ -83,12 +83,12 @@ class TimeoutSettings:
         for name in ("outage_seconds", "announce_again_seconds", "batch_size", "poll_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InvalidSetting(f"{name}={value}; use more than 0")
+                raise InvalidSetting("use more than 0", **{name: value})
         if self.number_of_retries < 0:
-            raise InvalidSetting(f"number_of_retries={self.number_of_retries}; use 0 or more")
+            raise InvalidSetting("use 0 or more", number_of_retries=self.number_of_retries)
         if not 0 <= self.wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
             raise InvalidSetting(
-                f"wait_seconds={self.wait_seconds}; use 0 to {MAX_RECEIVE_WAIT_SECONDS}"
+                f"use 0 to {MAX_RECEIVE_WAIT_SECONDS}", wait_seconds=self.wait_seconds
             )
 
 

@@ -241,8 +241,8 @@ def _deaf_from_then_on(consumer: DelayConsumer, proxy: DeafProxy) -> threading.E
     in_hand = threading.Event()
     receive = consumer._visibility.receive
 
-    def receive_and_lose_the_network(queue_url: str, *, wait_seconds: int) -> Any:
-        batch = receive(queue_url, wait_seconds=wait_seconds)
+    def receive_and_lose_the_network(queue: QueueRef, *, wait_seconds: int) -> Any:
+        batch = receive(queue, wait_seconds=wait_seconds)
         if batch.copies:
             proxy.swallowing.set()
             in_hand.set()

@@ -87,7 +87,7 @@ class PostgresStore(SqlStore, PostgresTable):
             connections=connections,
             queries="postgres/store.sql",
             index="due",
-            remedy="run sqsdelay store create (set_up())",
+            remedy="run sqsdelay store create or set_up()",
         )
         self._channel = self._prefix
         self._head = Head(clock or SystemClock(), seconds=self.poll_seconds)

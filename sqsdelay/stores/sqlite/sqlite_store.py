@@ -76,7 +76,7 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
             path,
             name,
             queries="sqlite/store.sql",
-            remedy="run sqsdelay store create (set_up())",
+            remedy="run sqsdelay store create or set_up()",
             index=name + ".due",
             destinations_index=name + ".destination",
             held_index=name + ".held",

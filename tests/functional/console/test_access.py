@@ -106,8 +106,8 @@ def test_the_secret_is_the_visitors_own(tmp_path: Path) -> None:
     one, other = (browser(app) for _ in range(2))
     secret = csrf_of(one, "/send")
     fields = {"csrf": secret, "endpoint": "orders", "action": "cancel", "m": ":x"}
-    assert other.post("/messages/confirm", data=fields).status_code == 403
-    assert one.post("/messages/confirm", data=fields).status_code == 200
+    assert other.post("/confirm", data=fields).status_code == 403
+    assert one.post("/confirm", data=fields).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_another_site_is_refused(tmp_path: Path, headers: dict[str, str]) -> Non
     """Whatever else it knows."""
     client = console(tmp_path)
     fields = {"csrf": csrf_of(client, "/send"), "endpoint": "orders", "action": "cancel", "m": ":x"}
-    answer = client.post("/messages/confirm", data=fields, headers=headers)
+    answer = client.post("/confirm", data=fields, headers=headers)
     assert answer.status_code == 403
     assert "another site" in answer.text
 
@@ -191,6 +191,27 @@ def test_wrong_tokens_slow_down(caplog: pytest.LogCaptureFixture) -> None:
     assert tried("10.0.0.2", TOKEN) == 303
 
 
+def test_behind_a_proxy_each_address_guesses_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """The one that the proxy itself adds, last; who is no proxy may say what they like."""
+    access = Access(token=TOKEN, proxies=("10.0.0.5",))
+    app = create_app(Services(ConsoleSettings(endpoints=("orders",)), access), port=PORT)
+
+    def tried(caller: str, forwarded: str, token: str) -> int:
+        client = browser(app, caller=caller)
+        fields = {"csrf": csrf_of(client, "/sign-in"), "token": token}
+        headers = {"x-forwarded-for": forwarded}
+        return int(client.post("/sign-in", data=fields, headers=headers).status_code)
+
+    for n in range(FREE_GUESSES):
+        assert tried("10.0.0.5", f"10.9.9.{n}, 10.0.0.1", "wrong") == 403
+        assert tried("10.0.0.7", f"10.9.9.{n}", "wrong") == 403
+    assert "a wrong token from 10.0.0.1" in caplog.text
+    assert "a wrong token from 10.0.0.7" in caplog.text
+    assert tried("10.0.0.5", "10.0.0.1", TOKEN) == 429
+    assert tried("10.0.0.7", "10.9.9.9", TOKEN) == 429
+    assert tried("10.0.0.5", "10.0.0.2", TOKEN) == 303
+
+
 def test_the_cookie_is_for_tls_behind_tls(tmp_path: Path) -> None:
     """Whoever ends TLS before the console says so in a header."""
     client = console(tmp_path)
@@ -233,7 +254,7 @@ def test_a_proxy_names_the_user(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert browser(app).get("/cost", headers=named).status_code == 403
     secret = re.findall(r'name="csrf" value="(\w+)"', through.get("/send", headers=named).text)[0]
     fields = {"csrf": secret, "endpoint": "orders", "action": "cancel", "m": ":x", "key": "k" * 9}
-    assert through.post("/messages/do", data=fields, headers=named).status_code == 303
+    assert through.post("/do", data=fields, headers=named).status_code == 303
     assert "cancel orders by ann@example.com: x: not-done" in caplog.text
 
 

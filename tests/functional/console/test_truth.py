@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -91,7 +93,7 @@ def test_an_sqs_that_is_silent(
     watched.services.source(None).changed()
     page = watched.until(lambda page: page.tiles["Errors"] == "1")
     assert page.workers["delay consumer"].startswith("working")
-    assert "1 messages could not be delivered" in page.notices[0]
+    assert "1 message could not be delivered" in page.notices[0]
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.1)
     slow.hold()
     since = watched.at()
@@ -108,6 +110,8 @@ def test_an_sqs_that_is_silent(
         assert page.tiles["In queues"] == shown
         assert page.text.startswith(f"SQS, {watched.running.endpoint}: no answer for")
         assert page.workers["delay consumer"].startswith(f"unknown since {since}")
+        failed = [each for each in page.notices if "1 message could not be delivered" in each]
+        assert [" old)" in each for each in failed] == [" old" in shown][: "unknown" not in shown]
         assert "working" not in page.workers["delay consumer"]
         assert page.tiles["Parked"] == "2", "the store answers"
     assert "could not be delivered" not in page.text
@@ -136,6 +140,52 @@ def test_a_store_that_is_silent(
     assert page.text.startswith(f"Store, {watched.running.endpoint}: no answer for")
     assert page.tiles["Parked"] == f"\u2013 unknown since {since}, then 2"
     assert page.workers["dispatcher"].startswith(f"unknown since {since}")
+
+
+def test_what_the_ledger_tells_is_dated(watched: Watched) -> None:
+    """Neither lateness nor an event of yesterday looks like one of now."""
+    FileLedger(watched.running.ledger).record(
+        [
+            Event(
+                kind=EventKind.HANDED_OVER,
+                at_ms=watched.clock.now_ms(),
+                endpoint=watched.running.endpoint,
+                message_id="m-1",
+                source=Source.CONSUMER,
+                late_ms=1500,
+            )
+        ]
+    )
+    watched.clock.advance(86_400)
+    page = watched.page()
+    assert "Of the last 1 arrivals in the ledger, the last 1 d ago" in page.text
+    assert page.rows("Events")[0][0] == "1 d ago"
+
+
+def test_what_is_down_is_first_whatever_is_opened_first(watched: Watched) -> None:
+    """In its own words, on a console that has asked nothing yet; what was wrong for a time is dated."""
+    path = watched.services.settings.stores[watched.running.endpoint].removeprefix("sqlite:///")
+    for each in Path(path).parent.glob("store.db*"):
+        each.unlink()
+    for first in ("/send", "/errors", "/messages", "/"):
+        services = Services(watched.services.settings, Access(), watched.clock)
+        with closing(services):
+            client = client_of(services)
+            page = Page(client, client.get(first))
+            assert page.text.startswith(f"Store, {watched.running.endpoint}: "), page.text
+            assert "store.db" in page.notices[0]
+            watched.clock.advance(300)
+            assert "5 min ago" in Page(client, client.get("/cost")).notices[0]
+
+
+def test_a_message_was_in_the_error_queue_when_it_was_looked_at(watched: Watched) -> None:
+    """Nothing says that it still is."""
+    watched.running.reject("bad")
+    errors = watched.services.source(None).errors_sample
+    errors.forget()
+    errors.get()
+    watched.clock.advance(7200)
+    assert "It was in the error queue 2 h ago" in watched.page("/message?id=bad").text
 
 
 def test_a_slow_answer_is_kept_for_seconds(watched: Watched, slow: HoldingProxy) -> None:
