@@ -14,7 +14,7 @@ from moto import mock_aws
 from benchmarks import cost_by_delay
 from benchmarks.support.blocks import rewritten
 from sqsdelay import limits, unrestricted
-from sqsdelay.cli.dispatch import EXIT_CRITICAL
+from sqsdelay.cli.console import EXIT_CRITICAL
 from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
