@@ -106,7 +106,7 @@ mutants: setup  ## Change the core bit by bit (MODULES="delay fifo" only): fails
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/mutants/requirements.txt
 	$(BIN)/python -m tests.mutants $(MODULES)
 
-capacity: setup  ## Simulate how much one endpoint holds, rewrite docs/capacity.md's tables and plots
+capacity: setup  ## Reckon how much one endpoint holds, rewrite docs/capacity.md's tables
 	$(BIN)/python -m benchmarks.capacity
 
 soak: setup  ## A worker under steady load for an hour (MINUTES=10): flat memory and sockets, or it fails

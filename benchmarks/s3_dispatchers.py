@@ -2,7 +2,7 @@
 
 Both stores are the local AWS's, on this machine; what the server uses is not counted. Then messages that
 are all due in the same second are released by dispatchers that claim at the same time. Exits with 1 if a
-message is released twice or never, or if the ratio is below 5. How many are released in time is simulated
+message is released twice or never, or if the ratio is below 5. How many are released in time is reckoned
 in docs/capacity.md.
 """
 

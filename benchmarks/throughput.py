@@ -1,6 +1,6 @@
-"""sqsdelay against hand-written batched boto3 doing the same work, on the same fast stub.
+"""sqsdelay against hand-written boto3 in 16 threads: the same work in full batches, on the same fast stub.
 
-The two take turns, round by round; the figures are medians. Only the number of requests can fail
+They take turns, round by round; the figures are medians. Only the number of requests can fail
 the run (exit code 1): more than 3 per 10 messages and hop. Speed depends on the machine.
 """
 
@@ -14,17 +14,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-from botocore.config import Config
 
 from benchmarks.support.sqs_stub import BODY, Stub, forget_proxies, running_stub
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, MESSAGE_ID
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.relaying import Outcome
-from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.curl import request_by_curl
 
@@ -33,8 +32,8 @@ A_DAY = 24 * 3600
 LAST_SECONDS = 60
 """Still to wait at the last hop: any value that a message timer takes."""
 MAX_REQUESTS_PER_BATCH_AND_HOP = 3
-SLOW_SHARE = 10
-"""With latency a round has this part of the messages: it measures waiting, which needs fewer."""
+THREADS = 16
+"""Of the rival, and batches in flight of ours."""
 
 Work = Callable[[int], None]
 """Does the work for so many messages."""
@@ -57,15 +56,13 @@ class Contestant:
     name: str
     work: Work
     supply: Sequence[int] = ()
-    times: int = 1
-    """It gets so many times the messages: a worker starts with two receivers, and finds out."""
 
 
 class PlainBoto3:
-    """What one writes by hand: full batches, failures noticed, nothing more."""
+    """What one writes by hand: full batches in threads, failures noticed, nothing more."""
 
-    def __init__(self, stub: Stub, *, parameter_validation: bool = True) -> None:
-        self._client = stub.client(config=Config(parameter_validation=parameter_validation))
+    def __init__(self, stub: Stub) -> None:
+        self._client = stub.client(connections=THREADS)
         account = f"{stub.url}/000000000000"
         self._destination = f"{account}/{ENDPOINT}"
         self._delay_queue = f"{account}/{ENDPOINT}-delay.fifo"
@@ -87,18 +84,27 @@ class PlainBoto3:
                     },
                 }
             )
-        for start in range(0, messages, MAX_BATCH_ENTRIES):
-            self._send_batch(self._delay_queue, entries[start : start + MAX_BATCH_ENTRIES])
+        batches = [
+            entries[start : start + MAX_BATCH_ENTRIES]
+            for start in range(0, messages, MAX_BATCH_ENTRIES)
+        ]
+        with ThreadPoolExecutor(THREADS) as threads:
+            for _ in threads.map(partial(self._send_batch, self._delay_queue), batches):
+                pass
 
-    def relay(self, messages: int) -> None:
-        """Receive, requeue or hand over, delete, as `DelayConsumer.poll` does."""
-        while messages > 0:
-            received = self._client.receive_message(
-                QueueUrl=self._delay_queue,
-                MaxNumberOfMessages=MAX_BATCH_ENTRIES,
-                MessageSystemAttributeNames=["All"],
-                MessageAttributeNames=["All"],
-            )["Messages"]
+    def relay(self, messages: int) -> None:  # noqa: ARG002 - all that the stub was supplied with
+        """Receive, requeue or hand over, delete, as `DelayConsumer.run` does."""
+        with ThreadPoolExecutor(THREADS) as threads:
+            for each in [threads.submit(self._relay_all) for _ in range(THREADS)]:
+                each.result()
+
+    def _relay_all(self) -> None:
+        while received := self._client.receive_message(
+            QueueUrl=self._delay_queue,
+            MaxNumberOfMessages=MAX_BATCH_ENTRIES,
+            MessageSystemAttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        ).get("Messages"):
             now_ms = time.time_ns() // 1_000_000
             batches: dict[str, list[Any]] = {}
             for number, message in enumerate(received):
@@ -114,7 +120,6 @@ class PlainBoto3:
                 ],
             )
             _raise_failed(answer)
-            messages -= len(received)
 
     def _moved(self, entry_id: str, message: Any, now_ms: int) -> tuple[str, Any]:
         attributes = dict(message["MessageAttributes"])
@@ -146,14 +151,10 @@ def _raise_failed(answer: Any) -> None:
         raise RuntimeError(f"the stub failed entries: {answer['Failed']}")
 
 
-def send_many(stub: Stub, *, concurrency: int, given_client: bool = False) -> Work:
-    """`DelaySender.send_many` with so many batches in flight.
-
-    Args:
-        given_client: a client of botocore's defaults, instead of one as the sender makes itself.
-    """
-    own = client_config(connections=concurrency, parameter_validation=False)
-    sender = DelaySender(stub.client(config=None if given_client else own), concurrency=concurrency)
+def send_many(stub: Stub) -> Work:
+    """`DelaySender.send_many` with as many batches in flight, and a client as it makes itself."""
+    config = client_config(connections=THREADS, parameter_validation=False)
+    sender = DelaySender(stub.client(config=config), concurrency=THREADS)
 
     def work(messages: int) -> None:
         results = sender.send_many(
@@ -167,10 +168,11 @@ def send_many(stub: Stub, *, concurrency: int, given_client: bool = False) -> Wo
     return work
 
 
-def own_client(stub: Stub) -> Any:
+def own_client(stub: Stub, *, http: str) -> Any:
     """A client as a worker makes it for itself."""
     client = stub.client(config=client_config(connections=64, parameter_validation=False))
-    request_by_curl(client)
+    if http == "curl" and (in_the_way := request_by_curl(client)):
+        raise RuntimeError(in_the_way)
     return client
 
 
@@ -188,13 +190,8 @@ def poll(client: Any) -> Work:
     return work
 
 
-def run(stub: Stub, *, receivers: int | None = None) -> Work:
-    """`DelayConsumer.run` with the clients it makes itself, as a worker process runs it.
-
-    Args:
-        receivers: as many; None for as many as it takes.
-    """
-    client = own_client(stub)
+def run(client: Any) -> Work:
+    """`DelayConsumer.run`, as a worker process runs it: with as many receivers as it takes."""
 
     def work(messages: int) -> None:
         stop, left = threading.Event(), [messages]
@@ -206,16 +203,13 @@ def run(stub: Stub, *, receivers: int | None = None) -> Work:
                 if left[0] <= 0:
                     stop.set()
 
-        DelayConsumer(ENDPOINT, client, receivers=receivers, wait_seconds=0, on_outcomes=note).run(
-            stop
-        )
+        DelayConsumer(ENDPOINT, client, wait_seconds=0, on_outcomes=note).run(stop)
 
     return work
 
 
 def measure(stub: Stub, contestant: Contestant, messages: int) -> Round:
     """One round, timed, its requests counted."""
-    messages *= contestant.times
     if contestant.supply:
         stub.supply(messages, remaining_seconds=contestant.supply)
     requests = stub.requests().total()
@@ -244,7 +238,7 @@ def requests_per_batch(rounds: Sequence[Round]) -> float:
 
 
 def line(contestant: Contestant, rounds: Sequence[Round], plain: Sequence[Round]) -> str:
-    """A contestant's medians, and its ratios to plain boto3 in the same turn."""
+    """A contestant's medians, and its ratios to the rival in the same turn."""
     speed = statistics.median(r.messages / r.seconds for r in rounds)
     cpu = statistics.median(r.cpu_seconds / r.messages for r in rounds)
     pairs = list(zip(rounds, plain, strict=True))
@@ -269,65 +263,33 @@ def compare(
     return measured
 
 
-def senders(stub: Stub, plain: PlainBoto3) -> list[Contestant]:
-    """Sending to the delay queue."""
-    return [
-        Contestant(name="plain boto3, one thread", work=plain.send),
-        Contestant(
-            name="plain boto3, parameter_validation=False",
-            work=PlainBoto3(stub, parameter_validation=False).send,
-        ),
-        Contestant(
-            name="send_many, concurrency=1, given client",
-            work=send_many(stub, concurrency=1, given_client=True),
-        ),
-        Contestant(name="send_many, concurrency=1", work=send_many(stub, concurrency=1)),
-        Contestant(
-            name=f"send_many, default concurrency ({DEFAULT_CONCURRENCY})",
-            work=send_many(stub, concurrency=DEFAULT_CONCURRENCY),
-        ),
-    ]
-
-
-def relays(
-    stub: Stub, plain: PlainBoto3, remaining_seconds: Sequence[int], *, times: int
-) -> list[Contestant]:
-    """Relaying messages that have so much still to wait."""
-    works = {
-        "plain boto3, one thread": (plain.relay, 1),
-        "DelayConsumer.poll, given client": (poll(stub.client()), 1),
-        "DelayConsumer.poll, own client": (poll(own_client(stub)), 1),
-        "DelayConsumer.run, two receivers": (run(stub, receivers=2), 1),
-        "DelayConsumer.run": (run(stub), times),
-    }
-    return [
-        Contestant(name=name, work=work, supply=remaining_seconds, times=more)
-        for name, (work, more) in works.items()
-    ]
-
-
-def benchmark(stub: Stub, *, messages: int, rounds: int, times: int) -> float:
+def benchmark(stub: Stub, *, messages: int, rounds: int) -> float:
     """Run all comparisons at the stub's latency.
 
-    Args:
-        times: a worker's messages, to one of the others'.
-
     Returns:
-        The consumer's requests per 10 messages that all go the same way.
+        The requests per 10 messages that all go the same way, of a consumer that receives them by tens.
     """
     plain = PlainBoto3(stub)
-    compare(stub, "send, delay of a day", senders(stub, plain), messages=messages, rounds=rounds)
+    rival = f"boto3, {THREADS} threads"
+    sends = [Contestant(name=rival, work=plain.send)]
+    sends.append(Contestant(name="send_many", work=send_many(stub)))
+    compare(stub, "send, delay of a day", sends, messages=messages, rounds=rounds)
+    works = {
+        rival: plain.relay,
+        "DelayConsumer.run": run(own_client(stub, http="botocore")),
+        "DelayConsumer.run, http=curl": run(own_client(stub, http="curl")),
+    }
     worst = 0.0
     for title, remaining_seconds in (
         ("relay, all requeued", [A_DAY]),
         ("relay, all handed over", [LAST_SECONDS]),
     ):
-        contestants = relays(stub, plain, remaining_seconds, times=times)
-        _, ours, *_ = compare(stub, title, contestants, messages=messages, rounds=rounds)
-        worst = max(worst, requests_per_batch(ours))
-    # Two queues to send to take two sends, by hand too: shown, not judged.
-    contestants = relays(stub, plain, [A_DAY, LAST_SECONDS], times=times)
-    compare(stub, "relay, half of each", contestants, messages=messages, rounds=rounds)
+        relays = [Contestant(name=n, work=w, supply=remaining_seconds) for n, w in works.items()]
+        compare(stub, title, relays, messages=messages, rounds=rounds)
+        # `run` also receives what there is no more: judged is what each batch took.
+        polls = Contestant(name="poll", work=poll(stub.client()), supply=remaining_seconds)
+        measure(stub, polls, MAX_BATCH_ENTRIES)
+        worst = max(worst, requests_per_batch([measure(stub, polls, 10 * MAX_BATCH_ENTRIES)]))
     return worst
 
 
@@ -346,17 +308,12 @@ def main() -> int:
     if options.messages < MAX_BATCH_ENTRIES or options.rounds < 1:
         parser.error(f"use at least {MAX_BATCH_ENTRIES} messages and 1 round")
     forget_proxies()
-    worst = 0.0
+    worst, messages = 0.0, options.messages // MAX_BATCH_ENTRIES * MAX_BATCH_ENTRIES
     with running_stub(apart=True) as stub:
         for latency_ms in options.latency_ms:
             stub.set_latency(latency_ms)
-            share = SLOW_SHARE if latency_ms else 1
-            messages = options.messages // share
-            # Whole batches, so that the requests per batch are exact.
-            messages = max(1, messages // MAX_BATCH_ENTRIES) * MAX_BATCH_ENTRIES
             print(f"\n{latency_ms:g} ms latency, {options.rounds} rounds of {messages} messages")
-            found = benchmark(stub, messages=messages, rounds=options.rounds, times=share)
-            worst = max(worst, found)
+            worst = max(worst, benchmark(stub, messages=messages, rounds=options.rounds))
     print(f"\nconsumer: {worst:.2f} requests per {MAX_BATCH_ENTRIES} messages and hop")
     if worst > MAX_REQUESTS_PER_BATCH_AND_HOP:
         print(f"FAILED: more than {MAX_REQUESTS_PER_BATCH_AND_HOP}")

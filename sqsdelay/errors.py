@@ -4,7 +4,24 @@ from __future__ import annotations
 
 
 class SqsDelayError(Exception):
-    """Base of all errors raised by sqsdelay."""
+    """Base of all errors raised by sqsdelay.
+
+    Args:
+        text: what happened, and the remedy. Of a value that cannot be used: ``limit; remedy`` or the remedy.
+        given: the argument that cannot be used, and its value; then the text begins with both.
+
+    Attributes:
+        argument: its name, empty where it is not about one; other surfaces have other names for it.
+        value: its value.
+        limit: what is wrong with it, empty where the remedy tells.
+        remedy: what to give instead.
+    """
+
+    def __init__(self, text: object = "", /, **given: object) -> None:
+        self.argument, self.value = next(iter(given.items()), ("", None))
+        self.limit, _, self.remedy = str(text if given else "").rpartition("; ")
+        between = " " if self.limit else "; "
+        super().__init__(f"{self.argument}={self.value!r}{between}{text}" if given else text)
 
 
 class InvalidDelay(SqsDelayError, ValueError):

@@ -27,7 +27,10 @@ from sqsdelay.errors import (
     MalformedMessage,
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
-from sqsdelay.sending.large_bodies import Pointer, read_pointer
+from sqsdelay.sending.batches import (
+    Pointer,
+    read_pointer,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -167,7 +170,7 @@ class Bucket:
     ) -> None:
         if not 0 <= above_bytes <= MAX_MESSAGE_BYTES:
             raise InvalidSetting(
-                f"above_bytes={above_bytes}; use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS"
+                f"use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS", above_bytes=above_bytes
             )
         self.name = name
         self._above_bytes = above_bytes

@@ -44,8 +44,8 @@ from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues

@@ -79,7 +79,7 @@ def cost(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every line item as JSON.")] = False,
 ) -> None:
-    """Name the cheapest way to deploy, the next ones, and what each costs.
+    """Name the cheapest way to deploy, and what it costs.
 
     Costs count up to arrival in the destination queue.
 

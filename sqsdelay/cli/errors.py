@@ -7,16 +7,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sqsdelay.cli.console import out, print_json, print_rows, say, start_of, tell
-from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines
+from sqsdelay.cli.console import out, print_json, print_rows, say, show, start_of, tell
+from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines, Target
 from sqsdelay.cli.waiting import new_due_ms
 from sqsdelay.core.delay import Reject, utc
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import size_of
-from sqsdelay.core.readable import one_line
+from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
-from sqsdelay.ports.queues import Queues
+from sqsdelay.operating.status import latest_of_sqs
 
 app = typer.Typer(help="Inspect an endpoint's error queue and retry its messages.")
 
@@ -37,8 +36,8 @@ def list_errors(
     SQS shows messages only by receiving them: their receive counts grow, and other readers do not see
     them for a while.
     """
-    of, queues = _opened(endpoint)
-    found = ErrorQueue(queues, of).look(limit)
+    target = Target(endpoint)
+    found = ErrorQueue(target.queues, target.endpoint).look(limit)
     if as_json:
         for rejection in found:
             print_json(_as_json(rejection, bodies=bodies))
@@ -47,7 +46,7 @@ def list_errors(
     rows = [_row(rejection, bodies=bodies) for rejection in found]
     print_rows(headers if bodies else headers[:-1], rows)
     if out.is_terminal:
-        say(f"{len(found)} shown of {of.error_queue.name}")
+        say(f"{len(found)} shown of {target.endpoint.error_queue.name}")
 
 
 @app.command()
@@ -76,10 +75,12 @@ def retry(
     """
     if (not message_id) == (not every):
         raise typer.BadParameter("give either --message-id or --all")
-    of, queues = _opened(endpoint)
+    target = Target(endpoint)
+    queues, of = target.queues, target.endpoint
     given = None
     if delay is not None or due_at is not None:
-        given = new_due_ms(delay, due_at, now_ms=lambda: _broker_now(queues, of))
+        # By a local clock that is behind, messages would be early.
+        given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
     counts: Counter[RetryStatus] = Counter()
     missing = dict.fromkeys(message_id or ())
     retrying = ErrorQueue(queues, of).retry
@@ -93,19 +94,6 @@ def retry(
     tell(line or "no messages")
     if missing or counts[RetryStatus.LEFT] or counts[RetryStatus.NOT_DELETED]:
         raise typer.Exit(1)
-
-
-def _opened(endpoint: str) -> tuple[Endpoint, Queues]:
-    from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.queues import SqsQueues
-
-    return Endpoint.parse(endpoint), SqsQueues(default_client(connections=1))
-
-
-def _broker_now(queues: Queues, endpoint: Endpoint) -> int:
-    """What --delay counts from: by a local clock that is behind, messages would be early."""
-    queues.synchronise(endpoint.error_queue)
-    return queues.broker_clock.latest_ms()
 
 
 def _row(rejection: Rejection, *, bodies: bool) -> list[str]:
@@ -138,28 +126,14 @@ def _as_json(rejection: Rejection, *, bodies: bool) -> dict[str, Any]:
 
 
 def _due(rejection: Rejection) -> str | None:
-    return None if isinstance(rejection.due, Reject) else _instant(rejection.due)
-
-
-def _instant(epoch_ms: int) -> str:
-    return utc(epoch_ms).isoformat(timespec="milliseconds")
+    return None if isinstance(rejection.due, Reject) else instant(rejection.due)
 
 
 def _tell(done: Retry, *, as_json: bool) -> None:
     message_id = done.rejection.message_id
-    due = None if done.due_ms is None else _instant(done.due_ms)
-    if as_json:
-        print_json(
-            {
-                "message_id": message_id,
-                "status": done.status,
-                "queue": done.queue,
-                "due": due,
-                "error": done.error,
-            }
-        )
-        return
+    due = None if done.due_ms is None else instant(done.due_ms)
     line = f"{done.status}: {done.error}"
     if done.error is None:
         line = f"{done.status} to {done.queue}, due {due}"
-    say(one_line(f"{message_id}  {line}"))
+    record = {"status": done.status, "queue": done.queue, "due": due, "error": done.error}
+    show({"message_id": message_id, **record}, f"{message_id}  {line}", as_json=as_json)

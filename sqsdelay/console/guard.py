@@ -30,7 +30,7 @@ MAX_STRANGERS_BYTES: Final = 4096
 """Of a visitor who has not signed in: a token is shorter."""
 
 MOST_AT_ONCE: Final = 100
-"""Requests answered at a time; others are told to come again."""
+"""Requests worked on at a time; others are told to come again."""
 
 FREE_GUESSES: Final = 5
 """Wrong tokens of an address that cost it no time."""
@@ -97,12 +97,6 @@ class Guard:
 
     A visitor's cookie is Starlette's signed session. It names the secret that forms have to carry, and a
     sign-in, which is kept here: to sign out ends it wherever the cookie was copied to.
-
-    Args:
-        app: what is guarded.
-        access: who may use it.
-        port: the port it listens on.
-        monotonic: tells the age of a sign-in.
     """
 
     def __init__(
@@ -151,8 +145,14 @@ class Guard:
         if refusal is None and not (known or static or scope["path"] == "/sign-in"):
             refusal = RedirectResponse("/sign-in", status_code=303)
 
+        place = 0
+
         async def guarded(message: Message) -> None:
+            nonlocal place
             if message["type"] == "http.response.start":
+                # Only the work is counted: the client takes its answer at its own pace.
+                self._at_once -= place
+                place = 0
                 answer = MutableHeaders(scope=message)
                 answer.update(_HEADERS)
                 answer["Cache-Control"] = "max-age=86400" if static else "no-store"
@@ -162,7 +162,7 @@ class Guard:
         body = b"" if refusal is not None else await _body(receive, most)
         if body is None:
             refusal = _refused(scope, 413, f"the request is too long; send {most} bytes at most")
-        elif refusal is None and self._at_once >= MOST_AT_ONCE:
+        elif refusal is None and not static and self._at_once >= MOST_AT_ONCE:
             refusal = _refused(scope, 503, "too many requests at once; try again in a second")
         if refusal is not None:
             await refusal(scope, receive, guarded)
@@ -180,20 +180,19 @@ class Guard:
         async def read() -> Message:
             return unread.pop() if unread else await receive()
 
-        self._at_once += 1
+        place = int(not static)
+        self._at_once += place
         try:
             await self._app(scope, read, guarded)
         finally:
-            self._at_once -= 1
+            self._at_once -= place
 
     def sign_in(self, request: Request, token: str) -> Response | bool:
-        """Compare a token; a right one begins a session, with a secret of its own.
+        """Whether a token is right, which begins a session with a secret of its own.
 
-        Returns:
-            Whether it was right; instead, an answer where it comes too soon after wrong ones.
+        Instead, an answer where it comes too soon after wrong ones.
         """
-        client = request.scope.get("client")
-        address = "an unknown address" if client is None else str(client[0])
+        address = self._address(request)
         if wait := math.ceil(self._guesses.wait(address, self._now())):
             answer = _refused(request.scope, 429, f"too many wrong tokens; try again in {wait} s")
             answer.headers["Retry-After"] = str(wait)
@@ -218,6 +217,13 @@ class Guard:
         with self._lock:
             self._signed_in.pop(request.session.get("in", ""), None)
         request.session.clear()
+
+    def _address(self, request: Request) -> str:
+        """Whence a visitor calls; the proxy that ends TLS says so, and nobody else is believed."""
+        address = "an unknown address" if request.client is None else request.client.host
+        if address in self._access.proxies:
+            address = request.headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
+        return address
 
     def _may_enter(self, scope: Scope) -> bool:
         """Whether a visitor need not say who they are."""

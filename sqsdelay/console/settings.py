@@ -31,7 +31,7 @@ class Access:
         allowed_hosts: names it may be called by, besides the loopback ones.
         token: what a user has to know; None where nobody is asked.
         user_header: the header in which a proxy names whom it has authenticated.
-        proxies: the addresses such a proxy calls from.
+        proxies: the addresses such a proxy calls from, or one that ends TLS before a token is asked for.
         read_only: nothing can be changed.
 
     Raises:
@@ -46,17 +46,17 @@ class Access:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        if self.token is not None and len(self.token) < MIN_TOKEN_CHARS:
-            raise InvalidSetting(
-                f"the console's token has {len(self.token)} characters; use {MIN_TOKEN_CHARS} or more, "
-                "e.g. of: openssl rand -base64 32"
-            )
-        if self.token is not None and len(set(self.token)) < MIN_TOKEN_KINDS:
-            raise InvalidSetting(
-                f"the console's token is made of {len(set(self.token))} different characters; use "
-                f"{MIN_TOKEN_KINDS} or more, e.g. of: openssl rand -base64 32"
-            )
-        if (self.user_header is None) != (not self.proxies):
+        if self.token is not None:
+            for what, count, least in (
+                ("has {} characters", len(self.token), MIN_TOKEN_CHARS),
+                ("is made of {} different characters", len(set(self.token)), MIN_TOKEN_KINDS),
+            ):
+                if count < least:
+                    raise InvalidSetting(
+                        f"the console's token {what.format(count)}; use {least} or more, "
+                        "e.g. of: openssl rand -base64 32"
+                    )
+        if (self.user_header is None) != (not self.proxies) and not (self.proxies and self.token):
             raise InvalidSetting(
                 "a proxy that authenticates takes both: the header in which it names the user "
                 "(--user-header X-Forwarded-User) and the address it calls from (--proxy 10.0.0.5)"
@@ -114,22 +114,14 @@ class ConsoleSettings:
 
 
 def stores_of(given: Sequence[str], endpoints: Sequence[str]) -> dict[str, str]:
-    """The store of each endpoint: ``URL`` is every endpoint's, ``NAME=URL`` that one's.
-
-    Raises:
-        ConfigurationError: a name that is none of the endpoints; two stores for one.
-    """
+    """The store of each endpoint: ``URL`` is every endpoint's, ``NAME=URL`` that one's."""
     names = [Endpoint.parse(each).name for each in endpoints]
-    found: dict[str, str] = {}
-    shared = [url for url in given if not _ONE.fullmatch(url)]
+    matches = [_ONE.fullmatch(each) for each in given]
+    shared = [url for url, match in zip(given, matches, strict=True) if not match]
     if len(shared) > 1:
         raise InvalidSetting("more than one store without a name; give --store ENDPOINT=URL")
-    for url in shared:
-        found = dict.fromkeys(names, url)
-    for each in given:
-        match = _ONE.fullmatch(each)
-        if match is None:
-            continue
+    found = dict.fromkeys(names, shared[0]) if shared else {}
+    for match in filter(None, matches):
         if match[1] not in names:
             raise InvalidSetting(
                 f"--store {match[1]}=…: {match[1]!r} is not an endpoint of this console; its "

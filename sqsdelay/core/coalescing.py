@@ -25,7 +25,7 @@ def checked_linger(linger_ms: float) -> float:
         ConfigurationError: not between 0 and 1,000 ms.
     """
     if not 0 <= linger_ms <= MAX_LINGER_MS:
-        raise InvalidSetting(f"linger_ms={linger_ms}; use 0 (off) to {MAX_LINGER_MS}")
+        raise InvalidSetting(f"use 0 (off) to {MAX_LINGER_MS}", linger_ms=linger_ms)
     return linger_ms / 1000
 
 

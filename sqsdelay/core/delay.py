@@ -30,27 +30,27 @@ def delay_ms(delay: Delay) -> int:
         milliseconds = -1 if delay < timedelta(0) else -(-(delay // _MICROSECOND) // 1000)
     elif isinstance(delay, bool) or not isinstance(delay, int | float):
         raise InvalidDelay(
-            f"delay={delay!r} is a {type(delay).__name__}; give a timedelta or seconds (int or float)"
+            f"is a {type(delay).__name__}; give a timedelta or seconds (int or float)", delay=delay
         )
     elif isinstance(delay, float) and not math.isfinite(delay):
-        raise InvalidDelay(f"delay={delay!r} is not finite; give a timedelta or seconds")
+        raise InvalidDelay("is not finite; give a timedelta or seconds", delay=delay)
     elif abs(delay) > MAX_DUE_MS:
         # Not shown as it is: Python refuses to print an int of more than 4,300 digits.
         raise InvalidDelay(
             f"delay of more than {MAX_DUE_MS} s ends after the year 9999; give a shorter delay"
             if delay > 0
-            else "delay is negative; use 0 or more (a due_at in the past is sent at once)"
+            else "delay is negative; use 0 or more (what was due in the past is sent at once)"
         )
     else:
         milliseconds = delay * 1000 if isinstance(delay, int) else math.ceil(delay * 1000)
     if milliseconds < 0 or (isinstance(delay, int | float) and delay < 0):
         raise InvalidDelay(
-            f"delay={delay!r} is negative; use 0 or more (a due_at in the past is sent at once)"
+            "is negative; use 0 or more (what was due in the past is sent at once)", delay=delay
         )
     if milliseconds > MAX_DUE_MS:
         raise InvalidDelay(
-            f"delay={delay!r} is longer than {MAX_DUE_MS} ms, which ends after the year 9999; "
-            "give a shorter delay"
+            f"is longer than {MAX_DUE_MS} ms, which ends after the year 9999; give a shorter delay",
+            delay=delay,
         )
     return milliseconds
 
@@ -63,11 +63,11 @@ def due_at_ms(due_at: datetime) -> int:
         InvalidDelay: no time zone, or no ``datetime``.
     """
     if not isinstance(due_at, datetime):
-        raise InvalidDelay(f"due_at={due_at!r} is a {type(due_at).__name__}; give a datetime")
+        raise InvalidDelay(f"is a {type(due_at).__name__}; give a datetime", due_at=due_at)
     if due_at.utcoffset() is None:
         raise InvalidDelay(
-            f"due_at={due_at.isoformat()} has no time zone; "
-            "give one, e.g. datetime(..., tzinfo=timezone.utc)"
+            "has no time zone; give one, e.g. datetime(..., tzinfo=timezone.utc)",
+            due_at=due_at.isoformat(),
         )
     return max(0, -(-((due_at - EPOCH) // _MICROSECOND) // 1000))
 
@@ -257,8 +257,8 @@ def check_hop(hop_seconds: int) -> None:
     """
     if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
         raise InvalidSetting(
-            f"hop_seconds={hop_seconds}; use 1 to {MAX_MESSAGE_TIMER_SECONDS}, "
-            "the delay queue's delivery delay"
+            f"use 1 to {MAX_MESSAGE_TIMER_SECONDS}, the delay queue's delivery delay",
+            hop_seconds=hop_seconds,
         )
 
 
@@ -273,8 +273,8 @@ def checked_max_delay(seconds: int) -> int:
     whole = isinstance(seconds, int) and not isinstance(seconds, bool)
     if not whole or not MAX_MESSAGE_TIMER_SECONDS <= seconds <= most:
         raise InvalidSetting(
-            f"max_delay_seconds={seconds}; use {MAX_MESSAGE_TIMER_SECONDS} (what plain SQS delays) to "
-            f"{most} (the year 9999)"
+            f"use {MAX_MESSAGE_TIMER_SECONDS} (what plain SQS delays) to {most} (the year 9999)",
+            max_delay_seconds=seconds,
         )
     return seconds
 

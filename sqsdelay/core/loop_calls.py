@@ -126,7 +126,7 @@ class LoopCalls(Generic[T, R]):
 
     def __init__(self, work: Work[T, R], *, linger_ms: float, lanes: int, max_waiting: int) -> None:
         if max_waiting < 1:
-            raise InvalidSetting(f"max_waiting={max_waiting}; use 1 or more")
+            raise InvalidSetting("use 1 or more", max_waiting=max_waiting)
         self._work = work
         self._linger = checked_linger(linger_ms)
         self._lanes = lanes

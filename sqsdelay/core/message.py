@@ -121,7 +121,7 @@ def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
     """
     if not isinstance(given, Mapping):
         raise InvalidMessage(
-            f"attributes={given!r} is a {type(given).__name__}; give a dict of names and values"
+            f"is a {type(given).__name__}; give a dict of names and values", attributes=given
         )
     return {
         name: _attribute(name, value) for name, value in given.items() if not carries_delay(name)
@@ -232,8 +232,8 @@ def check_trace_header(trace_header: str | None) -> None:
         return
     if not isinstance(trace_header, str) or not trace_header:
         raise InvalidMessage(
-            f"trace_header={trace_header!r} is not an X-Ray trace header; "
-            "give text such as 'Root=1-…', or leave it out"
+            "is not an X-Ray trace header; give text such as 'Root=1-…', or leave it out",
+            trace_header=trace_header,
         )
     _check_characters(trace_header, "trace_header")
 
@@ -273,7 +273,8 @@ def check_id(value: str, what: str) -> None:
     """
     if not isinstance(value, str) or not ID.fullmatch(value):
         raise InvalidMessage(
-            f"{what}={value!r} is not valid; use 1 to {MAX_ID_CHARS} letters, digits and punctuation"
+            f"is not valid; use 1 to {MAX_ID_CHARS} letters, digits and punctuation",
+            **{what: value},
         )
 
 
@@ -316,8 +317,8 @@ def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> i
     if max(sizes) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(
             f"message of {max(sizes)} bytes (body and attributes in UTF-8, {max(sizes) - own} bytes "
-            f"added for the delay); the limit is {MAX_MESSAGE_BYTES}; shorten it, or give "
-            "DelaySender(large_bodies=Bucket(…))"
+            f"added for the delay); the limit is {MAX_MESSAGE_BYTES}; shorten it, or keep "
+            "large bodies in S3 (large_bodies=Bucket(…), --bucket)"
         )
     return sizes[0]
 

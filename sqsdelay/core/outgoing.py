@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     DELAY_ATTRIBUTES,
@@ -31,7 +32,13 @@ from sqsdelay.core.message import (
     string,
     text_of,
 )
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, whole_number
+from sqsdelay.core.received_message import (
+    DelayedMessage,
+    FifoIds,
+    ReceivedMessage,
+    read_fifo_ids,
+    whole_number,
+)
 from sqsdelay.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 
 
@@ -292,18 +299,29 @@ def requeued(
 
 
 def handed_over(
-    copy: ReceivedMessage, message: DelayedMessage, delay_seconds: int
+    copy: ReceivedMessage, message: DelayedMessage, endpoint: Endpoint, *, delay_seconds: int
 ) -> OutgoingMessage:
-    """What the endpoint's own queue gets: the user's message, and two attributes of ours.
+    """A copy from the delay queue as it is for the last leg: in the destination, or in the due queue.
 
-    They are the id to deduplicate on and the due time to tell lateness by. What our sender sent has
-    room for both (`check_whole_way`); a foreign message of ten attributes or 1 MiB goes without
-    rather than not at all.
+    The destination gets the user's message, and two attributes of ours: the id to deduplicate on and
+    the due time to tell lateness by. What our sender sent has room for both (`check_whole_way`); a
+    foreign message of ten attributes or 1 MiB goes without rather than not at all.
     """
+    users, group = users_attributes(copy), text_of(copy.attributes, GROUP_ID)
+    ids = read_fifo_ids(copy) if endpoint.fifo else None
+    if isinstance(ids, FifoIds):
+        return for_due_queue(
+            copy.body,
+            users,
+            ids,
+            message_id=message.message_id,
+            due_ms=message.due_ms,
+            delay_seconds=delay_seconds,
+            trace_header=copy.trace_header,
+        )
     attributes = with_identity(
-        copy.body, users_attributes(copy), message_id=message.message_id, due_ms=message.due_ms
+        copy.body, users, message_id=message.message_id, due_ms=message.due_ms
     )
-    group = text_of(copy.attributes, GROUP_ID)
     return OutgoingMessage(
         body=copy.body,
         attributes=attributes,
@@ -311,6 +329,52 @@ def handed_over(
         delay_seconds=delay_seconds,
         group_id=group if group and ID.fullmatch(group) else None,
         trace_header=of_new_trace(copy.trace_header, at_ms=arrival_ms(copy, message.due_ms)),
+    )
+
+
+def for_due_queue(
+    body: str,
+    attributes: Mapping[str, Attribute],
+    ids: FifoIds,
+    *,
+    message_id: str,
+    due_ms: int,
+    delay_seconds: int,
+    trace_header: str | None,
+) -> OutgoingMessage:
+    """What the due queue of a FIFO endpoint gets: a message timer, and the FIFO queue's ids."""
+    wired = with_identity(
+        body, {**attributes, **ids.attributes()}, message_id=message_id, due_ms=due_ms, waits=True
+    )
+    return OutgoingMessage(
+        body=body,
+        attributes=wired,
+        size=size_of(body, wired),
+        delay_seconds=delay_seconds,
+        trace_header=trace_header_to_pass_on(trace_header),
+    )
+
+
+def delivered(copy: ReceivedMessage, ids: FifoIds) -> OutgoingMessage:
+    """What the FIFO queue gets of a copy from the due queue."""
+    attributes = {
+        name: value
+        for name, value in copy.attributes.items()
+        if name not in (GROUP_ID, DEDUPLICATION_ID, DUE_AT, WAS_DUE_AT)
+    }
+    due_at = copy.attributes.get(DUE_AT)
+    if due_at is not None and fits(copy.body, {**attributes, WAS_DUE_AT: due_at}):
+        attributes[WAS_DUE_AT] = due_at
+    return OutgoingMessage(
+        body=copy.body,
+        attributes=attributes,
+        size=size_of(copy.body, attributes),
+        group_id=ids.group_id,
+        deduplication_id=ids.deduplication_id,
+        trace_header=of_new_trace(
+            copy.trace_header,
+            at_ms=arrival_ms(copy, whole_number(text_of(copy.attributes, DUE_AT))),
+        ),
     )
 
 

@@ -1,5 +1,5 @@
 """A copy as received from a queue, read from boto3's spelling or a Lambda event's: which message it belongs
-to, and when that is due."""
+to, when that is due, and the ids it has for a FIFO queue."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqsdelay.core.delay import Reject
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
     DELAY_MS,
     DELAY_SECONDS,
     DUE_AT,
+    GROUP_ID,
     MADE_HERE,
     MESSAGE_ID,
     NSERVICEBUS_ID,
     WAS_DUE_AT,
     Attribute,
+    string,
     text_of,
 )
 from sqsdelay.errors import MalformedMessage
@@ -258,3 +262,41 @@ def _exact_ms(copy: ReceivedMessage, seconds: int) -> int:
 def _shown(attribute: Attribute) -> str:
     value = attribute.get("StringValue", attribute.get("BinaryValue", b""))
     return repr(value[:40])
+
+
+@dataclass(frozen=True, slots=True)
+class FifoIds:
+    """What a FIFO queue orders and deduplicates by; it travels in attributes until then."""
+
+    group_id: str
+    deduplication_id: str
+
+    def attributes(self) -> dict[str, Attribute]:
+        return {GROUP_ID: string(self.group_id), DEDUPLICATION_ID: string(self.deduplication_id)}
+
+
+def read_fifo_ids(copy: ReceivedMessage) -> FifoIds | Reject:
+    """A copy's ids for its FIFO queue, or what is wrong with them."""
+    if copy.unreadable is not None:
+        return Reject(copy.unreadable)
+    found = []
+    for name in (GROUP_ID, DEDUPLICATION_ID):
+        text = text_of(copy.attributes, name)
+        if text is None or not ID.fullmatch(text):
+            shown = None if text is None else text[:40]
+            return Reject(
+                f"{name} is {shown!r}: the message was not sent for a FIFO queue "
+                "(was it sent for a standard endpoint of the same name?)"
+            )
+        found.append(text)
+    return FifoIds(*found)
+
+
+def misdirected(copy: ReceivedMessage, endpoint: Endpoint) -> Reject | None:
+    """Why a copy is not for this endpoint but for one of the other kind; None if it is."""
+    if endpoint.fifo:
+        ids = read_fifo_ids(copy)
+        return ids if isinstance(ids, Reject) else None
+    if DEDUPLICATION_ID in copy.attributes:
+        return Reject(f"the message was sent for the FIFO queue {endpoint.twin.name}")
+    return None

@@ -71,8 +71,8 @@ def check_keepable(message: StoredMessage, endpoint: Endpoint) -> None:
         )
     if not ID.fullmatch(message.message_id):
         raise InvalidMessage(
-            f"message_id={message.message_id!r} cannot be a message group of SQS; use 1 to 128 letters, "
-            "digits and punctuation characters"
+            "cannot be a message group of SQS; use 1 to 128 letters, digits and punctuation characters",
+            message_id=message.message_id,
         )
     if len(message.destination) > _MAX_DESCRIPTION_CHARS:
         raise InvalidMessage(

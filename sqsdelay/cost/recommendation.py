@@ -67,7 +67,7 @@ def ways(park_after_seconds: Sequence[int]) -> list[Way]:
         ConfigurationError: a negative number of seconds.
     """
     if below := [seconds for seconds in park_after_seconds if seconds < 0]:
-        raise InvalidSetting(f"park_after_seconds={below[0]}; use 0 or more")
+        raise InvalidSetting("use 0 or more", park_after_seconds=below[0])
     full = MAX_BATCH_ENTRIES
     parking = [
         Way(

@@ -89,7 +89,7 @@ class Workload:
             if value is None and name == "due_together":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise InvalidSetting(f"{name}={value!r}; use a whole number, {least} to {most}")
+                raise InvalidSetting(f"use a whole number, {least} to {most}", **{name: value})
 
     @property
     def hops(self) -> int:

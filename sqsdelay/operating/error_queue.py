@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from sqsdelay.core import fifo, outgoing
+from sqsdelay.core import outgoing
 from sqsdelay.core.delay import Reject, seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, full_batches
 from sqsdelay.core.outgoing import without_identity
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, misdirected
 from sqsdelay.core.rejection import Rejection, read_rejection
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
@@ -194,7 +194,7 @@ class ErrorQueue:
         message = DelayedMessage(rejection.message_id, due)
         seconds = seconds_until(due, self._queues.broker_clock.now_ms())
         if seconds <= MAX_MESSAGE_TIMER_SECONDS:
-            entry = fifo.for_hand_over(
+            entry = outgoing.handed_over(
                 rejection.original, message, self._endpoint, delay_seconds=seconds
             )
             return _Way(rejection, self._endpoint.hand_over_queue, entry, due)
@@ -218,7 +218,7 @@ class ErrorQueue:
             ours = self._queues.url(self._endpoint.queue)
             if self._queues.url(Endpoint.parse(destination).queue) != ours:
                 return Reject(f"its destination is {destination}, not {self._endpoint.name}")
-        return fifo.misdirected(rejection.original, self._endpoint)
+        return misdirected(rejection.original, self._endpoint)
 
     def _send(self, ways: Sequence[_Way], held: _Held) -> list[Retry]:
         try:

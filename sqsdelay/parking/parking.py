@@ -57,7 +57,7 @@ class ParkingSettings:
 
     def __post_init__(self) -> None:
         if self.after_seconds < 0:
-            raise InvalidSetting(f"park_after_seconds={self.after_seconds}; use 0 or more")
+            raise InvalidSetting("use 0 or more", park_after_seconds=self.after_seconds)
 
 
 def parking_settings(
@@ -72,8 +72,8 @@ def parking_settings(
         return ParkingSettings(store, park_after_seconds)
     if park_after_seconds != DEFAULT_PARK_AFTER_SECONDS:
         raise InvalidSetting(
-            f"park_after_seconds={park_after_seconds} has no effect without a store; give a store, or "
-            "leave it out"
+            "has no effect without a store; give a store, or leave it out",
+            park_after_seconds=park_after_seconds,
         )
     return None
 
@@ -97,8 +97,8 @@ class Parking:
         self.after_seconds = after_seconds
         if isinstance(store, ParksFarAhead) and after_seconds < store.soonest_seconds:
             raise InvalidSetting(
-                f"park_after_seconds={after_seconds}; this store takes what is due in "
-                f"{store.soonest_seconds} s or later: use {store.soonest_seconds} or more"
+                f"use {store.soonest_seconds} or more: this store takes nothing that is due sooner",
+                park_after_seconds=after_seconds,
             )
 
     @property
@@ -245,7 +245,7 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
             f"message_id {message.message_id!r} is in the store and due at "
             f"{utc(kept.due_ms).isoformat(timespec='milliseconds')}, not "
             f"{utc(message.due_ms).isoformat(timespec='milliseconds')}; reschedule it, or {remedy} (to "
-            "resend a message safely, give its due time as due_at)"
+            "resend a message safely, give its due time instead of a delay)"
         )
     return None
 

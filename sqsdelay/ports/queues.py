@@ -388,7 +388,7 @@ class SizeLimits:
             raise MessageTooLarge(
                 f"message of {size} bytes (body and attributes in UTF-8) on its way through queue "
                 f"{queue.name}, which takes {limit} (its {LIMIT}); shorten it, raise that to at most "
-                f"{MAX_MESSAGE_BYTES}, or give DelaySender(large_bodies=Bucket(…))"
+                f"{MAX_MESSAGE_BYTES}, or keep large bodies in S3 (large_bodies=Bucket(…), --bucket)"
             )
 
     def _ask(self, queue: QueueRef) -> int:

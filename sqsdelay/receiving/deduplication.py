@@ -128,7 +128,7 @@ class Deduplicator:
         ):
             if not 0 < value <= _LONGEST_SECONDS:
                 raise InvalidSetting(
-                    f"{name}={value}; use more than 0 and up to {_LONGEST_SECONDS}"
+                    f"use more than 0 and up to {_LONGEST_SECONDS}", **{name: value}
                 )
         self._inbox = inbox
         self._lease_ms = math.ceil(lease_seconds * 1000)

@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sqsdelay.core import fifo, outgoing
+from sqsdelay.core import outgoing
 from sqsdelay.core.delay import (
     HandOver,
     Park,
     Reject,
-    Requeue,
     decide,
     seconds_until,
     too_far,
@@ -20,7 +19,14 @@ from sqsdelay.core.delay import (
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DUE_AT, text_of
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay, whole_number
+from sqsdelay.core.received_message import (
+    DelayedMessage,
+    ReceivedMessage,
+    misdirected,
+    read_delay,
+    read_fifo_ids,
+    whole_number,
+)
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.parking.parking import Stores
@@ -33,12 +39,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ToStore:
-    """A copy and the message in the store that would settle it. If there is none, it is requeued."""
+    """A copy and the message in the store that would settle it. If there is none, it is requeued, with so
+    many seconds to wait."""
 
     copy: ReceivedMessage
     message: DelayedMessage
     stored: StoredMessage
-    requeue: Requeue
+    remaining_seconds: int
 
 
 class Relay(Mover):
@@ -121,7 +128,7 @@ class Relay(Mover):
         return None if isinstance(message, Reject) else message.due_ms
 
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
-        return fifo.misdirected(copy, self._endpoint) or read_delay(copy)
+        return misdirected(copy, self._endpoint) or read_delay(copy)
 
     def _amendments(self, messages: Sequence[DelayedMessage]) -> dict[str, Amendment]:
         if self._parking is None or not messages:
@@ -149,8 +156,8 @@ class Relay(Mover):
         if isinstance(decision, HandOver):
             return self._hand_over(copy, message, decision, now_ms)
         if isinstance(decision, Park):
-            return self._to_store(copy, message, Requeue(decision.remaining_seconds))
-        return self._requeue(copy, message, decision, now_ms)
+            return self._to_store(copy, message, decision.remaining_seconds)
+        return self._requeue(copy, message, decision.remaining_seconds, now_ms)
 
     def _hand_over(
         self, copy: ReceivedMessage, message: DelayedMessage, decision: HandOver, now_ms: int
@@ -160,36 +167,22 @@ class Relay(Mover):
         return Move(
             copy,
             self._endpoint.hand_over_queue,
-            fifo.for_hand_over(copy, message, self._endpoint, delay_seconds=seconds),
+            outgoing.handed_over(copy, message, self._endpoint, delay_seconds=seconds),
             Outcome(copy, Status.HANDED_OVER, due_ms, seconds, late_ms),
         )
 
     def _to_store(
-        self, copy: ReceivedMessage, message: DelayedMessage, requeue: Requeue
+        self, copy: ReceivedMessage, message: DelayedMessage, remaining_seconds: int
     ) -> Move | ToStore:
         """In the store's form; what no store can keep (an id no sender may give) is rejected."""
         try:
             stored = parked(copy, message, self._endpoint.address)
         except InvalidMessage as error:
             return self._reject(copy, str(error))
-        return ToStore(copy, message, stored, requeue)
-
-    def _set_timer(self, move: Move) -> None:
-        timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
-        if move.settled.status is not Status.HANDED_OVER or timer is None or due_ms is None:
-            return
-        try:
-            now_ms = self._broker_now(move.copy)
-        except SqsDelayError:
-            return  # Late by what the sends before it took, and not early.
-        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
-        timer = min(timer, seconds_until(due_ms, now_ms))
-        move.entry.delay_seconds = timer
-        late_ms = now_ms + timer * 1000 - due_ms
-        move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
+        return ToStore(copy, message, stored, remaining_seconds)
 
     def _requeue(
-        self, copy: ReceivedMessage, message: DelayedMessage, decision: Requeue, now_ms: int
+        self, copy: ReceivedMessage, message: DelayedMessage, remaining_seconds: int, now_ms: int
     ) -> Move:
         held_ms = now_ms - (copy.sent_ms or 0)
         if 0 <= held_ms < self.hop_seconds * 500:
@@ -202,7 +195,7 @@ class Relay(Mover):
         return Move(
             copy,
             self.source,
-            outgoing.requeued(copy, message, decision.remaining_seconds),
+            outgoing.requeued(copy, message, remaining_seconds),
             Outcome(copy, Status.REQUEUED, message.due_ms),
         )
 
@@ -243,7 +236,7 @@ class Relay(Mover):
 
         def requeue() -> Move:
             now_ms = self._broker_now(each.copy)
-            return self._requeue(each.copy, each.message, each.requeue, now_ms)
+            return self._requeue(each.copy, each.message, each.remaining_seconds, now_ms)
 
         return self._or_failed(each.copy, requeue)
 
@@ -281,13 +274,13 @@ class DueRelay(Mover):
             yield self._or_failed(copy, partial(self._deliver, copy))
 
     def _deliver(self, copy: ReceivedMessage) -> Move:
-        ids = fifo.read_fifo_ids(copy)
+        ids = read_fifo_ids(copy)
         if isinstance(ids, Reject):
             return self._reject(copy, ids.reason)
         due_ms = _due_ms(copy)
         late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
         outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
-        return Move(copy, self._endpoint.queue, fifo.delivered(copy, ids), outcome)
+        return Move(copy, self._endpoint.queue, outgoing.delivered(copy, ids), outcome)
 
 
 def _due_ms(copy: ReceivedMessage) -> int | None:

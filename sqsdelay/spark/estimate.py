@@ -3,13 +3,15 @@ by the tasks that would send it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
@@ -31,11 +33,11 @@ from sqsdelay.limits import (
 )
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.summary import Counts
 from sqsdelay.stores import s3_settings_of
 
 _HOP: Final = DEFAULT_HOP_SECONDS
 _MAX_SIZE: Final = MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES
-_MONEY: Final = "decimal(38,18)"
 _WHOLE: Final = "decimal(38,0)"
 _COUNTS: Final = ("messages", "count")
 
@@ -72,21 +74,28 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
     numbers = _numbers(rows)
     _refuse_unfit(numbers)
     edges = edges_of(compared)
-    found: dict[tuple[int, int], Estimate] = {}
-    for row in _totals(numbers, edges, prices, compared):
-        band = band_of(edges[row.segment])
-        here = Estimate(
-            band=BANDS[band].name,
-            way=compared[row.way].name,
-            messages=int(row.messages),
-            impossible=int(row.impossible or 0),
-            cost=row.cost or Decimal(0),
-        )
-        before = found.get((band, row.way))
-        found[band, row.way] = here if before is None else _together(before, here)
-    if not found:
+    # A row for each segment and size: they are priced one after the other, and not kept.
+    groups = ([int(number) for number in row] for row in _grouped(numbers, edges).toLocalIterator())
+    by_band: dict[tuple[int, int], Total] = defaultdict(Total)
+    for (segment, place), here in totals(groups, edges, compared, prices).items():
+        band = by_band[band_of(edges[segment]), place]
+        band.messages += here.messages
+        band.impossible += here.impossible
+        band.cost += here.cost
+    if not by_band:
         raise ConfigurationError("the workload has no rows: there is nothing to estimate")
-    return _with_cheapest([found[key] for key in sorted(found)])
+    return _with_cheapest(
+        [
+            Estimate(
+                band=BANDS[band].name,
+                way=compared[place].name,
+                messages=total.messages,
+                impossible=total.impossible,
+                cost=round(Decimal(total.cost.numerator) / total.cost.denominator, 18),
+            )
+            for (band, place), total in sorted(by_band.items())
+        ]
+    )
 
 
 def as_workload(rows: DataFrame) -> DataFrame:
@@ -152,24 +161,37 @@ def edges_of(compared: Iterable[Way]) -> list[int]:
     return sorted(ends | parks | {MAX_DELAY_SECONDS})
 
 
-def _totals(
-    numbers: DataFrame, edges: Sequence[int], prices: Prices, compared: Sequence[Way]
-) -> list[Row]:
-    """What each way costs in each segment."""
-    amounts = F.udf(amounts_of(edges, prices, compared), f"array<{_MONEY}>", useArrow=False)
-    priced = _grouped(numbers, edges).select(
-        "segment",
-        "messages",
-        F.posexplode(amounts("segment", "size", "messages", "hops", "seconds")).alias(
-            "way", "cost"
-        ),
-    )
-    summed = priced.groupBy("segment", "way").agg(
-        F.sum("messages").alias("messages"),
-        F.sum(F.when(F.col("cost").isNull(), F.col("messages"))).alias("impossible"),
-        F.sum("cost").alias("cost"),
-    )
-    return summed.collect()
+@dataclass(slots=True)
+class Total:
+    """What one way costs for messages, and how many of them are too large for it."""
+
+    messages: int = 0
+    impossible: int = 0
+    cost: Fraction = Fraction(0)
+
+
+def totals(
+    groups: Iterable[Sequence[int]], edges: Sequence[int], compared: Sequence[Way], prices: Prices
+) -> dict[tuple[int, int], Total]:
+    """By segment of delays and place of the way.
+
+    Args:
+        groups: segment, size, messages, hops and seconds: the latter two summed up over the messages.
+        edges: see `edges_of`.
+    """
+    found: dict[tuple[int, int], Total] = defaultdict(Total)
+    for segment, size, messages, hops, seconds in groups:
+        longest = edges[segment]
+        for place, way in enumerate(compared):
+            direct, code = longest <= _HOP, way.strategy_of(longest)
+            each = rate(code, size, way.batch, prices, direct=direct, own_ids=way.own_ids)
+            total = found[segment, place]
+            total.messages += messages
+            if each is None:
+                total.impossible += messages
+            else:
+                total.cost += each.base * messages + each.hop * hops + each.second * seconds
+    return found
 
 
 def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
@@ -200,39 +222,6 @@ def hops_of(seconds: Column) -> Column:
     return F.greatest(F.ceil(seconds / _HOP) - 1, F.lit(0)).cast("decimal(18,0)")
 
 
-def amounts_of(
-    edges: Sequence[int], prices: Prices, compared: Sequence[Way]
-) -> Callable[[int, int, Decimal, Decimal, Decimal], list[Decimal | None]]:
-    """What each way costs for so many messages of a segment and a size; None where it is too large."""
-
-    def amounts(
-        segment: int, size: int, messages: Decimal, hops: Decimal, seconds: Decimal
-    ) -> list[Decimal | None]:
-        found: list[Decimal | None] = []
-        longest = edges[segment]
-        for way in compared:
-            direct, own = longest <= _HOP, way.own_ids
-            code = way.strategy_of(longest)
-            each = rate(code, size, way.batch, prices, direct=direct, own_ids=own)
-            if each is None:
-                found.append(None)
-                continue
-            cost = each.base * int(messages) + each.hop * int(hops) + each.second * int(seconds)
-            found.append(round(Decimal(cost.numerator) / Decimal(cost.denominator), 18))
-        return found
-
-    return amounts
-
-
-def _together(one: Estimate, other: Estimate) -> Estimate:
-    return replace(
-        one,
-        messages=one.messages + other.messages,
-        impossible=one.impossible + other.impossible,
-        cost=one.cost + other.cost,
-    )
-
-
 def _with_cheapest(found: Sequence[Estimate]) -> list[Estimate]:
     best: dict[str, Estimate] = {}
     for each in found:
@@ -248,10 +237,7 @@ RELAY_HOLDS: Final = 1_100_000
 """Pending messages that the deployed function relays on time. Source: docs/capacity.md, "Answers"."""
 
 _FAR_DEARER: Final = 2
-_WORTH_A_WORD: Final = Decimal(1)
-
-Workload = dict[tuple[int, int], list[int]]
-"""By segment of delays and size in bytes: messages, hops and seconds, summed up."""
+_WORTH_A_WORD: Final = 1
 
 
 class UnsentQueues:
@@ -276,48 +262,57 @@ class Planned:
         now_ms: what is due later is delayed, epoch milliseconds.
     """
 
-    def __init__(self, options: Options, now_ms: int) -> None:
-        self._edges = edges_of(_compared(options)[0])
+    def __init__(self, options: Options, now_ms: int, prices: Prices | None = None) -> None:
+        self._compared, self._chosen = _compared(options)
+        self._edges = edges_of(self._compared)
+        self._prices = prices or shipped_prices()
         self._now_ms = now_ms
-        self.workload: Workload = {}
+        self._sums: dict[tuple[int, int], list[int]] = {}
 
-    def add(self, message: Message) -> None:
-        """Count a message."""
+    def add(self, message: Message, messages: int = 1) -> None:
+        """Count a message, or as many like it."""
         assert message.due_at is not None, "rows have a due time"
         late_ms = round(message.due_at.timestamp() * 1000) - self._now_ms
         seconds = max(0, -(-late_ms // 1000))
         segment = next(i for i, edge in enumerate(self._edges) if seconds <= edge)
         attributes = {name: string(str(value)) for name, value in message.attributes.items()}
-        sums = self.workload.setdefault((segment, size_of(message.body, attributes)), [0, 0, 0])
-        sums[0] += 1
-        sums[1] += hop_count(seconds)
-        sums[2] += seconds
+        sums = self._sums.setdefault((segment, size_of(message.body, attributes)), [0, 0, 0])
+        for place, each in enumerate((1, hop_count(seconds), seconds)):
+            sums[place] += each * messages
+
+    def price(self, counts: Counts) -> None:
+        """Add what it costs each way, and how many are relayed: a few numbers, whatever was planned."""
+        groups = ((*key, *sums) for key, sums in self._sums.items())
+        found = totals(groups, self._edges, self._compared, self._prices)
+        for (segment, place), total in found.items():
+            way = self._compared[place]
+            cost = None if total.impossible else total.cost
+            counts.add(Counts(costs={way.name: cost}))
+            longest = self._edges[segment]
+            relays = way == self._chosen and way.strategy_of(longest) == "relay"
+            if relays and longest > MAX_MESSAGE_TIMER_SECONDS:
+                counts.relayed += total.messages
 
 
-def plan_of(workload: Workload, options: Options, prices: Prices | None = None) -> dict[str, Any]:
-    """What each way costs, how long sending takes, whether the relay holds it; a warning or None."""
-    used, (compared, chosen) = prices or shipped_prices(), _compared(options)
-    edges = edges_of(compared)
-    costs = _costs(workload, edges, compared, used)
+def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> dict[str, Any]:
+    """What each way costs, how long sending takes, whether the relay holds it; warnings."""
+    compared, chosen = _compared(options)
+    costs = {way.name: counts.costs.get(way.name, Fraction(0)) for way in compared}
     possible = {name: cost for name, cost in costs.items() if cost is not None}
     cheapest = min(possible, key=lambda name: possible[name], default=None)
-    total = sum(sums[0] for sums in workload.values())
-    relayed = sum(
-        sums[0]
-        for (segment, _), sums in workload.items()
-        if edges[segment] > MAX_MESSAGE_TIMER_SECONDS
-        and chosen.strategy_of(edges[segment]) == "relay"
-    )
+    currency = (prices or shipped_prices()).currency
     return {
-        "currency": used.currency,
-        "costs": {name: None if cost is None else f"{cost:.2f}" for name, cost in costs.items()},
+        "currency": currency,
+        "costs": {
+            name: None if cost is None else f"{float(cost):.2f}" for name, cost in costs.items()
+        },
         "way": chosen.name,
         "cheapest": cheapest,
-        "seconds_at_quota": -(-total // (_CALLS_A_SECOND * MAX_BATCH_ENTRIES)),
-        "relayed": relayed,
+        "seconds_at_quota": -(-counts.sent // (_CALLS_A_SECOND * MAX_BATCH_ENTRIES)),
+        "relayed": counts.relayed,
         "relay_holds": RELAY_HOLDS,
         "warnings": _warnings(
-            costs, chosen.name, cheapest, relayed, used.currency, stores=options.store is not None
+            costs, chosen.name, cheapest, counts.relayed, currency, stores=options.store is not None
         ),
     }
 
@@ -336,21 +331,8 @@ def _compared(options: Options) -> tuple[list[Way], Way]:
     return [*compared, stored], stored
 
 
-def _costs(
-    workload: Workload, edges: Sequence[int], compared: Sequence[Way], prices: Prices
-) -> dict[str, Decimal | None]:
-    amounts = amounts_of(edges, prices, compared)
-    costs: dict[str, Decimal | None] = {way.name: Decimal(0) for way in compared}
-    for (segment, size), (messages, hops, seconds) in workload.items():
-        found = amounts(segment, size, Decimal(messages), Decimal(hops), Decimal(seconds))
-        for way, cost in zip(compared, found, strict=True):
-            before = costs[way.name]
-            costs[way.name] = None if cost is None or before is None else before + cost
-    return costs
-
-
 def _warnings(
-    costs: Mapping[str, Decimal | None],
+    costs: Mapping[str, Fraction | None],
     chosen: str,
     cheapest: str | None,
     relayed: int,
@@ -363,7 +345,7 @@ def _warnings(
     far = mine is not None and least is not None and mine - least > _WORTH_A_WORD
     if mine is not None and least is not None and far and mine > _FAR_DEARER * least:
         told.append(
-            f"{chosen} costs {mine:.2f} {currency}, {cheapest} {least:.2f}: "
+            f"{chosen} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}: "
             + (
                 "docs/cost.md compares the stores"
                 if stores

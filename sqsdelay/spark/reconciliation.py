@@ -66,7 +66,7 @@ def job_start_ms(options: Options, columns: Columns) -> int | None:
         if columns.has(DELAY):
             raise ConfigurationError(
                 "delay_seconds count from the job's first run, which only its receipts record: "
-                "give option('receipts', …), or a table with due_at"
+                "give option receipts, or a table with due_at"
             )
         return None
     start_ms = Receipts(options.receipts, str(options.job)).kept_start_ms()
@@ -416,12 +416,12 @@ def replay(
     """
     if unknown := sorted(set(include) - set(REPLAYABLE)):
         raise InvalidSetting(
-            f"include={unknown[0]!r} is not replayed; use some of {', '.join(REPLAYABLE)}"
+            f"is not replayed; use some of {', '.join(REPLAYABLE)}", include=unknown[0]
         )
     job = JobTable.of(rows, options)
     if job.start_ms is None:
         raise ConfigurationError(
-            "a replay compares rows with the job's receipts: give option('receipts', …); "
+            "a replay compares rows with the job's receipts: give option receipts; "
             "without receipts, send the lost rows of reconcile() as a job of their own"
         )
     table = reconcile(

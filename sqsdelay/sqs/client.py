@@ -115,8 +115,8 @@ def default_client(
         client = boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(
-            f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL) "
-            "as for the AWS CLI"
+            f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL), "
+            "or give sqsdelay --region and --profile before its command"
         ) from error
     client.meta.events.register_first("needs-retry.sqs", partial(_before_a_retry, attempts))
     # A closed client opens connections again when it needs them; the parent's are left to the parent.

@@ -21,7 +21,10 @@ from sqsdelay.limits import (
     MIN_DELAY_QUEUE_RETENTION_SECONDS,
 )
 from sqsdelay.ports.queues import LIMIT, limit_of
-from sqsdelay.sending.settings import collision, refuse_collision
+from sqsdelay.sending.router import (
+    collision,
+    refuse_collision,
+)
 from sqsdelay.sqs.client import asked, translated
 from sqsdelay.sqs.queues import SqsQueues
 
@@ -181,7 +184,8 @@ def delay_queue_problems(
         yield Problem(
             name,
             f"its delay of {delay} s is shorter than the hop of {hop_seconds} s",
-            _set(name, "DelaySeconds", hop_seconds) + f", or use hop_seconds={delay}",
+            _set(name, "DelaySeconds", hop_seconds)
+            + f", or use a hop of {delay} s (--hop {delay})",
         )
     yield from waiting_problems(name, attributes)
     if attributes.get("FifoThroughputLimit") != "perMessageGroupId":

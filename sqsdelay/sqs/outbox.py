@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.fifo import FifoIds, for_due_queue
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     OutgoingMessage,
@@ -18,8 +17,9 @@ from sqsdelay.core.message import (
     full_batches,
     string,
 )
-from sqsdelay.core.outgoing import of_new_trace, with_identity, without_identity
+from sqsdelay.core.outgoing import for_due_queue, of_new_trace, with_identity, without_identity
 from sqsdelay.core.readable import one_line
+from sqsdelay.core.received_message import FifoIds
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, QueueMissing, QueueUnavailable, SqsDelayError

@@ -97,7 +97,7 @@ class SqsQueues:
         if queue.region is not None and queue.region != region:
             raise InvalidEndpoint(
                 f"queue {queue.name} is in the region {queue.region}, and the client calls {region}; "
-                f"use boto3.client('sqs', region_name={queue.region!r})"
+                f"use a client of {queue.region} (sqsdelay --region {queue.region})"
             )
 
     def _look_up(self, queue: QueueRef) -> str:

@@ -17,8 +17,11 @@ from sqsdelay.ports.forks import in_each_child
 from sqsdelay.sending.async_sender import (
     AsyncQueueSender,
 )
+from sqsdelay.sending.router import (
+    DEFAULT_CONCURRENCY,
+    SenderSettings,
+)
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import DEFAULT_CONCURRENCY, SenderSettings
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
 
@@ -94,7 +97,7 @@ class DelaySender(QueueSender):
     ) -> None:
         if not 1 <= deadline_seconds <= MAX_DEADLINE_SECONDS:
             raise InvalidSetting(
-                f"deadline_seconds={deadline_seconds}; use 1 to {MAX_DEADLINE_SECONDS}"
+                f"use 1 to {MAX_DEADLINE_SECONDS}", deadline_seconds=deadline_seconds
             )
         begin_within = deadline_seconds
         if client is None:

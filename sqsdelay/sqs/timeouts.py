@@ -22,7 +22,6 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import StoredMessage, to_store
-from sqsdelay.core.timeout_headers import id_body, read_id, read_timeout, timeout_attributes
 from sqsdelay.errors import InvalidEndpoint, QueueMissing, SqsDelayError
 from sqsdelay.limits import (
     DELAY_QUEUE_VISIBILITY_SECONDS,
@@ -36,6 +35,12 @@ from sqsdelay.ports.queues import Delivery, Failure, Queues
 from sqsdelay.sqs.endpoints import create_queue, standard_queue_attributes
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.timeouts.sender import (
+    id_body,
+    read_id,
+    read_timeout,
+    timeout_attributes,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -111,7 +111,8 @@ def _client(service: str, connect_seconds: float, answer_seconds: float, retries
         return boto3.client(service, config=config)  # type: ignore[call-overload]
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(
-            f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE as for the AWS CLI"
+            f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE, or give sqsdelay --region "
+            "and --profile before its command"
         ) from error
 
 

@@ -26,7 +26,7 @@ def checked_lease(seconds: float) -> float:
         ConfigurationError: not above 0.
     """
     if not seconds > 0:
-        raise InvalidSetting(f"lease_seconds={seconds}; use more than 0")
+        raise InvalidSetting("use more than 0", lease_seconds=seconds)
     return seconds
 
 

@@ -115,7 +115,7 @@ def test_endpoint_check_says_what_is_wrong_and_how_to_mend_it(cli: Cli) -> None:
     ]
     assert problems[0]["remedy"] == "sqsdelay endpoint create orders"
     assert all("aws sqs set-queue-attributes" in problem["remedy"] for problem in problems[1:])
-    assert problems[1]["remedy"].endswith(", or use --hop 10")
+    assert problems[1]["remedy"].endswith(", or use a hop of 10 s (--hop 10)")
     code, out, _ = cli("endpoint", "check", "orders")
     assert code == 1
     assert "redrive policy" in out
@@ -265,7 +265,8 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (
             ["send", "arn:aws:sqs:eu-west-1:123456789012:orders", "--body", "x"],
             2,
-            "the region eu-west-1, and the client calls us-east-1; use sqsdelay --region eu-west-1",
+            "the region eu-west-1, and the client calls us-east-1; use a client of eu-west-1 "
+            "(sqsdelay --region eu-west-1)",
         ),
     ],
 )
@@ -334,9 +335,9 @@ def test_a_foreign_due_time_is_no_crash(cli: Cli) -> None:
     [
         (
             {"AWS_DEFAULT_REGION": None},
-            "region; give --region and --profile before the command, or",
+            "region; set AWS_DEFAULT_REGION and AWS_PROFILE",
         ),
-        ({"AWS_PROFILE": "nobody"}, "found; give --region and --profile before the command, or"),
+        ({"AWS_PROFILE": "nobody"}, "found; set AWS_DEFAULT_REGION and AWS_PROFILE"),
         (
             {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
             "set AWS_PROFILE or AWS_ACCESS_KEY_ID",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -17,7 +20,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.client import BaseClient
 from botocore.config import Config
-from botocore.credentials import Credentials
+from botocore.credentials import Credentials, SSOProvider
 from botocore.exceptions import ClientError, NoCredentialsError, SSLError
 
 from sqsdelay import DelayConsumer
@@ -38,8 +41,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answers)
+    def __init__(self, handler: type[BaseHTTPRequestHandler] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), handler or Answers)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.requests: list[tuple[dict[str, str], bytes, tuple[str, int]]] = []
         self.answers: list[tuple[int, bytes] | None] = []
@@ -293,6 +296,122 @@ def test_without_keys_the_error_is_botocores(
     with pytest.raises(NoCredentialsError):
         client.delete_message_batch(**DELETE)
     assert server.requests == []
+
+
+class Keys(BaseHTTPRequestHandler):
+    """Gives away keys as IMDS, SSO and STS do: others each time, for five minutes."""
+
+    server: Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_PUT(self) -> None:
+        self._answer("a token of IMDS's")
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/federation/credentials"):
+            key, secret, token, until = self._keys()
+            expires = round(until.timestamp() * 1000)
+            keys = {"accessKeyId": key, "secretAccessKey": secret, "sessionToken": token}
+            self._answer(json.dumps({"roleCredentials": keys | {"expiration": expires}}))
+        elif self.path.endswith("/security-credentials/"):
+            self._answer("a-role")
+        else:
+            key, secret, token, until = self._keys()
+            keys = {"AccessKeyId": key, "SecretAccessKey": secret, "Token": token}
+            self._answer(json.dumps(keys | {"Expiration": f"{until:%Y-%m-%dT%H:%M:%SZ}"}))
+
+    def do_POST(self) -> None:
+        key, secret, token, until = self._keys()
+        self._answer(
+            "<AssumeRoleResponse><AssumeRoleResult><Credentials>"
+            f"<AccessKeyId>{key}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>"
+            f"<SessionToken>{token}</SessionToken><Expiration>{until.isoformat()}</Expiration>"
+            "</Credentials></AssumeRoleResult></AssumeRoleResponse>"
+        )
+
+    def _keys(self) -> tuple[str, str, str, datetime]:
+        self.server.answers.append(None)
+        number = len(self.server.answers)
+        return (
+            f"AKID{number}",
+            "secret",
+            f"token-{number}",
+            datetime.now(UTC) + timedelta(minutes=5),
+        )
+
+    def _answer(self, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+
+START_URL = "https://example.awsapps.com/start"
+PROFILES = f"""
+[profile sso]
+sso_start_url = {START_URL}
+sso_region = eu-west-1
+sso_account_id = 123456789012
+sso_role_name = reader
+
+[profile role]
+role_arn = arn:aws:iam::123456789012:role/worker
+credential_source = Environment
+
+[profile imds]
+region = eu-west-1
+"""
+
+
+@pytest.mark.parametrize(
+    ("profile", "tokens"),
+    [
+        ("role", ["token-1", "token-2"]),
+        ("sso", ["token-1", "token-2"]),
+        # botocore keeps IMDS's keys for ten minutes at least.
+        ("imds", ["token-1", "token-1"]),
+    ],
+)
+def test_keys_of_a_role_are_fetched_and_renewed(
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    profile: str,
+    tokens: list[str],
+) -> None:
+    """Of an assumed role, of SSO and of an instance: botocore finds them, libcurl signs with them."""
+    (tmp_path / "config").write_text(PROFILES)
+    cached = tmp_path / f"{hashlib.sha1(START_URL.encode()).hexdigest()}.json"
+    monkeypatch.setattr(SSOProvider, "_SSO_TOKEN_CACHE_DIR", str(tmp_path))
+    cached.write_text(json.dumps({"accessToken": "x", "expiresAt": "2999-01-01T00:00:00Z"}))
+    with Server(Keys) as keys:
+        threading.Thread(target=keys.serve_forever, args=(0.02,), daemon=True).start()
+        for name, value in {
+            "AWS_CONFIG_FILE": str(tmp_path / "config"),
+            "AWS_EC2_METADATA_DISABLED": "false",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": keys.url,
+            "AWS_ENDPOINT_URL_SSO": keys.url,
+            "AWS_ENDPOINT_URL_STS": keys.url,
+            "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+        monkeypatch.delenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", raising=False)
+        if profile != "role":
+            monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+            monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        session = boto3.Session(profile_name=profile)
+        client = session.client("sqs", endpoint_url=server.url, region_name="eu-west-1")
+        assert curl.request_by_curl(client) is None
+        for _ in tokens:
+            client.delete_message_batch(**DELETE)
+        keys.shutdown()
+    assert server.by() == ["curl"] * len(tokens)
+    assert [headers["x-amz-security-token"] for headers, *_ in server.requests] == tokens
+    used = [headers["authorization"].split("Credential=")[1][:5] for headers, *_ in server.requests]
+    assert used == [f"AKID{token[-1]}" for token in tokens]
 
 
 def behind_a_proxy(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:

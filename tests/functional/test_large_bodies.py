@@ -32,9 +32,12 @@ from sqsdelay.errors import (
 )
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.s3 import BodyReader, Bucket
-from sqsdelay.sending.large_bodies import PAYLOAD_SIZE, Pointer
+from sqsdelay.sending.batches import (
+    PAYLOAD_SIZE,
+    Pointer,
+)
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws

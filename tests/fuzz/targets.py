@@ -22,7 +22,6 @@ from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, OutgoingMessage, size_o
 from sqsdelay.core.received_message import from_lambda_event
 from sqsdelay.core.rejection import read_rejection, rejected
 from sqsdelay.core.stored_message import StoredMessage, from_store
-from sqsdelay.core.timeout_headers import read_id, read_timeout
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import from_json, to_json
@@ -37,11 +36,15 @@ from sqsdelay.rabbitmq.topology import binding_key, check_queue_name, read_key, 
 from sqsdelay.rabbitmq.transfers import due_of
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sending.large_bodies import read_pointer
+from sqsdelay.sending.batches import read_pointer
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.timeouts.sender import (
+    read_id,
+    read_timeout,
+)
 
 START_MS: Final = 1_800_000_000_000
 ENDPOINTS: Final = ("orders", "orders.fifo")

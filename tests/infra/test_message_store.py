@@ -15,7 +15,7 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from moto import mock_aws
 
-from benchmarks.capacity.figures import DEPLOYED
+from benchmarks.capacity import DEPLOYED
 from lambdas.dispatcher import handler
 from sqsdelay import Change, DelaySender
 from sqsdelay.cdk import function_names
@@ -253,7 +253,7 @@ def test_outputs_name_store_and_dispatcher(template: Template) -> None:
     assert {"StoreUrl", "DispatcherName"} <= set(template.find_outputs("*"))
 
 
-def test_the_capacity_simulation_has_the_deployments_settings() -> None:
+def test_the_capacity_page_has_the_deployments_settings() -> None:
     """A changed concurrency, timeout or thread count must change docs/capacity.md too."""
     assert DEPLOYED.max_concurrency == DEFAULT_MAX_CONCURRENCY
     assert DEPLOYED.dispatcher_timeout_seconds == TIMEOUT_SECONDS

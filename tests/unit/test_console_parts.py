@@ -88,7 +88,7 @@ def test_what_an_old_answer_tells() -> None:
         (61, 60, None, False),
         (1, 2, "gone", False),
     ):
-        sample = Sample("here", NOW_MS - age * 1000, trouble, poll)
+        sample = Sample("here", NOW_MS - age * 1000, trouble, poll_seconds=poll)
         assert sample.tells(NOW_MS) is tells, (age, poll, trouble)
     nothing: Sample[str] = Sample()
     assert not nothing.tells(NOW_MS)

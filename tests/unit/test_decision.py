@@ -74,5 +74,5 @@ def test_the_farthest_delay_of_an_endpoint(seconds: int) -> None:
 @pytest.mark.parametrize("seconds", [899, MAX_DUE_MS // 1000 + 1, "3600", 3600.0, None, True])
 def test_no_farthest_delay(seconds: int) -> None:
     """Below, beyond, and what a settings file may hold."""
-    with pytest.raises(ConfigurationError, match=f"max_delay_seconds={seconds}; use 900 "):
+    with pytest.raises(ConfigurationError, match=f"max_delay_seconds={seconds!r}; use 900 "):
         checked_max_delay(seconds)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sqsdelay.core.backoff import retry_seconds
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import ExactlyOnce
+from sqsdelay.dispatching.destinations import ExactlyOnce, retry_seconds
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings, seconds_to_sleep
 from sqsdelay.errors import (
     ConfigurationError,

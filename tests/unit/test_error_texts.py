@@ -20,10 +20,13 @@ from sqsdelay.core.message import (
     check_trace_header,
 )
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.core.timeout_headers import due_ms_of, read_id
 from sqsdelay.errors import MalformedEvent, SqsDelayError
 from sqsdelay.ledger.events import from_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
+from sqsdelay.timeouts.sender import (
+    due_ms_of,
+    read_id,
+)
 
 NUL_REFUSED = (
     "contains the character U+0000 at position 1, which SQS refuses; "
@@ -71,7 +74,7 @@ def ids(fifo: bool, **given: str) -> Callable[[], object]:
          "leave it out: receivers of a standard queue deduplicate on message_id"),
         (lambda: check_limits("x" * MAX_MESSAGE_BYTES, {}, {"a": {"DataType": "b"}}),
          "message of 1048578 bytes (body and attributes in UTF-8, 2 bytes added for the delay); the "
-         "limit is 1048576; shorten it, or give DelaySender(large_bodies=Bucket(…))"),
+         "limit is 1048576; shorten it, or keep large bodies in S3 (large_bodies=Bucket(…), --bucket)"),
         (stored(destination=""), "destination '' is empty; name a queue"),
         (stored(body="text"), "body is str; a store keeps bytes: encode it, e.g. as UTF-8"),
         (stored(message_id=""), "message_id='' cannot be stored; use 1 to 250 characters "
@@ -81,14 +84,14 @@ def ids(fifo: bool, **given: str) -> Callable[[], object]:
         (lambda: check_hop(0), "hop_seconds=0; use 1 to 900, "
          "the delay queue's delivery delay"),
         (lambda: delay_ms("1"), "delay='1' is a str; give a timedelta or seconds (int or float)"),  # type: ignore[arg-type]
-        (lambda: delay_ms(-(10**18)), "delay is negative; use 0 or more (a due_at in the past is "
+        (lambda: delay_ms(-(10**18)), "delay is negative; use 0 or more (what was due in the past is "
          "sent at once)"),
         (lambda: delay_ms(10**18), f"delay of more than {MAX_DUE_MS} s ends after the year 9999; "
          "give a shorter delay"),
         (lambda: delay_ms(MAX_DUE_MS), f"delay={MAX_DUE_MS} is longer than {MAX_DUE_MS} ms, which "
          "ends after the year 9999; give a shorter delay"),
         (lambda: due_at_ms("now"), "due_at='now' is a str; give a datetime"),  # type: ignore[arg-type]
-        (lambda: due_at_ms(datetime(2027, 1, 31)), "due_at=2027-01-31T00:00:00 has no time zone; "  # noqa: DTZ001
+        (lambda: due_at_ms(datetime(2027, 1, 31)), "due_at='2027-01-31T00:00:00' has no time zone; "  # noqa: DTZ001
          "give one, e.g. datetime(..., tzinfo=timezone.utc)"),
         (lambda: parse_delay("1y"), "delay '1y' is not valid; use seconds (90), 32m5s (m: minutes), 1d12h, "
          "or ISO 8601 (PT32M5S); for months and years give a due time"),

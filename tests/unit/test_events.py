@@ -22,8 +22,8 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.parking.schedule import Change
 from sqsdelay.relaying.mover import Mover, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import (
     InMemoryLedger,

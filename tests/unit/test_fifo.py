@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import fifo
+from sqsdelay.core import outgoing
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
@@ -27,7 +27,12 @@ from sqsdelay.core.message import (
     size_of,
     string,
 )
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
+from sqsdelay.core.received_message import (
+    DelayedMessage,
+    FifoIds,
+    ReceivedMessage,
+    read_fifo_ids,
+)
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import (
     ConfigurationError,
@@ -40,8 +45,8 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
@@ -188,8 +193,8 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     arrived = received(queues, DUE)
     assert len(arrived) == 3
     for copy in arrived:
-        entry = fifo.delivered(copy, fifo.FifoIds("g", "d"))
-        assert fifo.read_fifo_ids(copy) == fifo.FifoIds("g", "d")
+        entry = outgoing.delivered(copy, FifoIds("g", "d"))
+        assert read_fifo_ids(copy) == FifoIds("g", "d")
         assert set(entry.attributes) == {MESSAGE_ID, WAS_DUE_AT}
     assert sorted(copy.message_id for copy in arrived) == ["by-consumer", "by-hand", "by-sender"]
 
@@ -479,11 +484,11 @@ def test_what_the_ids_were_is_shown_to_forty_characters() -> None:
         )
     ]
     reason = "the message was not sent for a FIFO queue (was it sent for a standard endpoint of "
-    assert getattr(fifo.read_fifo_ids(copy), "reason", None) == (
+    assert getattr(read_fifo_ids(copy), "reason", None) == (
         f"sqsdelay.MessageGroupId is None: {reason}the same name?)"
     )
     spaced = replace(copy, attributes={GROUP_ID: string("a " * 21)})
-    assert getattr(fifo.read_fifo_ids(spaced), "reason", None) == (
+    assert getattr(read_fifo_ids(spaced), "reason", None) == (
         f"sqsdelay.MessageGroupId is {'a ' * 20!r}: {reason}the same name?)"
     )
 
@@ -500,10 +505,10 @@ def test_the_last_leg_keeps_trace_and_kind() -> None:
         trace_header="Root=1;Lineage=1:a",
     )
     message = DelayedMessage("m", 1_800_000_000_000)
-    on_due_queue = fifo.for_hand_over(copy, message, ENDPOINT, delay_seconds=5)
+    on_due_queue = outgoing.handed_over(copy, message, ENDPOINT, delay_seconds=5)
     assert (on_due_queue.trace_header, on_due_queue.group_id) == ("Root=1", None)
     assert ids.items() <= on_due_queue.attributes.items()
-    standard = fifo.for_hand_over(copy, message, Endpoint.parse("orders"), delay_seconds=5)
+    standard = outgoing.handed_over(copy, message, Endpoint.parse("orders"), delay_seconds=5)
     assert standard.group_id == "g"
     assert re.fullmatch(r"Root=1-[0-9a-f]{8}-[0-9a-f]{24}", standard.trace_header or "")
     assert not ids.keys() & standard.attributes.keys()

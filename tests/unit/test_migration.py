@@ -11,16 +11,19 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.fifo import FifoIds, read_fifo_ids
 from sqsdelay.core.message import Message, string
+from sqsdelay.core.received_message import (
+    FifoIds,
+    read_fifo_ids,
+)
 from sqsdelay.core.stored_message import Amendment, StoredMessage, to_store
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.operating.migration import Migration, MigrationStatus
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock

@@ -8,7 +8,7 @@ import pytest
 
 from sqsdelay.core.message import Attribute
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.sending.large_bodies import (
+from sqsdelay.sending.batches import (
     LEGACY_PAYLOAD_SIZE,
     PAYLOAD_SIZE,
     Pointer,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.delay import Reject
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DELAY_SECONDS,
     DUE_AT,
@@ -162,7 +163,12 @@ def test_an_id_with_a_lone_surrogate_still_hops() -> None:
 @pytest.mark.parametrize(("group", "kept"), [("g", "g"), ("a b", None), ("", None)])
 def test_a_group_is_handed_over_where_a_queue_takes_it(group: str, kept: str | None) -> None:
     """Any other would have the whole message refused."""
-    sent = handed_over(copy(**{GROUP_ID: string(group)}), DelayedMessage("m", 0), 0)
+    sent = handed_over(
+        copy(**{GROUP_ID: string(group)}),
+        DelayedMessage("m", 0),
+        Endpoint.parse("orders"),
+        delay_seconds=0,
+    )
     assert sent.group_id == kept
 
 

@@ -37,8 +37,8 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.parking.schedule import Change
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
 
@@ -425,7 +425,7 @@ def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -
             "orders", "x", due_at=utc(queues.clock.true_ms + 6 * DAY * 1000), message_id="m"
         )
     queues.clock.advance(60)
-    with pytest.raises(MessageConflict, match="give its due time as due_at"):
+    with pytest.raises(MessageConflict, match="give its due time instead"):
         sender.send("orders", "x", delay=5 * DAY, message_id="m")
     assert [message.due_ms for message in store.pending(9)] == [first.due and _ms(first.due)]
 

@@ -24,8 +24,8 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.parking.schedule import Change
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 DELAY = "orders-delay.fifo"

@@ -11,6 +11,7 @@ import pytest
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DELAY_SECONDS,
     DUE_AT,
@@ -36,8 +37,8 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route, with_header
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.faulty import AWAY, FaultyQueues
 
@@ -258,7 +259,7 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
         assert isinstance(message, DelayedMessage)
         hop, arrived = (
             outgoing.requeued(copy, message, 1_100),
-            outgoing.handed_over(copy, message, 0),
+            outgoing.handed_over(copy, message, Endpoint.parse("orders"), delay_seconds=0),
         )
         assert DUE_AT in hop.attributes
         assert {MESSAGE_ID, WAS_DUE_AT} <= set(arrived.attributes)
@@ -379,7 +380,9 @@ def test_a_sender_refuses_a_hop_shorter_than_the_queues(clock: ManualClock) -> N
     """Else a message of 5 s would wait out a hop of 900."""
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders", hop_seconds=60)
-    with pytest.raises(ConfigurationError, match="holds messages for 60 s; use hop_seconds=60"):
+    with pytest.raises(
+        ConfigurationError, match=r"hop_seconds=2 is .* holds messages for 60 s; use 60"
+    ):
         QueueSender(queues, SenderSettings(hop_seconds=2)).send("orders", "x", delay=5)
     assert (
         QueueSender(queues, SenderSettings(hop_seconds=60)).send("orders", "x", delay=61).route

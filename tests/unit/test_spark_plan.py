@@ -2,67 +2,83 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import Counter
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from sqsdelay.core.message import Message
 from sqsdelay.cost import shipped_prices
-from sqsdelay.spark.estimate import RELAY_HOLDS, Planned, Workload, plan_of
+from sqsdelay.spark.estimate import RELAY_HOLDS, Planned, plan_of
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.summary import Counts
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PRICES = shipped_prices()
+DAY = 86_400
 
 
-def planned(options: Options, *delays: int) -> Workload:
-    plan = Planned(options, round(NOW.timestamp() * 1000))
+def counted(options: Options, *delays: int, messages: int = 1, size: int = 200) -> Counts:
+    """What a task tells of so many messages of each delay."""
+    planned = Planned(options, round(NOW.timestamp() * 1000), PRICES)
     for delay in delays:
-        plan.add(Message("x" * 200, due_at=NOW + timedelta(seconds=delay)))
-    return plan.workload
+        planned.add(Message("x" * size, due_at=NOW + timedelta(seconds=delay)), messages)
+    counts = Counts(routes=Counter(sent=messages * len(delays)))
+    planned.price(counts)
+    return counts
+
+
+def plan(options: Options, *delays: int, **more: int) -> dict[str, Any]:
+    return plan_of(counted(options, *delays, **more), options, PRICES)
 
 
 def test_relaying_what_could_be_parked_is_warned_of() -> None:
     """A month of hops costs hundreds of times as much as a store; with the store nothing is said."""
-    options = Options()
-    workload = {
-        key: [n * 10_000 for n in sums] for key, sums in planned(options, 30 * 86_400).items()
-    }
-    plan = plan_of(workload, options, PRICES)
-    (warning,) = plan["warnings"]
+    (warning,) = plan(Options(), 30 * DAY, messages=10_000)["warnings"]
     assert warning.startswith("relay, batches of 10 costs ")
     assert "--store" in warning
-    stored = plan_of(workload, Options(store="dynamodb://t"), PRICES)
+    stored = plan(Options(store="dynamodb://t"), 30 * DAY, messages=10_000)
     assert (stored["way"], stored["relayed"], stored["warnings"]) == ("parked after 2.25 h", 0, [])
 
 
 def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:
     """No hop and no request for each message; with look-up objects a PUT and two GETs for each. What is due
     sooner hops as ever."""
-    days = {key: [n * 10**6 for n in sums] for key, sums in planned(Options(), 86_400).items()}
     costs = {}
     for url in ("s3://b", "s3://b?lookup=on"):
-        options = Options(store=url)
-        workload = {k: [n * 10**6 for n in v] for k, v in planned(options, 86_400).items()}
-        plan = plan_of(workload, options, PRICES)
-        assert (plan["way"], plan["relayed"]) == ("stored in S3 after 2.25 h", 0)
-        costs[url] = Decimal(plan["costs"][plan["way"]])
+        stored = plan(Options(store=url), DAY, messages=10**6)
+        assert (stored["way"], stored["relayed"]) == ("stored in S3 after 2.25 h", 0)
+        costs[url] = float(stored["costs"][stored["way"]])
     bulk, looked_up = costs.values()
-    assert Decimal("0.05") < bulk < Decimal("0.20")
-    assert looked_up - bulk == Decimal("5.80")
-    assert "stored in S3 after 2.25 h" not in plan_of(days, Options(), PRICES)["costs"]
-    soon = plan_of(planned(options, 8_000), options, PRICES)
-    assert soon["relayed"] == 1
+    assert 0.05 < bulk < 0.20
+    assert looked_up - bulk == pytest.approx(5.80)
+    assert "stored in S3 after 2.25 h" not in plan(Options(), DAY)["costs"]
+    assert plan(Options(store="s3://b"), 8_000)["relayed"] == 1
 
 
 def test_more_than_the_relay_holds_is_warned_of() -> None:
     """By the figure of the guide to capacity; what a message timer holds is not relayed."""
-    options = Options()
-    (key,) = planned(options, 1000)
-    plan = plan_of({key: [RELAY_HOLDS + 1] * 3}, options, PRICES)
-    assert any("max_concurrency" in warning for warning in plan["warnings"])
-    assert plan["seconds_at_quota"] == -(-(RELAY_HOLDS + 1) // 24_000)
-    assert plan_of(planned(options, 900, -5), options, PRICES)["relayed"] == 0
+    many = plan(Options(), 1000, messages=RELAY_HOLDS + 1)
+    assert any("max_concurrency" in warning for warning in many["warnings"])
+    assert many["seconds_at_quota"] == -(-(RELAY_HOLDS + 1) // 24_000)
+    assert plan(Options(), 900, -5)["relayed"] == 0
+
+
+def test_tasks_of_any_sizes_tell_a_few_numbers() -> None:
+    """A thousand sizes and delays come back in less than 1 kB, and add up to one plan; what is too large for
+    one way has no price there."""
+    options = Options(store="s3://b")
+    told = Counts()
+    for size in range(1, 1001):
+        told.add(counted(options, size * DAY // 100, size=size))
+    assert len(pickle.dumps(told)) < 1024
+    assert told.relayed == sum(900 < size * DAY // 100 <= 8100 for size in range(1, 1001))
+    told.add(counted(options, DAY, size=300_000))
+    costs = plan_of(told, options, PRICES)["costs"]
+    assert [name for name, cost in costs.items() if cost is None] == ["eventbridge-scheduler"]
 
 
 def test_the_capacity_is_the_guides() -> None:

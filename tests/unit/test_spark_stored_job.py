@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -12,8 +14,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 from sqsdelay.errors import StoreUnavailable
+from sqsdelay.spark.sink import stored_job
+from sqsdelay.spark.sink.job import Sink
+from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.run import JOB_SECONDS
 from sqsdelay.spark.sink.stored_job import Job
+from sqsdelay.spark.sink.summary import TaskReport
 from sqsdelay.stores.s3.layout import parse
 from tests.unit.staging_driver import DAY, Driver, table
 
@@ -184,6 +190,28 @@ def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
     slept: list[float] = []
     assert driver.publish(task, slept=slept) == 0
     assert len(slept) == 20
+    assert pending(driver) == ["1"]
+
+
+def test_twenty_thousand_tasks_are_committed(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their reports, the record and the decision fit the smallest driver many times over."""
+    task = driver.task(rows("1"))
+    report = TaskReport("w" * 32, task.counts.reported(), None, task.staged)
+    options = Options(store="s3://parked", endpoint="orders", parts=20_000)
+    sink = Sink(options=options, columns=Columns(names=frozenset(), key=None))
+    monkeypatch.setattr(stored_job, "wheel_of", driver.wheel)
+    tracemalloc.start()
+    try:
+        reports = [pickle.loads(pickle.dumps(report)) for _ in range(20_000)]
+        for number, each in enumerate(reports[1:], 1):
+            each.staged = (replace(each.staged[0], attempt=f"{number}x{number}", messages=0),)
+        sink.commit(reports, None)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2**27
     assert pending(driver) == ["1"]
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import Reject
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DELAY_MS,
     DELAY_SECONDS,
@@ -339,7 +340,10 @@ def test_a_handed_over_message_is_the_users_with_id_and_due_time() -> None:
         GROUP_ID: string("tenant"),
     }
     entry = outgoing.handed_over(
-        copy(attributes=attributes), DelayedMessage("m-1", SENT + 50_000), 50
+        copy(attributes=attributes),
+        DelayedMessage("m-1", SENT + 50_000),
+        Endpoint.parse("orders"),
+        delay_seconds=50,
     )
     assert entry.attributes == {
         "user": attributes["user"],
@@ -353,7 +357,12 @@ def test_a_full_foreign_message_is_handed_over_with_what_fits() -> None:
     """Nine attributes and DelaySeconds become nine and the id; the due time has no room."""
     users = {f"a{n}": string("x") for n in range(9)}
     attributes = users | {DELAY_SECONDS: string("50")}
-    entry = outgoing.handed_over(copy(attributes=attributes), DelayedMessage("m-1", SENT), 0)
+    entry = outgoing.handed_over(
+        copy(attributes=attributes),
+        DelayedMessage("m-1", SENT),
+        Endpoint.parse("orders"),
+        delay_seconds=0,
+    )
     assert entry.attributes == users | {MESSAGE_ID: string("m-1")}
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import typer
 
 from sqsdelay.cli.pipeline.cost import cost
-from sqsdelay.cli.pipeline.events import events
-from sqsdelay.cli.pipeline.reconcile import reconcile, replay
-from sqsdelay.cli.pipeline.report import report
+from sqsdelay.cli.pipeline.reconcile import reconcile
+from sqsdelay.cli.pipeline.report import events, report
 from sqsdelay.cli.pipeline.schedule import schedule
 
 app = typer.Typer(help="Spark jobs over millions of messages.", no_args_is_help=True)
 app.command()(schedule)
 app.command()(reconcile)
-app.command()(replay)
 app.command()(report)
 app.command()(events)
 app.command()(cost)

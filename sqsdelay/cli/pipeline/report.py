@@ -1,10 +1,10 @@
-"""``sqsdelay pipeline report``: what became of all messages of a ledger."""
+"""``sqsdelay pipeline report`` and ``events``: what became of a ledger's messages; its lines as a table."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -12,17 +12,13 @@ from rich.table import Table
 from sqsdelay.cli.console import err, out, print_json
 from sqsdelay.cli.cost import PricesFile, read_prices
 from sqsdelay.cli.options import Master
-from sqsdelay.cli.pipeline.spark_job import on_spark
-from sqsdelay.core.delay import due_at_ms, parse_due_at
+from sqsdelay.cli.pipeline.spark_job import GRACE_SECONDS, AsOf, Grace, as_of_ms, on_spark
 from sqsdelay.errors import MissingExtra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sqsdelay.spark.report.page import Figures
-
-GRACE_SECONDS: Final = 3600
-"""`sqsdelay.spark.report.write.DEFAULT_GRACE_SECONDS`, which cannot be imported without Spark."""
 
 
 def report(
@@ -38,15 +34,8 @@ def report(
             "--out", help="Folder or URI for the report; an earlier report in it is replaced."
         ),
     ],
-    as_of: Annotated[
-        str | None,
-        typer.Option(
-            help="Ignore events after this time, e.g. 2027-01-31T09:00:00Z; default: none."
-        ),
-    ] = None,
-    grace: Annotated[
-        int, typer.Option(help="Seconds after its due time until a message counts as lost.")
-    ] = GRACE_SECONDS,
+    as_of: AsOf = None,
+    grace: Grace = GRACE_SECONDS,
     ledger_format: Annotated[
         str | None,
         typer.Option(
@@ -70,13 +59,12 @@ def report(
     Writes Parquet tables and a page, report.html. Lost or duplicated messages do not change the exit
     code.
     """
-    as_of_ms = None if as_of is None else due_at_ms(parse_due_at(as_of))
     figures = reported(
         ledger,
         folder,
         ledger_format=ledger_format,
         grace=grace,
-        as_of_ms=as_of_ms,
+        at_ms=as_of_ms(as_of),
         prices=prices,
         store=store,
         master=master,
@@ -93,7 +81,7 @@ def reported(
     *,
     ledger_format: str | None = None,
     grace: int = GRACE_SECONDS,
-    as_of_ms: int | None = None,
+    at_ms: int | None = None,
     prices: Path | None = None,
     store: str = "dynamodb",
     master: str | None = None,
@@ -116,7 +104,7 @@ def reported(
             ledger_format=ledger_format,
             prices=used,
             store=store,
-            as_of_ms=as_of_ms,
+            as_of_ms=at_ms,
             grace_seconds=grace,
         )
 
@@ -173,3 +161,35 @@ def print_figures(figures: Figures, folder: str) -> None:
             soft_wrap=True,
         )
     out.print(f"{folder.rstrip('/')}/report.html", highlight=False, markup=False, soft_wrap=True)
+
+
+def events(
+    ledger: Annotated[
+        str,
+        typer.Argument(help="JSON lines, plain or .gz: a file, folder (recursively), glob or URI."),
+    ],
+    folder: Annotated[
+        str, typer.Option("--out", help="Folder or URI of the table; events are appended to it.")
+    ],
+    master: Master = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Append a ledger's events to a Parquet table, by day.
+
+    Read it with `pipeline report FOLDER --format parquet`, or any engine. Lines that are not events are
+    counted and left out; a report counts an event once, even if it was appended twice.
+    """
+
+    def run(spark: SparkSession) -> tuple[int, int]:
+        from sqsdelay.spark.report.read import write_events
+
+        return write_events(spark, ledger, folder)
+
+    with err.status("reading the ledger with Spark"):
+        appended, bad_lines = on_spark("events", run, master=master)
+    if as_json:
+        print_json({"events": appended, "bad_lines": bad_lines})
+    else:
+        out.print(
+            f"{appended:,} events appended, {bad_lines:,} bad lines left out", highlight=False
+        )

@@ -27,7 +27,19 @@ from sqsdelay.cli.options import (
     OptionalStoreUrl,
     max_delay_seconds,
 )
-from sqsdelay.cli.pipeline.spark_job import with_table
+from sqsdelay.cli.pipeline.spark_job import (
+    GRACE_SECONDS,
+    AsOf,
+    EndpointOption,
+    FileFormat,
+    Grace,
+    Job,
+    Key,
+    LedgerFormat,
+    TimeZone,
+    as_of_ms,
+    with_table,
+)
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
@@ -42,19 +54,10 @@ def schedule(
         str,
         typer.Argument(metavar="INPUT", help="Parquet, CSV or JSON lines: a file, folder or glob."),
     ],
-    endpoint: Annotated[
-        str | None, typer.Option(help="Destination queue, for rows without an endpoint column.")
-    ] = None,
-    file_format: Annotated[
-        str | None,
-        typer.Option("--format", help="parquet, csv or jsonl; default: by file name."),
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Column to derive message ids from (with --job).")
-    ] = None,
-    job: Annotated[
-        str | None, typer.Option(help="Job name; the same name gives the same message ids.")
-    ] = None,
+    endpoint: EndpointOption = None,
+    file_format: FileFormat = None,
+    key: Key = None,
+    job: Job = None,
     rejects: Annotated[
         str | None, typer.Option(help="Folder for rows that could not be sent, with the reason.")
     ] = None,
@@ -93,18 +96,33 @@ def schedule(
         str | None,
         typer.Option(help="Folder for ledger files, which record what was sent and when."),
     ] = None,
-    time_zone: Annotated[
-        str, typer.Option(help="Time zone of due times without an offset.")
-    ] = "UTC",
+    time_zone: TimeZone = "UTC",
     master: Master = None,
     concurrency: Annotated[int | None, typer.Option(help="Batches in flight per task.")] = None,
     hop: Hop = DEFAULT_HOP_SECONDS,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEDGER",
+            help="Send again only what the job has lost by this ledger, with the same ids and due times.",
+        ),
+    ] = None,
+    include: Annotated[
+        list[str],
+        typer.Option(
+            help="With --replay: statuses to send again: lost, pending, unknown, not-sent. May be repeated."
+        ),
+    ] = ["lost"],  # noqa: B006
+    ledger_format: LedgerFormat = None,
+    as_of: AsOf = None,
+    grace: Grace = GRACE_SECONDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send every row of a table as a delayed message.
 
-    Exit code 1 if any was not sent, or an id occurs more than once.
+    Exit code 1 if any was not sent, or an id occurs more than once. With --replay it sends again what was
+    lost; messages that are pending or unknown only with --include, since they may still arrive.
 
     Columns: body; delay_seconds or due_at; message_id, or --key with --job. Optional: endpoint,
     attributes, message_group_id, message_deduplication_id.
@@ -126,13 +144,32 @@ def schedule(
         "max_delay_seconds": max_delay_seconds(max_delay),
     }
     options = {name: str(value) for name, value in given.items() if value is not None}
+    if replay is None and (include != ["lost"] or ledger_format or as_of or grace != GRACE_SECONDS):
+        raise typer.BadParameter(
+            "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
+        )
+    if replay is not None and unique:
+        raise typer.BadParameter("--replay sends each id once; leave out --unique")
     started = time.monotonic()
 
     def run(rows: DataFrame) -> dict[str, Any]:
-        from sqsdelay.spark.sink.send import save
-
         with _progress(rows.sparkSession):
-            return save(rows, unique=unique, **options)
+            if replay is None:
+                from sqsdelay.spark.sink.send import save
+
+                return save(rows, unique=unique, **options)
+            from sqsdelay.spark import reconciliation
+
+            return reconciliation.replay(
+                rows,
+                replay,
+                include=include,
+                ledger_format=ledger_format,
+                as_of_ms=as_of_ms(as_of),
+                grace_seconds=grace,
+                record=ledger,
+                **{name: value for name, value in options.items() if name != "ledger"},
+            )
 
     summary = with_table(
         "schedule", table, file_format, run, time_zone=time_zone, master=master, sends=options
@@ -140,7 +177,9 @@ def schedule(
     if as_json:
         print_json(summary)
     else:
-        print_summary(summary, time.monotonic() - started, rejects)
+        if replay is not None:
+            out.print(f"{summary['chosen']:,} {' or '.join(include)}", highlight=False)
+        _print_summary(summary, time.monotonic() - started, rejects)
     if summary["rejected"] or summary["repeated"]:
         raise typer.Exit(1)
 
@@ -193,7 +232,7 @@ def _print_plan(plan: dict[str, Any]) -> None:
         err.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
 
 
-def print_summary(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
+def _print_summary(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
     """What was sent, and what was not and why."""
     routes = ", ".join(f"{number:,} {route}" for route, number in summary["routes"].items())
     by_route = f" ({routes})" if routes else ""

@@ -1,4 +1,4 @@
-"""What the commands share that run on Spark: a session, errors of one line, and an end by Ctrl-C."""
+"""What the commands share that run on Spark: options, a session, errors of one line, and an end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from sqsdelay.cli.console import err
+from sqsdelay.core.delay import due_at_ms, parse_due_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +31,30 @@ EXIT_INTERRUPTED: Final = 130
 _PATIENCE_SECONDS: Final = 5.0
 """For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
 
+Job = Annotated[
+    str | None, typer.Option(help="Job name; the same name gives the same message ids.")
+]
+Key = Annotated[str | None, typer.Option(help="Column to derive message ids from (with --job).")]
+EndpointOption = Annotated[
+    str | None, typer.Option(help="Destination queue, for rows without an endpoint column.")
+]
+FileFormat = Annotated[
+    str | None, typer.Option("--format", help="parquet, csv or jsonl; default: by file name.")
+]
+TimeZone = Annotated[str, typer.Option(help="Time zone of due times without an offset.")]
+LedgerFormat = Annotated[
+    str | None, typer.Option(help="The ledger holds rows, not lines: parquet, delta, iceberg, …")
+]
+AsOf = Annotated[
+    str | None,
+    typer.Option(help="Ignore events after this time, e.g. 2027-01-31T09:00:00Z; default: none."),
+]
+Grace = Annotated[
+    int, typer.Option(help="Seconds after its due time until a message counts as lost.")
+]
+GRACE_SECONDS: Final = 3600
+"""`sqsdelay.spark.report.write.DEFAULT_GRACE_SECONDS`, which cannot be imported without Spark."""
+
 _Found = TypeVar("_Found")
 
 
@@ -37,6 +62,11 @@ def format_of(table: str, told: str | None = None) -> str | None:
     """How the input holds its rows; None if neither its name nor --format says so."""
     chosen = told or _FORMATS.get(Path(table.removesuffix(".gz").rstrip("/")).suffix)
     return chosen if chosen in _FORMATS.values() else None
+
+
+def as_of_ms(text: str | None) -> int | None:
+    """The instant that --as-of tells, epoch milliseconds."""
+    return None if text is None else due_at_ms(parse_due_at(text))
 
 
 def on_spark(

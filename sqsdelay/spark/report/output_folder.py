@@ -1,13 +1,19 @@
-"""The folder of a report: made whole or not at all, and never in place of something else."""
+"""The folder of a report: numbered folders of tables, a page, and one file that points to the newest tables.
+
+Tables are written beside those of the report before, whose page and pointer are replaced when all else is
+there: nothing is renamed, which stores of objects cannot do. A report that fails leaves the other as it was.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pyarrow.fs import FileInfo, FileSelector, FileType, copy_files
+from pyarrow.fs import FileSelector, FileType
 
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.locations import absolute, hadoop_uri, is_uri, opened
@@ -16,23 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MARK: Final = "report.json"
-"""The file by which a report's folder is known."""
+"""The pointer, by which a report's folder is known: its ``tables`` names the folder that counts."""
 
-
-class NewFolder(Protocol):
-    """A folder that a report is being written into."""
-
-    def uri(self, name: str) -> str:
-        """Where Spark reads and writes what is called so."""
-        ...
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write a file of its own."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a folder in it."""
-        ...
+PAGE: Final = "report.html"
+_TABLES: Final = re.compile(r"tables-(\d+)")
 
 
 def check_replaceable(folder: str) -> None:
@@ -44,172 +37,161 @@ def check_replaceable(folder: str) -> None:
         ConfigurationError: it is a file, or a folder that no report made.
     """
     path = Path(absolute(folder))
-    if is_uri(folder) or not path.exists():
-        return
-    if not path.is_dir():
-        raise _file(folder)
-    if any(path.iterdir()) and not (path / MARK).is_file():
-        raise _something_else(folder)
+    if not is_uri(folder) and path.exists():
+        _check(folder, None if path.is_file() else [each.name for each in path.iterdir()])
+
+
+def _check(folder: str, names: list[str] | None) -> None:
+    if names is None:
+        raise InvalidSetting(f"{folder} is a file; name a folder for the report")
+    if MARK not in names and not all(_TABLES.fullmatch(name) for name in names):
+        raise InvalidSetting(
+            f"{folder} is not empty and holds no report ({MARK} is missing); "
+            "name another folder, or empty this one"
+        )
+
+
+class _Files(Protocol):
+    """A folder, by whatever reaches it; ``uri`` is what Spark calls it."""
+
+    uri: str
+
+    def names(self, within: str = "") -> list[str] | None:
+        """What is in it or in a folder of it, nothing if that does not exist; None for a file."""
+
+    def make(self, name: str) -> None:
+        """Make a folder in it."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file in it."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file or folder in it, if there is one."""
+
+
+class NewReport:
+    """A report that is being written."""
+
+    def __init__(self, files: _Files, folder: str) -> None:
+        self._files = files
+        self._folder = folder
+        names = files.names()
+        _check(folder, names)
+        numbers = [int(known[1]) for known in map(_TABLES.fullmatch, names or ()) if known]
+        self._tables = f"tables-{max(numbers, default=0) + 1}"
+        try:
+            files.make(self._tables)
+        except OSError as error:
+            told = error.strerror or " ".join(str(error).split())
+            raise ConfigurationError(f"{folder} cannot be written: {told}") from error
+
+    def uri(self, name: str) -> str:
+        """Where Spark reads and writes a table."""
+        return f"{self._files.uri}/{self._tables}/{name}"
+
+    def remove(self, name: str) -> None:
+        """Remove a table."""
+        self._files.delete(f"{self._tables}/{name}")
+
+    def publish(self, page: str, figures: Mapping[str, Any]) -> None:
+        """Let this report take the place of the one before, and delete what that has left.
+
+        Raises:
+            ConfigurationError: the tables are not where the page would be.
+        """
+        if not self._files.names(self._tables):
+            raise ConfigurationError(
+                f"{self._folder} is another folder to Spark's server, which writes the tables, than to this "
+                "process, which writes the page; give --out a URI that both reach"
+            )
+        pointer = json.dumps({"tables": self._tables, **figures}, indent=2) + "\n"
+        self._files.write(PAGE, page.encode())
+        self._files.write(MARK, pointer.encode())
+        for name in self._files.names() or ():
+            if name not in (PAGE, MARK, self._tables):
+                self._files.delete(name)
+
+    def drop(self) -> None:
+        """Delete the tables; and the folder, if there was nothing in it."""
+        self._files.delete(self._tables)
+        with suppress(OSError):
+            if not self._files.names():
+                self._files.delete("")
 
 
 @contextmanager
-def replaced(spark: SparkSession, folder: str) -> Iterator[NewFolder]:
-    """A new folder to write into, which takes the place of ``folder`` at the end.
-
-    If anything fails, what was there before stays as it was. A store of objects has no folders to
-    rename: there the last step takes a while, and is not one.
+def replaced(spark: SparkSession, folder: str) -> Iterator[NewReport]:
+    """A report that is to take the place of the one in ``folder``, and goes if anything fails.
 
     Raises:
         ConfigurationError: as `check_replaceable`, or it cannot be written.
     """
     by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
-    begun = _HadoopFolder(spark, folder) if by_java else _ArrowFolder(spark, folder)
+    begun = NewReport((_ByHadoop if by_java else _ByArrow)(spark, folder), folder)
     try:
         yield begun
-        begun.put_in_place()
     except BaseException:
         begun.drop()
         raise
 
 
-class _ArrowFolder:
-    """By pyarrow: on this machine, and over Spark Connect wherever its server and this process reach."""
+class _ByArrow:
+    """On this machine, and over Spark Connect wherever its server and this process reach."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._given = folder
-        whole = folder if is_uri(folder) else str(Path(absolute(folder)).resolve())
-        self._fs, self._whole = opened(whole, "--out")
-        self._new, self._old = (_beside(self._whole, word) for word in ("new", "old"))
-        self._uri = _beside(hadoop_uri(spark, whole, "--out").rstrip("/"), "new")
-        try:
-            self._check()
-            self._delete(self._new)
-            self._fs.create_dir(self._new)
-        except OSError as error:
-            told = error.strerror or " ".join(str(error).split())
-            raise ConfigurationError(f"{folder} cannot be written: {told}") from error
+        self.uri = hadoop_uri(spark, folder, "--out").rstrip("/")
+        self._fs, self._root = opened(folder, "--out")
 
-    def _check(self) -> None:
-        found = self._fs.get_file_info([self._whole, f"{self._whole}/{MARK}"])
-        if found[0].type is FileType.File:
-            raise _file(self._given)
-        if found[1].type is FileType.NotFound and self._listed(recursive=False):
-            raise _something_else(self._given)
+    def names(self, within: str = "") -> list[str] | None:
+        path = f"{self._root}/{within}".rstrip("/")
+        if self._fs.get_file_info(path).type is FileType.File:
+            return None
+        found = self._fs.get_file_info(FileSelector(path, allow_not_found=True))
+        return [each.base_name for each in found]
 
-    def _listed(self, *, recursive: bool) -> list[FileInfo]:
-        wanted = FileSelector(self._whole, allow_not_found=True, recursive=recursive)
-        return list(self._fs.get_file_info(wanted))
+    def make(self, name: str) -> None:
+        self._fs.create_dir(f"{self._root}/{name}")
 
-    def uri(self, name: str) -> str:
-        return f"{self._uri}/{name}"
+    def write(self, name: str, content: bytes) -> None:
+        with self._fs.open_output_stream(f"{self._root}/{name}") as stream:
+            stream.write(content)
 
-    def write_text(self, name: str, text: str) -> None:
-        with self._fs.open_output_stream(f"{self._new}/{name}") as stream:
-            stream.write(text.encode())
-
-    def remove(self, name: str) -> None:
-        self._delete(f"{self._new}/{name}")
-
-    def drop(self) -> None:
-        self._delete(self._new)
-
-    def put_in_place(self) -> None:
-        tables = self._fs.get_file_info(FileSelector(self._new))
-        if not any(each.type is FileType.Directory for each in tables):
-            raise ConfigurationError(
-                f"{self._given} is another folder to Spark's server, which writes the tables, than to this "
-                "process, which writes the page; give --out a URI that both reach"
-            )
-        if self._fs.type_name not in ("local", "hdfs"):
-            self._copy()
-            return
-        self._delete(self._old)
-        if self._fs.get_file_info(self._whole).type is not FileType.NotFound:
-            self._fs.move(self._whole, self._old)
-        self._fs.move(self._new, self._whole)
-        self._delete(self._old)
-
-    def _copy(self) -> None:
-        """Where no folder can be renamed. If this is cut off, the mark lets the next report go on."""
-        for each in self._listed(recursive=True):
-            if each.type is FileType.File and each.path != f"{self._whole}/{MARK}":
-                self._fs.delete_file(each.path)
-        copy_files(
-            self._new, self._whole, source_filesystem=self._fs, destination_filesystem=self._fs
-        )
-        self._delete(self._new)
-
-    def _delete(self, folder: str) -> None:
-        if self._fs.get_file_info(folder).type is not FileType.NotFound:
-            self._fs.delete_dir(folder)
+    def delete(self, name: str) -> None:
+        path = f"{self._root}/{name}".rstrip("/")
+        found = self._fs.get_file_info(path).type
+        if found is FileType.Directory:
+            self._fs.delete_dir(path)
+        elif found is FileType.File:
+            self._fs.delete_file(path)
 
 
-def _beside(folder: str, word: str) -> str:
-    parent, _, name = folder.rpartition("/")
-    return f"{parent}/.{name}.{word}"
-
-
-class _HadoopFolder:
+class _ByHadoop:
     """By the file systems that Spark itself uses: whatever it can write to is good for a report."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        uri = hadoop_uri(spark, folder, "--out").rstrip("/")
+        self.uri = hadoop_uri(spark, folder, "--out").rstrip("/")
         jvm: Any = spark._jvm
         context: Any = spark._jsc
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._whole = self._path(uri)
-        self._fs = self._whole.getFileSystem(context.hadoopConfiguration())
-        self._check(folder)
-        parent, name = self._whole.getParent(), self._whole.getName()
-        self._new, self._old = (self._path(parent, f".{name}.{word}") for word in ("new", "old"))
-        self._fs.delete(self._new, True)
-        self._fs.mkdirs(self._new)
+        self._fs = self._path(self.uri).getFileSystem(context.hadoopConfiguration())
 
-    def _check(self, folder: str) -> None:
-        if not self._fs.exists(self._whole):
-            return
-        if not self._fs.getFileStatus(self._whole).isDirectory():
-            raise _file(folder)
-        empty = not len(self._fs.listStatus(self._whole))
-        if not empty and not self._fs.exists(self._path(self._whole, MARK)):
-            raise _something_else(folder)
+    def names(self, within: str = "") -> list[str] | None:
+        path = self._path(f"{self.uri}/{within}".rstrip("/"))
+        if not self._fs.exists(path):
+            return []
+        if self._fs.getFileStatus(path).isFile():
+            return None
+        return [str(each.getPath().getName()) for each in self._fs.listStatus(path)]
 
-    def uri(self, name: str) -> str:
-        return str(self._path(self._new, name).toString())
+    def make(self, name: str) -> None:
+        self._fs.mkdirs(self._path(f"{self.uri}/{name}"))
 
-    def write_text(self, name: str, text: str) -> None:
-        stream = self._fs.create(self._path(self._new, name), True)
+    def write(self, name: str, content: bytes) -> None:
+        stream = self._fs.create(self._path(f"{self.uri}/{name}"), True)
         try:
-            stream.write(bytearray(text.encode()))
+            stream.write(bytearray(content))
         finally:
             stream.close()
 
-    def remove(self, name: str) -> None:
-        self._fs.delete(self._path(self._new, name), True)
-
-    def drop(self) -> None:
-        self._fs.delete(self._new, True)
-
-    def put_in_place(self) -> None:
-        self._fs.delete(self._old, True)
-        if self._fs.exists(self._whole):
-            self._rename(self._whole, self._old)
-        self._rename(self._new, self._whole)
-        self._fs.delete(self._old, True)
-
-    def _rename(self, old: Any, new: Any) -> None:
-        if not self._fs.rename(old, new):
-            raise ConfigurationError(
-                f"{old.toString()} cannot be renamed to {new.toString()}; the report is in the former"
-            )
-
-
-def _file(folder: str) -> ConfigurationError:
-    return InvalidSetting(f"{folder} is a file; name a folder for the report")
-
-
-def _something_else(folder: str) -> ConfigurationError:
-    return InvalidSetting(
-        f"{folder} is not empty and holds no report ({MARK} is missing); "
-        "name another folder, or empty this one"
-    )
+    def delete(self, name: str) -> None:
+        self._fs.delete(self._path(f"{self.uri}/{name}".rstrip("/")), True)

@@ -274,7 +274,6 @@ def _short(line: str) -> str:
     return line if len(line) <= _MOST_CHARS else f"{line[:_MOST_CHARS]}…"
 
 
-PAGE: Final = "report.html"
 _NONE: Final = "-"
 _MOST_CHARS: Final = 200
 WITHIN: Final = {name: f"within {duration(ms)}" for name, ms in WITHIN_MS.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,8 +19,8 @@ from sqsdelay.cost import Prices
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
-from sqsdelay.spark.report.output_folder import MARK, NewFolder, replaced
-from sqsdelay.spark.report.page import PAGE, Figures, hours_of_a_moment, render
+from sqsdelay.spark.report.output_folder import NewReport, replaced
+from sqsdelay.spark.report.page import Figures, hours_of_a_moment, render
 from sqsdelay.spark.report.read import Reading, read_ledger
 from sqsdelay.spark.report.tables import NAMES, Counted, counts, spread, waiting
 from sqsdelay.spark.session import cause
@@ -77,9 +76,9 @@ def write_report(
     """
     store = store.partition(":")[0]
     if store not in NAMES:
-        raise InvalidSetting(f"store={store!r} has no price; use one of {', '.join(NAMES)}")
+        raise InvalidSetting(f"has no price; use one of {', '.join(NAMES)}", store=store)
     if grace_seconds < 0:
-        raise InvalidSetting(f"grace_seconds={grace_seconds}; use 0 or more")
+        raise InvalidSetting("use 0 or more", grace_seconds=grace_seconds)
     name = ledger if isinstance(ledger, str) else "the DataFrame"
     with _told_in_one_line(name), replaced(spark, str(folder)) as new, _settings(spark):
         reading = read_ledger(spark, ledger, ledger_format=ledger_format)
@@ -118,12 +117,11 @@ def write_report(
         page = render(figures, written, prices, name, moment_hours=moment_hours, store=NAMES[store])
         for part in (_COUNTS, _SPREAD, _ARRIVALS):
             new.remove(part)
-        new.write_text(PAGE, page)
-        new.write_text(MARK, json.dumps(asdict(figures), indent=2) + "\n")
+        new.publish(page, asdict(figures))
     return figures
 
 
-def _counted(messages: DataFrame, folder: NewFolder, as_of_ms: int) -> Counted:
+def _counted(messages: DataFrame, folder: NewReport, as_of_ms: int) -> Counted:
     with ThreadPoolExecutor() as pool:
         of_counts = counts(messages, as_of_ms=as_of_ms)
         of_spread = spread(messages, as_of_ms=as_of_ms)
@@ -135,7 +133,7 @@ def _counted(messages: DataFrame, folder: NewFolder, as_of_ms: int) -> Counted:
 def _write_tables(
     messages: DataFrame,
     arrivals: DataFrame,
-    folder: NewFolder,
+    folder: NewReport,
     prices: Prices,
     as_of_ms: int,
     store: str,

@@ -69,7 +69,7 @@ class SqsDelayDataSource(DataSource):
         options = Options.parse(self.options)
         if options.plan and options.summary is None:
             raise ConfigurationError(
-                "a plan is written to the summary: give option('summary', file)"
+                "a plan is written to the summary: give option summary (a file)"
             )
         return options, checked_columns(schema, options)
 

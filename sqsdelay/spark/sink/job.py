@@ -123,7 +123,7 @@ class Sink:
             again = "all rows" if self.options.receipts is None else "none of the others"
             raise NotAllSent(
                 f"{counts.rejected} of {counts.sent + counts.rejected} rows could not be sent, the "
-                f"others were: {counts.why()}. Correct them, or give option('rejects', folder) to "
+                f"others were: {counts.why()}. Correct them, or give option rejects (a folder) to "
                 f"keep them; run again, the job sends {again} again, with the same message ids"
             )
         if self.options.rejects is not None:
@@ -153,7 +153,7 @@ class Sink:
             return counted(counts)
         from sqsdelay.spark.estimate import plan_of
 
-        return counted(counts) | {"plan": plan_of(counts.workload, self.options)}
+        return counted(counts) | {"plan": plan_of(counts, self.options)}
 
     def abort(self, reports: Reports, write_ids: Iterable[str], summary: str | None) -> None:
         """Drop the rejects of a write that failed and what it staged, and say what its finished tasks

@@ -144,25 +144,26 @@ class Options:
 
     def _check(self) -> None:
         if self.past_due not in ("send", "reject"):
-            raise InvalidSetting(f"option past_due={self.past_due!r}; use send or reject")
+            raise InvalidSetting("use send or reject", past_due=self.past_due)
         if self.receipts is not None and not self.job:
             raise InvalidSetting(
-                "receipts are kept under the job's name; give it one: option('job', 'renewals-2027')"
+                "receipts are kept under the job's name; give it one: option job (e.g. renewals-2027)"
             )
         if self.replay is not None and self.receipts is None:
-            raise InvalidSetting("option replay needs option('receipts', …), the job's")
+            raise InvalidSetting("option replay needs option receipts, the job's")
         if self.rate is not None and self.tasks is None:
             raise InvalidSetting(
-                f"option rate={self.rate} is for the whole job; a task sends its share of it if told "
-                "how many run at a time: option('tasks', 8), e.g. the cluster's cores"
+                "is for the whole job, and a task sends its share; tell how many run at a time with "
+                "option tasks, e.g. the cluster's cores",
+                rate=self.rate,
             )
         if self.store is None and self.park_after != DEFAULT_PARK_AFTER_SECONDS:
-            raise InvalidSetting(f"option park_after={self.park_after} needs option('store', …)")
+            raise InvalidSetting("needs a store; give option store", park_after=self.park_after)
 
 
 def _truth(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise InvalidSetting(f"option {name}={text!r}; use true or false")
+        raise InvalidSetting("use true or false", **{name: text})
     return text.lower() == "true"
 
 
@@ -172,7 +173,7 @@ def _whole(name: str, text: str, least: int) -> int:
     except ValueError:
         value = least - 1
     if value < least:
-        raise InvalidSetting(f"option {name}={text!r}; use a whole number, {least} or more")
+        raise InvalidSetting(f"use a whole number, {least} or more", **{name: text})
     return value
 
 
@@ -236,9 +237,7 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
         found = "are both there" if DELAY in names else "are both missing"
         raise ConfigurationError(f"columns {DELAY!r} and {DUE_AT!r} {found}; give one of them")
     if ENDPOINT not in names and options.endpoint is None:
-        raise InvalidSetting(
-            f"no endpoint: give option('endpoint', 'orders'), or a column {ENDPOINT!r}"
-        )
+        raise InvalidSetting(f"no endpoint: give option endpoint, or a column {ENDPOINT!r}")
     _check_identity(names, key, options)
     return Columns(names=frozenset(names), key=key, spelled=spelled)
 
@@ -274,7 +273,7 @@ def _check_type(name: str, data_type: DataType, key: str | None) -> None:
     elif name != key:
         raise ConfigurationError(
             f"column {name!r} is unknown; known are {', '.join(COLUMNS)} and the key column: "
-            f"drop it, or name it as the key: option('key', {name!r})"
+            f"drop it, or name it as the key: option key ({name!r})"
         )
     if name == key:
         fits = isinstance(data_type, (*_INTEGERS, StringType))
@@ -298,10 +297,10 @@ def _check_identity(names: list[str], key: str | None, options: Options) -> None
         raise InvalidSetting(
             "rows have no message id that stays the same when Spark sends them again; give a column "
             f"{MESSAGE_ID!r}, or name what identifies a row and the job: "
-            "option('key', 'order_id').option('job', 'renewals-2027')"
+            "options key (e.g. order_id) and job (e.g. renewals-2027)"
         )
     if key is not None and not options.job:
         raise InvalidSetting(
             f"message ids are made of the column {key!r} and the job's name; "
-            "give it one: option('job', 'renewals-2027')"
+            "give it one: option job (e.g. renewals-2027)"
         )

@@ -280,7 +280,7 @@ class Receipts:
 
 def _unkept(path: str, error: Exception) -> ConfigurationError:
     return ConfigurationError(
-        f"the job's instant cannot be kept in {path} ({error}); give option('receipts', …) "
+        f"the job's instant cannot be kept in {path} ({error}); give option receipts "
         "a folder that can be written, or delete that file if it is damaged"
     )
 

@@ -68,9 +68,7 @@ class Rows:
                 if unread[row] is not None:
                     raise InvalidMessage(f"{self._unread(batch, row)}: {unread[row]}")
                 if endpoint is None:
-                    raise InvalidMessage(
-                        f"{ENDPOINT} is NULL, and option('endpoint', …) is not given"
-                    )
+                    raise InvalidMessage(f"{ENDPOINT} is NULL, and option endpoint is not given")
                 message = Message(
                     _given(bodies[row], BODY),
                     due_at=utc(self._due_ms(dues[row])),
@@ -109,7 +107,7 @@ class Rows:
             late = (self.refused_before_ms - due_ms) / 1000
             raise InvalidDelay(
                 f"{DUE_AT} {utc(due_ms).isoformat()} was {late:g} s past when the job began; correct "
-                "it, or send what is past at once: option('past_due', 'send')"
+                "it, or send what is past at once: option past_due (send)"
             )
         return due_ms
 

@@ -102,7 +102,7 @@ def micro_batch_ms(checkpoint: str | None, batch_id: int) -> int:
     if checkpoint is None:
         raise ConfigurationError(
             "delay_seconds of a stream counts from the micro-batch's time in the checkpoint: "
-            f"option('checkpointLocation', …) must be given on the query itself; or {INSTEAD}"
+            f"option checkpointLocation must be given on the query itself; or {INSTEAD}"
         )
     system, root = opened(checkpoint, "checkpointLocation")
     file = f"{root}/offsets/{batch_id}"

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.errors import SqsDelayError
@@ -37,7 +38,8 @@ class Counts:
 
     ``repeated``: rows whose id an earlier row had. ``already_sent``: rows that receipts of an earlier
     run show as sent. ``throttled``: calls that SQS refused for their rate. ``retried``: rows that were
-    not taken and sent again.
+    not taken and sent again. Of a plan: ``costs`` of each way, None where some messages are too large for
+    it, and how many are ``relayed``.
     """
 
     routes: Counter[str] = field(default_factory=Counter)
@@ -45,7 +47,8 @@ class Counts:
     already_sent: int = 0
     throttled: int = 0
     retried: int = 0
-    workload: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    relayed: int = 0
+    costs: dict[str, Fraction | None] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
@@ -69,10 +72,10 @@ class Counts:
         self.routes.update(other.routes)
         self.reasons.update(other.reasons)
         self.examples = other.examples | self.examples
-        for where, sums in other.workload.items():
-            before = self.workload.get(where, [0, 0, 0])
-            self.workload[where] = [a + b for a, b in zip(before, sums, strict=True)]
-        for name in NUMBERS:
+        for way, cost in other.costs.items():
+            before = self.costs.get(way, Fraction(0))
+            self.costs[way] = None if cost is None or before is None else before + cost
+        for name in (*NUMBERS, "relayed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def reported(self) -> Counts:

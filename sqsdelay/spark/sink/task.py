@@ -139,7 +139,7 @@ class Task:
             if self._receipts is not None:
                 self._receipts.close()
         if self._planned is not None:
-            self.counts.workload = self._planned.workload
+            self._planned.price(self.counts)
 
     def _send_chunk(self, chunk: pa.RecordBatch) -> dict[int, SqsDelayError]:
         self._go_on()

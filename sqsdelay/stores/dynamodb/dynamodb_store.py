@@ -73,9 +73,9 @@ class DynamoDbStore(Wakes):
     ) -> None:
         super().__init__()
         if not 1 <= shards <= MAX_SHARDS:
-            raise InvalidSetting(f"shards={shards}; use 1 to {MAX_SHARDS}")
+            raise InvalidSetting(f"use 1 to {MAX_SHARDS}", shards=shards)
         if table_class not in TABLE_CLASSES:
-            raise InvalidSetting(f"table_class={table_class!r}; use {' or '.join(TABLE_CLASSES)}")
+            raise InvalidSetting(f"use {' or '.join(TABLE_CLASSES)}", table_class=table_class)
         self._table_class = table_class
         self._table = LeasedTable(
             table,

@@ -255,7 +255,7 @@ class Table(Calls, Layout):
         if "ResourceNotFoundException" in codes:
             self.remembered.clear()
             return StoreMissing(
-                f"DynamoDB table {self.name} does not exist; run sqsdelay store create (set_up()), "
+                f"DynamoDB table {self.name} does not exist; run sqsdelay store create or set_up(), "
                 "or deploy it"
             )
         if "ValidationException" in codes:

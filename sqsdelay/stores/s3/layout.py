@@ -141,8 +141,9 @@ class Hierarchy:
         if not seconds or min(seconds) < 1 or any(a % b or a == b for a, b in pairs):
             shown = ":".join(map(str, seconds))
             raise InvalidSetting(
-                f"slots={shown}; give lengths in seconds, the longest first, each a multiple of the "
-                f"next, e.g. {':'.join(map(str, DEFAULT_SLOTS))}"
+                "give lengths in seconds, the longest first, each a multiple of the next, e.g. "
+                + ":".join(map(str, DEFAULT_SLOTS)),
+                slots=shown,
             )
         self.seconds = tuple(seconds)
 

@@ -204,7 +204,7 @@ class Group(Calls):
             return StoreError(str(error))
         if code == _NOT_THERE:
             return StoreMissing(
-                f"schedule group {self.name} does not exist; run sqsdelay store create (set_up()), or "
+                f"schedule group {self.name} does not exist; run sqsdelay store create or set_up(), or "
                 "deploy it"
             )
         if code == "ValidationException":

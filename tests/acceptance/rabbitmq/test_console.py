@@ -55,7 +55,7 @@ def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
         assert [view.tiles[name] for name in ("In queues", "Errors", "Parked")] == ["1", "1", "1"]
         assert view.workers.keys() == {"dispatcher"}
         (error,) = view.notices
-        assert "1 messages could not be delivered" in error
+        assert "1 message could not be delivered" in error
         listed = page(client, "/messages")
         assert "1 hop, which RabbitMQ cannot list" in listed.text
         asked = listed.press("Reschedule…", m=listed.marks("a")).press("Continue", delay="2d")

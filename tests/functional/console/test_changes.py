@@ -295,6 +295,10 @@ def test_retry_and_discard_by_forms(running: Running) -> None:
         "1 no due time",
     ]
     assert running.page("/errors", reason="no due").ids == ["c"]
+    assert not running.page("/errors", reason="no due").offers("Retry all 4…")
+    every = page.press("Discard all 4…")
+    assert [row[0] for row in every.rows()] == ["a", "a", "b", "c"]
+    assert every.offers("Discard 4 messages")
     asked = page.press("Retry…", m=page.marks("a")[:1])
     result = asked.press("Retry 1 message")
     assert f"sent to {running.endpoint}" in result.text

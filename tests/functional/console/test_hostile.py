@@ -149,13 +149,7 @@ def test_what_is_asked_for_may_be_hostile_too(running: Running) -> None:
             if "html" in answer.headers.get("content-type", ""):
                 check(answer.text)
     page = running.page("/send")
-    for action in (
-        "/messages/confirm",
-        "/messages/do",
-        "/errors/confirm",
-        "/errors/do",
-        "/send/do",
-    ):
+    for action in ("/confirm", "/do", "/send/do"):
         for mark in (*IDS[:9], "1:\ud800", "9" * 99 + ":x", ":x"):
             key = wire(mark)[:60]
             fields = {"endpoint": running.endpoint, "m": wire(mark), "key": key, "due_at": key}
@@ -166,7 +160,7 @@ def test_what_is_asked_for_may_be_hostile_too(running: Running) -> None:
                 check(answer.text)
     for content in (b"", b"[" * 99_999, b"csrf=%ff&m=%00"):
         kind = {"content-type": "application/x-www-form-urlencoded"}
-        answer = client.post("/messages/do", content=content, headers=kind)
+        answer = client.post("/do", content=content, headers=kind)
         assert answer.status_code in (400, 403)
     upload = {"m": ("a.txt", b"x")}
-    assert client.post("/messages/do", files=upload).status_code in (400, 403)
+    assert client.post("/do", files=upload).status_code in (400, 403)

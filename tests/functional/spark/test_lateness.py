@@ -87,7 +87,7 @@ def reported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
 def rows(report: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
     found = [
         row
-        for file in (report / table).glob("*.parquet")
+        for file in (told.tables(report) / table).glob("*.parquet")
         for row in parquet.read_table(file).to_pylist()
     ]
     return {tuple(row[name] for name in key) if len(key) > 1 else row[key[0]]: row for row in found}

@@ -56,9 +56,9 @@ def test_a_ledger_by_day_on_another_file_system(
     expected = {
         event.message_id: status for status, events in told.everything().items() for event in events
     }
-    rows = spark.read.parquet(f"{out}/messages").collect()
-    assert {row.message_id: row.status for row in rows} == expected
     written = json.loads((tmp_path / "lake/report/report.json").read_text())
+    rows = spark.read.parquet(f"{out}/{written['tables']}/messages").collect()
+    assert {row.message_id: row.status for row in rows} == expected
     assert written["messages"] == figures.messages == len(expected)
     assert "<title>sqsdelay report" in (tmp_path / "lake/report/report.html").read_text()
     names = [path.name for path in (tmp_path / "lake").iterdir() if not path.name.endswith(".crc")]
@@ -104,7 +104,7 @@ def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None
             found = write_report(spark, name, tmp_path / "out", prices=shipped_prices())
             assert (found.lines, found.bad_lines) == (number, 0)
             if number > len(good):
-                rows = spark.read.parquet(str(tmp_path / "out/messages")).collect()
+                rows = spark.read.parquet(f"{told.tables(tmp_path / 'out')}/messages").collect()
                 assert {row.message_id: row.status for row in rows} == expected
     finally:
         settings.set("fs.s3a.impl", before)

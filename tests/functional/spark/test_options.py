@@ -82,8 +82,8 @@ def test_a_job_from_its_plan_to_its_replay(sqs: Stub, s3: S3Server, tmp_path: Pa
     ]
     assert (counted["planned"], counted["lost"], counted["not_sent"]) == (2, 1, 1)
     again = run(
-        "replay", rows, tmp_path / "seen", *known, "--include", "lost", "--hop", "900", "--rate", "9",
-        "--store", "s3://parked/again", "--record", tmp_path / "again", "--rejects", tmp_path / "r",
+        "schedule", rows, "--replay", tmp_path / "seen", *known, "--include", "lost", "--rate", "9",
+        "--store", "s3://parked/again", "--ledger", tmp_path / "again", "--rejects", tmp_path / "r",
     )  # fmt: skip
     assert (again["chosen"], again["sent"]) == (1, 1)
     assert len(list((tmp_path / "again").iterdir())) > 0

@@ -3,6 +3,7 @@ Spark's server has another. The server's part, the tables, is done by the test."
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,7 @@ import pytest
 from pyarrow.fs import FileSelector, S3FileSystem
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.report import output_folder
-from sqsdelay.spark.report.output_folder import replaced
+from sqsdelay.spark.report.output_folder import MARK, replaced
 from sqsdelay.testing.local_aws import LocalAws
 
 REMOTE: Any = object()
@@ -25,16 +25,21 @@ class Bucket:
 
     def __init__(self, url: str) -> None:
         self.name = f"reports-{uuid.uuid4().hex[:12]}"
-        boto3.client("s3", endpoint_url=url).create_bucket(Bucket=self.name)
+        self._s3 = boto3.client("s3", endpoint_url=url)
+        self._s3.create_bucket(Bucket=self.name)
         self.fs = S3FileSystem(endpoint_override=url)
 
     def put(self, key: str) -> None:
-        with self.fs.open_output_stream(f"{self.name}/{key}") as stream:
-            stream.write(b"x")
+        self._s3.put_object(Bucket=self.name, Key=key, Body=b"x")
 
     def keys(self) -> list[str]:
         every = self.fs.get_file_info(FileSelector(self.name, recursive=True))
         return sorted(each.path.partition("/")[2] for each in every if each.is_file)
+
+    def tables(self) -> str:
+        found = self._s3.get_object(Bucket=self.name, Key=f"a/orders/{MARK}")
+        name: str = json.load(found["Body"])["tables"]
+        return name
 
 
 @pytest.fixture
@@ -44,38 +49,48 @@ def bucket(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 
 def write(bucket: Bucket, part: str, *, whole: bool = True) -> None:
-    out = f"s3a://{bucket.name}/a/orders/"
-    with replaced(REMOTE, out) as new:
-        assert new.uri("messages") == f"s3a://{bucket.name}/a/.orders.new/messages"
-        bucket.put(f"a/.orders.new/messages/{part}.parquet")
-        bucket.put("a/.orders.new/gathered/1.parquet")
+    with replaced(REMOTE, f"s3a://{bucket.name}/a/orders/") as new:
+        scheme, _, key = new.uri("messages").partition(f"{bucket.name}/")
+        assert scheme == "s3a://"
+        bucket.put(f"{key}/{part}.parquet")
+        bucket.put(f"{key.removesuffix('messages')}gathered/1.parquet")
         new.remove("gathered")
-        new.write_text("report.json", "{}")
         if not whole:
             raise KeyError
+        new.publish("<title>", {"lost": 0})
 
 
-def report(part: str) -> list[str]:
-    return [f"a/orders/messages/{part}.parquet", "a/orders/report.json"]
+def report(tables: str, part: str) -> list[str]:
+    return [
+        "a/orders/report.html",
+        "a/orders/report.json",
+        f"a/orders/{tables}/messages/{part}.parquet",
+    ]
 
 
-def test_in_s3_a_report_takes_the_place_of_another(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole; one that fails leaves the other as it was. If the last step is cut off, the next one can be
-    done."""
-    for part in ("1", "2"):
-        write(bucket, part)
-        assert bucket.keys() == report(part)
+def test_in_s3_a_report_takes_the_place_of_another(bucket: Bucket) -> None:
+    """Whole; one that fails leaves the other as it was, and what one that was killed has left goes. So does
+    a report of an earlier version, whose tables were in the folder itself."""
+    write(bucket, "1")
+    assert bucket.keys() == report("tables-1", "1")
+    bucket.put("a/orders/messages/0.parquet")
+    bucket.put("a/orders/tables-7/messages/killed.parquet")
     with pytest.raises(KeyError):
-        write(bucket, "3", whole=False)
-    assert bucket.keys() == report("2")
-    with monkeypatch.context() as patch:
-        patch.setattr(output_folder, "copy_files", None)
-        with pytest.raises(TypeError):
-            write(bucket, "4")
-    write(bucket, "5")
-    assert bucket.keys() == report("5")
+        write(bucket, "2", whole=False)
+    assert bucket.tables() == "tables-1"
+    write(bucket, "3")
+    assert bucket.tables() == "tables-8"
+    assert bucket.keys() == report("tables-8", "3")
+
+
+def test_what_failed_first_leaves_nothing(bucket: Bucket) -> None:
+    """And killed on its way, it is no reason to refuse the next one."""
+    with pytest.raises(KeyError):
+        write(bucket, "1", whole=False)
+    assert bucket.keys() == []
+    bucket.put("a/orders/tables-1/messages/killed.parquet")
+    write(bucket, "2")
+    assert bucket.keys() == report("tables-2", "2")
 
 
 def test_in_s3_something_else_is_left_alone(bucket: Bucket) -> None:
@@ -91,10 +106,9 @@ def test_in_s3_something_else_is_left_alone(bucket: Bucket) -> None:
 
 def test_a_disk_that_the_server_does_not_share(tmp_path: Path) -> None:
     """The page would stand alone."""
-    out = tmp_path / "out"
     with (
         pytest.raises(ConfigurationError, match="is another folder to Spark's server"),
-        replaced(REMOTE, str(out)) as new,
+        replaced(REMOTE, str(tmp_path / "out")) as new,
     ):
-        new.write_text("report.html", "x")
+        new.publish("x", {})
     assert not list(tmp_path.iterdir())

@@ -220,8 +220,9 @@ def test_the_commands(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
     assert dues == {one: 0, derived_id("j", 2): 500, derived_id("j", 3): 86_400_000}
     assert "lost" in run("reconcile", *compared).stdout
     recorded = tmp_path / "recorded"
-    more = ["--include", "lost", "--rate", "100", "--hop", "900", "--record", str(recorded)]
-    done = run("replay", *compared, *more)
+    replayed: list[str | Path] = [tmp_path / "rows.csv", "--replay", ledger, *known]
+    more = ["--include", "lost", "--rate", "100", "--hop", "900", "--ledger", str(recorded)]
+    done = run("schedule", *replayed, *more)
     assert done.exit_code == 0
     assert "1 lost" in done.stdout.splitlines()
     assert "1 sent (1 direct)" in done.stdout
@@ -230,6 +231,8 @@ def test_the_commands(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
         from_json(line) for file in recorded.iterdir() for line in file.read_text().splitlines()
     ]
     assert (event.kind, event.message_id) == (EventKind.SENT, derived_id("j", 2))
+    for wrong in ([*replayed, "--unique"], [tmp_path / "rows.csv", *known, "--grace", "5"]):
+        assert run("schedule", *wrong).exit_code == 2
 
 
 def test_what_cannot_be_compared_is_one_line(

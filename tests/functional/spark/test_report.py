@@ -42,7 +42,7 @@ TABLES = (
 
 def table(report: Path, name: str) -> list[dict[str, Any]]:
     """A table's rows, in order, read without Spark."""
-    files = sorted((report / name).glob("*.parquet"))
+    files = sorted((told.tables(report) / name).glob("*.parquet"))
     return [row for file in files for row in parquet.read_table(file).to_pylist()]
 
 

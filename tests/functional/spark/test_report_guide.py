@@ -18,7 +18,7 @@ from benchmarks.spark.report import generate
 from benchmarks.spark.report_rivals import FIGURES, RIVALS
 from sqsdelay.cli import app
 from sqsdelay.cli.pipeline.cost import DEFAULT_PARK_AFTER
-from sqsdelay.cli.pipeline.report import GRACE_SECONDS
+from sqsdelay.cli.pipeline.spark_job import GRACE_SECONDS
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError, MissingExtra
 from sqsdelay.ledger.events import to_json
@@ -68,10 +68,10 @@ def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> 
     assert figures["max_ms"] == summary["worst_late_ms"]
     shows(tmp_path / "orders-report/report.html", figures)
     rows = re.findall(r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$", GUIDE, re.M)
-    written = {path.name for path in (tmp_path / "orders-report").iterdir() if path.is_dir()}
+    written = {path.name for path in told.tables(tmp_path / "orders-report").iterdir()}
     assert {name for name, _ in rows} == written
     for name, columns in rows:
-        (file,) = (tmp_path / "orders-report" / name).glob("*.parquet")
+        (file,) = (told.tables(tmp_path / "orders-report") / name).glob("*.parquet")
         assert parquet.read_schema(file).names == columns.split(", "), name
 
 

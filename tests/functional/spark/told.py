@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from sqsdelay.core.message import Route
@@ -152,3 +153,9 @@ def wrapped(line: str) -> list[str]:
         json.dumps({"level": "INFO", "message": line}),
         json.dumps({"level": "INFO", "message": fields}),
     ]
+
+
+def tables(report: Path) -> Path:
+    """The folder that a report's pointer names."""
+    name: str = json.loads((report / "report.json").read_text())["tables"]
+    return report / name
