@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from constructs import Construct
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.function_code import PYTHON_VERSION, functions_archive
 from sqsdelay.cdk.ledger import S3Ledger
-from sqsdelay.cdk.queues_and_buckets import acknowledge, grant_queues
+from sqsdelay.cdk.queues_and_buckets import acknowledge, allow, grant_queues
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import (
     DELAY_CONSUMER_MEMORY_MB,
@@ -169,11 +169,6 @@ class Place(Construct):
 
     def acknowledge_wildcards(self, role: iam.Role) -> None:
         """Keep cdk-nag quiet about what `statements` has to leave open."""
-
-
-def allow(sid: str, actions: Iterable[str], *resources: str, **more: Any) -> iam.PolicyStatement:
-    """A statement of a role's policy."""
-    return iam.PolicyStatement(sid=sid, actions=[*actions], resources=[*resources], **more)
 
 
 def function_log(scope: Construct, settings: FunctionSettings) -> logs.LogGroup:

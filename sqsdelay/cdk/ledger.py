@@ -15,14 +15,14 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.monitoring import PERIOD, Alarms, Rule
+from sqsdelay.cdk.monitoring import PERIOD, Alarms, own_metric
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
     acknowledge_wildcards,
+    allow,
     grant_key,
     private_bucket,
 )
-from sqsdelay.errors import ConfigurationError
 
 IN_S3: Final = "s3"
 """What ``ledger=`` calls it."""
@@ -91,7 +91,16 @@ class S3Ledger(Construct):
         )
         # All that the role may, which Firehose tries at once.
         self.stream.node.add_dependency(role)
-        self.alarms = Alarms(self, "Alarms", self._rules(), topic=alarm_topic)
+        freshness = cloudwatch.Metric(
+            namespace="AWS/Firehose",
+            metric_name="DeliveryToS3.DataFreshness",
+            dimensions_map={"DeliveryStreamName": self.stream.ref},
+            statistic="max",
+            period=PERIOD,
+        )
+        in_log = own_metric(f"{endpoint}-ledger", function_names.LEDGER_IN_LOG, "sum")
+        watched = {"LedgerLate": (freshness, LATE_SECONDS), "LedgerInLog": (in_log, 0)}
+        self.alarms = Alarms(self, watched, topic=alarm_topic)
 
     @property
     def url(self) -> str:
@@ -105,9 +114,7 @@ class S3Ledger(Construct):
 
     def statement(self) -> iam.PolicyStatement:
         """What whoever records is to be allowed."""
-        return iam.PolicyStatement(
-            sid="Record", actions=["firehose:PutRecord"], resources=[self.stream.attr_arn]
-        )
+        return allow("Record", ["firehose:PutRecord"], self.stream.attr_arn)
 
     def grant_record(self, grantee: iam.IGrantable) -> None:
         """Let ``grantee``, a sender or a receiver, put its events into the stream."""
@@ -134,21 +141,17 @@ class S3Ledger(Construct):
             for folder in (FOLDER, f"{FOLDER}-errors")
         ]
         # Source: Firehose developer guide, "Grant Firehose access to an Amazon S3 destination".
-        deliver = iam.PolicyStatement(
-            sid="Deliver",
-            actions=["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
-            resources=folders,
-        )
-        find = iam.PolicyStatement(
-            sid="Find",
-            actions=["s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"],
-            resources=[self.bucket.bucket_arn],
-        )
+        write = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject")
+        look = ("s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads")
+        statements = [
+            allow("Deliver", write, *folders),
+            allow("Find", look, self.bucket.bucket_arn),
+        ]
         role = iam.Role(
             self,
             "Role",
             assumed_by=iam.ServicePrincipal("firehose.amazonaws.com"),
-            inline_policies={"Ledger": iam.PolicyDocument(statements=[deliver, find])},
+            inline_policies={"Ledger": iam.PolicyDocument(statements=statements)},
         )
         acknowledge_wildcards(
             role,
@@ -156,50 +159,6 @@ class S3Ledger(Construct):
             reason="All objects of two folders, which hold nothing but this endpoint's ledger.",
         )
         return role
-
-    def _rules(self) -> list[Rule]:
-        return [
-            Rule(
-                name="LedgerLate",
-                metric=cloudwatch.Metric(
-                    namespace="AWS/Firehose",
-                    metric_name="DeliveryToS3.DataFreshness",
-                    dimensions_map={"DeliveryStreamName": self.stream.ref},
-                    statistic="max",
-                    period=PERIOD,
-                ),
-                description="Firehose cannot write the ledger to its bucket; after 24 hours it "
-                "gives events up",
-                above=LATE_SECONDS,
-            ),
-            Rule(
-                name="LedgerInLog",
-                metric=cloudwatch.Metric(
-                    namespace=function_names.METRIC_NAMESPACE,
-                    metric_name=function_names.LEDGER_IN_LOG,
-                    dimensions_map={function_names.METRIC_DIMENSION: f"{self._endpoint}-ledger"},
-                    statistic="sum",
-                    period=PERIOD,
-                ),
-                description="The ledger's stream did not take events: they are in the functions' logs only",
-            ),
-        ]
-
-
-def check_ledger(ledger: bool | str | None, *, has_bucket: bool) -> None:
-    """Refuse what is no place for a ledger.
-
-    Raises:
-        ConfigurationError: an unknown one; a bucket for a ledger that is not in S3.
-    """
-    if isinstance(ledger, str) and ledger != IN_S3:
-        raise ConfigurationError(
-            f"ledger={ledger!r}; use {IN_S3!r} for a bucket, True for the functions' logs, or False for none"
-        )
-    if has_bucket and ledger != IN_S3:
-        raise ConfigurationError(
-            f"a ledger's bucket is for ledger={IN_S3!r}; add that, or leave the bucket out"
-        )
 
 
 def _encryption(

@@ -76,6 +76,11 @@ def _as_nag_writes(value: Any) -> str:
     return f"<{value['Ref']}>"
 
 
+def allow(sid: str, actions: Iterable[str], *resources: str, **more: Any) -> iam.PolicyStatement:
+    """A statement of a role's policy."""
+    return iam.PolicyStatement(sid=sid, actions=[*actions], resources=[*resources], **more)
+
+
 def grant_key(
     grantee: iam.IGrantable, key: kms.IKey | None, services: Sequence[str], actions: Sequence[str]
 ) -> None:

@@ -18,8 +18,8 @@ from constructs import Construct
 
 from sqsdelay.cdk.function_code import guard_source
 from sqsdelay.cdk.function_names import LEFT_OUT, SETTLING_SECONDS
-from sqsdelay.cdk.functions import RUNTIME, FunctionSettings, allow, function_log, function_role
-from sqsdelay.cdk.queues_and_buckets import acknowledge
+from sqsdelay.cdk.functions import RUNTIME, FunctionSettings, function_log, function_role
+from sqsdelay.cdk.queues_and_buckets import acknowledge, allow
 
 NONE: Final = "none"
 """What lets go of a store by name."""

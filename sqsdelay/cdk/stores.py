@@ -15,11 +15,12 @@ from aws_cdk import aws_scheduler as scheduler
 from constructs import Construct
 
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring, allow
-from sqsdelay.cdk.monitoring import Alarms, Rule, parking_rule, store_rules
+from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
+from sqsdelay.cdk.monitoring import Alarms, Watched, of_store, oldest
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
     acknowledge_wildcards,
+    allow,
     grant_key,
     grant_queues,
     private_bucket,
@@ -103,13 +104,15 @@ def store_table(scope: Construct, wiring: Wiring, *, table_class: str) -> dynamo
 class Dispatched(Place):
     """A store from which ``function`` releases, on its ``schedule``; ``alarms`` tell when it does not."""
 
-    def dispatch(self, wiring: Wiring, *more: Rule, **arguments: Any) -> DispatcherFunction:
+    def dispatch(
+        self, wiring: Wiring, more: Watched | None = None, **arguments: Any
+    ) -> DispatcherFunction:
         """Make the function with these arguments, and its alarms with some more."""
         made = DispatcherFunction(self, wiring, **arguments)
         self.grant_key(made.role)
         self.function, self.schedule = made.function, made.schedule
-        rules = store_rules(endpoint=wiring.endpoint, dispatcher=made.function)
-        self.alarms = Alarms(self, "Alarms", [*rules, *more], topic=wiring.alarm_topic)
+        watched = {**of_store(wiring.endpoint, made.function), **(more or {})}
+        self.alarms = Alarms(self, watched, topic=wiring.alarm_topic)
         return made
 
 
@@ -181,7 +184,7 @@ class S3MessageStore(Dispatched):
         parking, delay = self.parking_queue.queue_arn, wiring.delay_queue.queue_arn
         dispatcher = self.dispatch(
             wiring,
-            parking_rule(self.parking_queue),
+            {"OldestParkingMessage": oldest(self.parking_queue, GATHERING_SECONDS)},
             statements=[
                 *self._keep("Lease"),
                 # Emptying the parking queue.
