@@ -160,7 +160,9 @@ def test_the_guides_numbers_are_the_codes() -> None:
     settings = TimeoutSettings()
     assert settings.outage_seconds == 120
     assert "failed for two minutes on end" in GUIDE
-    assert f"after {settings.announce_again_seconds:g} s" in GUIDE
+    assert f"for {settings.announce_again_seconds:g} s (`--announce-again`)" in " ".join(
+        GUIDE.split()
+    )
     assert f"endpoint's may have {MAX_TIMEOUT_ENDPOINT_CHARS}" in GUIDE
     assert f"(`--wait`) is {settings.wait_seconds} s;" in GUIDE
     assert f"(default {settings.number_of_retries}, about two minutes in all)" in GUIDE
