@@ -38,9 +38,13 @@ class SqlStore:
         """Where the query does not wake the dispatchers itself."""
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        return self._next_due(except_destinations)
+
+    def _next_due(self, except_destinations: Collection[str], **more: object) -> int | None:
         rows = self._read(
             "next_due_except" if except_destinations else "next_due",
             except_destinations=self._names(except_destinations),
+            **more,
         )
         return None if not rows or rows[0][0] is None else due_found(rows[0][0])
 

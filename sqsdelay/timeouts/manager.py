@@ -20,7 +20,7 @@ from typing import Any, Final
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import seconds_to_sleep, wait_for
+from sqsdelay.dispatching.dispatcher import FIRST_IDLE_SECONDS, seconds_to_sleep, wait_for
 from sqsdelay.dispatching.settlement import Round, ids_of
 from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
 from sqsdelay.ports.queues import Delivery, TimeoutTransport
@@ -34,8 +34,6 @@ from sqsdelay.timeouts.arrivals import (
 )
 
 logger = logging.getLogger(__name__)
-
-_FIRST_IDLE_SECONDS: Final = 0.25
 
 _SOON_MS: Final = 5_000
 """Announced, and due so soon: clocks differ, or it was moved by a moment. The id waits for it."""
@@ -72,49 +70,40 @@ class Announcer:
         """
         parts, done = self._parts, Round()
         if not self._unannounced:
-            closed = parts.destinations.closed()
-            missing = closed & parts.destinations.missing()
             try:
-                done = self._claim_except(closed)
-                if missing and not done.claimed:
-                    # Nothing else is due: now what is for queues that do not exist.
-                    done = self._claim_except(closed - missing)
+                done = self._settlement.claim_due(self._sort)
             except StoreError as error:
+                # Their holds may be undone.
+                self._unannounced = []
                 parts.failed(self._fetching, error)
                 raise
             self._fetching.succeeded()
             parts.tell_of(done)
-        waiting = self._unannounced
+        waiting, self._unannounced = self._unannounced, []
         outcomes = parts.transport.announce(waiting) if waiting else []
-        failures = [(i, f) for i, f in zip(waiting, outcomes, strict=True) if f is not None]
-        self._unannounced = [message_id for message_id, _ in failures]
-        announced = [i for i, f in zip(waiting, outcomes, strict=True) if f is None]
+        announced: list[str] = []
+        for message_id, failure in zip(waiting, outcomes, strict=True):
+            (announced if failure is None else self._unannounced).append(message_id)
         parts.tell(TimeoutStatus.ANNOUNCED, announced)
-        for _, failure in failures:
+        for failure in filter(None, outcomes):
             raise QueueUnavailable(f"due messages not announced: {failure.error}")
         return len(announced) + len(done.released) + len(done.rejected) + len(done.failed)
 
-    def _claim_except(self, destinations: frozenset[str]) -> Round:
-        parts = self._parts
-        done = Round(now_ms=parts.transport.now_ms())
-        claiming = parts.store.claim(
-            parts.settings.batch_size, due_by_ms=done.now_ms, except_destinations=destinations
-        )
-        unwell = parts.destinations.closed() | parts.destinations.probing()
-        with self._settlement.claimed(claiming, done) as claim:
-            done.claimed = len(claim.messages)
-            held = self._held_before(claim, done.now_ms)
-            new: list[StoredMessage] = []
-            again: list[StoredMessage] = []
-            for message in claim.messages:
-                known = message.message_id in held or message.destination in unwell
-                (again if known or message.unreadable is not None else new).append(message)
-            if new:
-                claim.hold(ids_of(new), seconds=parts.settings.announce_again_seconds)
-            if again:
-                self._settlement.release(claim, again, done)
+    def _sort(self, claim: Claim, done: Round) -> None:
+        """Hold what is to be announced, and dispatch the rest."""
+        destination = self._parts.destination
+        unwell = destination.closed() | destination.probing()
+        held = self._held_before(claim, done.now_ms)
+        new: list[StoredMessage] = []
+        again: list[StoredMessage] = []
+        for message in claim.messages:
+            known = message.message_id in held or message.destination in unwell
+            (again if known or message.unreadable is not None else new).append(message)
+        if new:
+            claim.hold(ids_of(new), seconds=self._parts.settings.announce_again_seconds)
+        if again:
+            self._settlement.release(claim, again, done)
         self._unannounced = ids_of(new)
-        return done
 
     def _held_before(self, claim: Claim, now_ms: int) -> Collection[str]:
         """What was announced, or tried, before; for a store that does not tell, what failed or is late."""
@@ -130,26 +119,26 @@ class Announcer:
         Raises:
             CriticalError
         """
-        look, idle_seconds = self._parts.look, _FIRST_IDLE_SECONDS
+        look, idle_seconds = self._parts.look, FIRST_IDLE_SECONDS
         with self._parts.store.watch(look.set):
             while not stop.is_set():
                 look.clear()
                 try:
                     if self.turn():
-                        idle_seconds = _FIRST_IDLE_SECONDS
+                        idle_seconds = FIRST_IDLE_SECONDS
                         continue
                     pause = self._until_next(idle_seconds)
                 except (StoreError, QueueUnavailable) as error:
                     logger.warning("cannot announce, trying again: %s", one_line(error))
                     pause = PAUSE_SECONDS
                 wait_for(look, stop, pause)
-                again = _FIRST_IDLE_SECONDS if look.is_set() else 2 * idle_seconds
+                again = FIRST_IDLE_SECONDS if look.is_set() else 2 * idle_seconds
                 idle_seconds = min(again, self._poll_seconds)
 
     def _until_next(self, idle_seconds: float) -> float:
-        destinations = self._parts.destinations
-        at_most = min(idle_seconds, destinations.seconds_to_next() or inf)
-        next_due_ms = self._parts.store.next_due_ms(except_destinations=destinations.closed())
+        destination = self._parts.destination
+        at_most = min(idle_seconds, destination.seconds_to_next() or inf)
+        next_due_ms = self._parts.store.next_due_ms(except_destinations=destination.closed())
         now_ms = self._parts.transport.now_ms()
         return seconds_to_sleep(next_due_ms, now_ms, ahead_ms=0, at_most=at_most)
 
@@ -216,7 +205,7 @@ class TimeoutDispatch:
 
     def _release(self, claim: Claim, due: list[StoredMessage], done: Round) -> None:
         self._settlement.release(claim, due, done)
-        closed = self._parts.destinations.closed()
+        closed = self._parts.destination.closed()
         settled = {*ids_of(done.released), *ids_of(done.rejected), *ids_of(done.failed)}
         away = [m for m in due if m.destination in closed and m.message_id not in settled]
         if away:

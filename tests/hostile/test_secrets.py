@@ -268,7 +268,7 @@ def test_rabbitmq_passwords(printed: Quiet, closed_port: int) -> None:
         send,
         dispatch,
         lambda: verify(url),
-        lambda: Management(f"http://me:{SECRET}@127.0.0.1:{closed_port}", "/").version(),
+        lambda: Management(f"http://me:{SECRET}@127.0.0.1:{closed_port}", "/").queues(),
     ):
         with pytest.raises(SqsDelayError) as error:
             use()

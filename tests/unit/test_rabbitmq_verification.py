@@ -164,5 +164,5 @@ def test_management_urls_that_are_none_do_not_show_their_password() -> None:
         Management("amqp://u:sesame@host", "/")
     assert "sesame" not in str(caught.value)
     with pytest.raises(QueueUnavailable, match="cannot be reached") as unreachable:
-        Management("http://u:sesame@127.0.0.1:1", "/").version()
+        Management("http://u:sesame@127.0.0.1:1", "/").queues()
     assert "sesame" not in str(unreachable.value)

@@ -58,103 +58,61 @@ WHERE message_id IN (
     WHERE held_until_ms = 0 AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
     ORDER BY due_ms, message_id LIMIT :limit
 )
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: claim_except
 -- The same without some destinations, and without reading past what is due for them: from one of the
--- others to the next, with an equal share for each.
+-- others to the next, with an equal share for each. The query claim_held is this one for what failed before and may
+-- be tried again: {at} is held_until_ms there, {kept} those that are held, {until} now.
 WITH RECURSIVE found(destination) AS (
-    SELECT min(destination) FROM {table} WHERE held_until_ms = 0
+    SELECT min(destination) FROM {table} WHERE {kept}
     UNION ALL
-    SELECT (
-        SELECT min(destination) FROM {table}
-        WHERE held_until_ms = 0 AND destination > found.destination
-    )
+    SELECT (SELECT min(destination) FROM {table} WHERE {kept} AND destination > found.destination)
     FROM found WHERE found.destination IS NOT NULL
 ),
 head AS (
     SELECT destination, (
-        SELECT due_ms FROM {table}
-        WHERE held_until_ms = 0 AND destination = found.destination
-          AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
-        ORDER BY due_ms LIMIT 1
-    ) AS due_ms
+        SELECT {at} FROM {table}
+        WHERE {kept} AND destination = found.destination AND {at} <= {until}
+          AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
+        ORDER BY {at} LIMIT 1
+    ) AS at
     FROM found
     WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
 ),
 well AS MATERIALIZED (
-    SELECT destination FROM head WHERE due_ms IS NOT NULL ORDER BY due_ms LIMIT :limit
+    SELECT destination FROM head WHERE at IS NOT NULL ORDER BY at LIMIT :limit
 ),
 share AS MATERIALIZED (
     SELECT (
         SELECT json_group_array(row) FROM (
             SELECT rowid AS row FROM {table}
-            WHERE held_until_ms = 0 AND destination = well.destination
-              AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
-            ORDER BY due_ms LIMIT max(1, :limit / (SELECT count(*) FROM well))
+            WHERE {kept} AND destination = well.destination AND {at} <= {until}
+              AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
+            ORDER BY {at} LIMIT max(1, :limit / (SELECT count(*) FROM well))
         )
     ) AS rows
     FROM well
 )
 UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE rowid IN (SELECT row.value FROM share, json_each(share.rows) AS row)
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
--- name: claim_held
--- What failed before and may be tried again, in the same way. Also one row that a due time of no message
--- (text, which sorts behind all numbers, or a number beyond the year 9999) keeps from ever being due, so
--- that it is put aside: a program may write one with constraints off.
-WITH RECURSIVE found(destination) AS (
-    SELECT min(destination) FROM {table} WHERE held_until_ms > 0
-    UNION ALL
-    SELECT (
-        SELECT min(destination) FROM {table}
-        WHERE held_until_ms > 0 AND destination > found.destination
-    )
-    FROM found WHERE found.destination IS NOT NULL
-),
-head AS (
-    SELECT destination, (
-        SELECT held_until_ms FROM {table}
-        WHERE destination = found.destination AND held_until_ms > 0 AND held_until_ms <= :now_ms
-          AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
-        ORDER BY held_until_ms LIMIT 1
-    ) AS held_until_ms
-    FROM found
-    WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
-),
-well AS MATERIALIZED (
-    SELECT destination FROM head WHERE held_until_ms IS NOT NULL ORDER BY held_until_ms LIMIT :limit
-),
-share AS MATERIALIZED (
-    SELECT (
-        SELECT json_group_array(row) FROM (
-            SELECT rowid AS row FROM {table}
-            WHERE destination = well.destination AND held_until_ms > 0 AND held_until_ms <= :now_ms
-              AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
-            ORDER BY held_until_ms LIMIT max(1, :limit / (SELECT count(*) FROM well))
-        )
-    ) AS rows
-    FROM well
-)
+-- name: claim_never_due
+-- One row that a due time of no message (text, which sorts behind all numbers, or a number beyond the year
+-- 9999) keeps from ever being due, so that it is put aside: a program may write one with constraints off.
 UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE rowid IN (
-    SELECT row.value FROM share, json_each(share.rows) AS row
-    UNION ALL
-    SELECT * FROM (
-        SELECT rowid FROM {table}
-        WHERE held_until_ms = 0 AND due_ms > 253402300799000 AND leased_until_ms <= :now_ms
-          AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
-        LIMIT 1
-    )
+    SELECT rowid FROM {table}
+    WHERE held_until_ms = 0 AND due_ms > 253402300799000 AND leased_until_ms <= :now_ms LIMIT 1
 )
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: claim_ids
 -- Lease messages by their ids, unless they are leased, or were taken.
 UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND leased_until_ms <= :now_ms AND moving = 0
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: known_ids
 SELECT message_id FROM {table} WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 0
@@ -242,14 +200,14 @@ SELECT (
 -- name: pending
 SELECT * FROM (
     SELECT * FROM (
-        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        SELECT {columns} FROM {table}
         WHERE held_until_ms = 0 AND (due_ms, message_id) > (:after_ms, :after_id)
           AND due_ms < :before_ms
         ORDER BY due_ms, message_id LIMIT :limit
     )
     UNION ALL
     SELECT * FROM (
-        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        SELECT {columns} FROM {table}
         WHERE held_until_ms > 0 AND (due_ms, message_id) > (:after_ms, :after_id)
           AND due_ms < :before_ms
         ORDER BY due_ms, message_id LIMIT :limit
@@ -258,7 +216,7 @@ SELECT * FROM (
 ORDER BY due_ms, message_id LIMIT :limit
 
 -- name: find
-SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+SELECT {columns} FROM {table}
 WHERE message_id = :id
 
 -- name: cancel
@@ -282,7 +240,7 @@ WHERE message_id IN (
       AND (due_ms, message_id) > (:after_ms, :after_id) AND due_ms <= 253402300799000
     ORDER BY due_ms, message_id LIMIT :limit
 )
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: taken
 UPDATE {table} SET held_until_ms = max(due_ms, :until_ms)
@@ -292,7 +250,7 @@ WHERE message_id IN (
       AND (due_ms, message_id) > (:after_ms, :after_id)
     ORDER BY due_ms, message_id LIMIT :limit
 )
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: remove_taken
 DELETE FROM {table}

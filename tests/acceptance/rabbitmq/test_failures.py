@@ -123,7 +123,7 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
     broker.queue("orders")
     unheard, late = (Publication("", "orders", body, BasicProperties()) for body in (b"1", b"2"))
     jobs = Jobs()
-    jobs.publish([unheard])
+    jobs.add(publications=[unheard])
     with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
         link = Link(
             pika.URLParameters(through(proxy, broker)),
@@ -131,13 +131,12 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
             confirm_seconds=0.2,
             clock=SystemClock(),
         )
-        link.open()
         proxy.swallowing.set()
         link.serve()
         assert isinstance(unheard.error, Unconfirmed)
-        jobs.publish([late])
+        jobs.add(publications=[late])
         link.wake()
-        link.dispose()
+        link.close()
     assert jobs.next_publication() is late
 
 

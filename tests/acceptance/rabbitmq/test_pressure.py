@@ -226,7 +226,7 @@ def test_publications_are_settled_once() -> None:
     settled: list[Publication] = []
     publication.on_settled = lambda: settled.append(publication)
     late, unsure = QueueUnavailable("late"), Unconfirmed("unsure")
-    publication.expire(unwritten=late, unconfirmed=unsure)
+    publication.settle(unsure, untaken=late)
     publication.settle()
     assert (settled, publication.error) == ([publication], late)
     assert not publication.take()

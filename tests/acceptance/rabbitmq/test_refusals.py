@@ -26,18 +26,21 @@ def test_a_missing_level_is_named_and_not_sent(broker: Broker) -> None:
         assert "sqsdelay rabbitmq declare --prefix typo" in str(result.error)
 
 
-def test_neighbours_of_a_refused_message_arrive_once(broker: Broker) -> None:
-    """The broker ignores what follows a refused message: that is written again, and nothing twice."""
+@pytest.mark.parametrize("position", [0, 50, 99])
+def test_neighbours_of_a_refused_message_arrive_once(broker: Broker, position: int) -> None:
+    """The broker ignores what follows a refused message, and forgets its answers to what came before."""
     broker.queue("orders")
     publisher = Publisher(parameters(broker.url))
     try:
-        publications = [_plain("nowhere" if n == 0 else "", n) for n in range(100)]
+        publications = [_plain("nowhere" if n == position else "", n) for n in range(100)]
         publisher.publish(publications)
     finally:
         publisher.close()
-    assert isinstance(publications[0].error, ConfigurationError)
-    assert [each.error for each in publications[1:]] == [None] * 99
-    assert [int(body) for _, _, body in broker.drain("orders")] == list(range(1, 100))
+    refused = publications.pop(position)
+    assert isinstance(refused.error, ConfigurationError)
+    assert [each.error for each in publications] == [None] * 99
+    neighbours = [n for n in range(100) if n != position]
+    assert [int(body) for _, _, body in broker.drain("orders")] == neighbours
 
 
 @pytest.mark.parametrize("delay", [0, 5])
