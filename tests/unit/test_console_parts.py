@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.ledger_file import LedgerFile
 from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
 from sqsdelay.console.services import Change, Outcome, Result, Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.testing import ManualClock

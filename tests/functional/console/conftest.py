@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from httpx import ASGITransport, BaseTransport, Client, Request, Response
 
-from sqsdelay.console.guard import Guard
+from sqsdelay.console.guard import Access, Guard
 from sqsdelay.console.server import create_app
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,

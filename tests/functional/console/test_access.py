@@ -16,12 +16,13 @@ from sqsdelay.console.guard import (
     GUESSES_IN_ALL,
     POLICY,
     SESSION_SECONDS,
+    Access,
     Guard,
 )
 from sqsdelay.console.pages import FORMS
 from sqsdelay.console.server import create_app
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings, stores_of
+from sqsdelay.console.source import ConsoleSettings, stores_of
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.testing import ManualClock
 from tests.functional.console.conftest import PORT, browser

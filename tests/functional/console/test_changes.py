@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.services import MOST_CHANGED, Services
-from sqsdelay.console.settings import Access
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from sqsdelay.console import guard, server
-from sqsdelay.console.guard import MAX_STRANGERS_BYTES
+from sqsdelay.console.guard import MAX_STRANGERS_BYTES, Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores import open_store
 from tests.patience import PATIENCE_SECONDS

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.testing import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
