@@ -134,6 +134,24 @@ def test_an_answer_that_does_not_come_is_not_asked_for_twice(clock: ManualClock)
     until_known(sample, 3)
 
 
+def test_what_failed_keeps_its_words_while_it_is_asked_again(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No page waits for long for a server that is known to be down."""
+    monkeypatch.setattr("sqsdelay.console.sampling.TROUBLED_SECONDS", 0)
+    ask = Counting(clock)
+    ask.error = StoreUnavailable("connection refused")
+    sample = sampled(ask, clock)
+    first = sample.get()
+    clock.advance(3)
+    ask.may.clear()
+    assert sample.get() == first
+    assert first.trouble == "connection refused"
+    ask.error = None
+    ask.may.set()
+    until_known(sample, 2)
+
+
 def until_known(sample: Sampled[int], value: int) -> None:
     """Wait for a thread to have it."""
     over = threading.Event()
