@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
 from math import ceil, inf
 from typing import Any, Final
 
@@ -53,6 +52,8 @@ class Announcer:
         self._settlement = parts.settlement()
         self._fetching = parts.breaker("fetching")
         self._poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
+        # What a store cannot find by ids in one query is dispatched straight from there.
+        self._announces = isinstance(parts.store, ClaimsIds)
         self._unannounced: list[str] = []
 
     def turn(self) -> int:
@@ -93,25 +94,18 @@ class Announcer:
         """Hold what is to be announced, and dispatch the rest."""
         destination = self._parts.destination
         unwell = destination.closed() | destination.probing()
-        held = self._held_before(claim, done.now_ms)
+        held: Collection[str] = getattr(claim, "again", ())
         new: list[StoredMessage] = []
         again: list[StoredMessage] = []
         for message in claim.messages:
             known = message.message_id in held or message.destination in unwell
-            (again if known or message.unreadable is not None else new).append(message)
+            straight = known or message.unreadable is not None or not self._announces
+            (again if straight else new).append(message)
         if new:
             claim.hold(ids_of(new), seconds=self._parts.settings.announce_again_seconds)
         if again:
             self._settlement.release(claim, again, done)
         self._unannounced = ids_of(new)
-
-    def _held_before(self, claim: Claim, now_ms: int) -> Collection[str]:
-        """What was announced, or tried, before; for a store that does not tell, what failed or is late."""
-        held: Collection[str] | None = getattr(claim, "again", None)
-        if held is None:
-            since_ms = now_ms - 500 * self._parts.settings.announce_again_seconds
-            held = ids_of(m for m in claim.messages if m.failures or m.due_ms <= since_ms)
-        return frozenset(held)
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set: announce a batch, then sleep until the next message is due.
@@ -144,7 +138,10 @@ class Announcer:
 
 
 class TimeoutDispatch:
-    """Dispatches announced messages. What fails waits in the store, not in the queue."""
+    """Dispatches announced messages. What fails waits in the store, not in the queue.
+
+    Where the store does not find messages by ids, ids are dropped: the announcer dispatches from the store.
+    """
 
     def __init__(self, parts: TimeoutParts) -> None:
         self._parts = parts
@@ -174,30 +171,33 @@ class TimeoutDispatch:
 
     def _dispatch(self, brought: dict[str, list[Delivery[Any]]]) -> None:
         parts, done = self._parts, Round(now_ms=self._parts.transport.now_ms())
-        breaker = self._finding
-        try:
-            with self._settlement.claimed(_claiming(parts.store, list(brought)), done) as claim:
+        due: list[StoredMessage] = []
+        later: dict[str, int] = {}
+        if isinstance(parts.store, ClaimsIds):
+            breaker = self._finding
+            try:
+                with self._settlement.claimed(parts.store.claim_ids(list(brought)), done) as claim:
+                    breaker.succeeded()
+                    breaker = self._removing
+                    # Whoever has it now sends it, or lets it go.
+                    later = dict.fromkeys(getattr(claim, "busy", ()), 1)
+                    for message in claim.messages:
+                        ahead_ms = message.due_ms - done.now_ms
+                        if ahead_ms <= 0:
+                            due.append(message)
+                        elif ahead_ms <= _SOON_MS:
+                            later[message.message_id] = ceil(ahead_ms / 1000)
+                    if due:
+                        self._release(claim, due, done)
+            except (StoreError, CriticalError) as error:
+                parts.give_back(d for deliveries in brought.values() for d in deliveries)
+                if isinstance(error, StoreError):
+                    parts.failed(breaker, error)
+                raise
+            if due:
                 breaker.succeeded()
-                breaker = self._removing
-                found = {message.message_id: message for message in claim.messages}
-                due = [m for m in claim.messages if m.due_ms <= done.now_ms]
-                soon = [m for m in found.values() if 0 < m.due_ms - done.now_ms <= _SOON_MS]
-                busy: Collection[str] = getattr(claim, "busy", ())
-                if due:
-                    self._release(claim, due, done)
-        except (StoreError, CriticalError) as error:
-            parts.give_back(d for deliveries in brought.values() for d in deliveries)
-            if isinstance(error, StoreError):
-                parts.failed(breaker, error)
-            raise
-        if found:
-            breaker.succeeded()
-        for message_id in busy:
-            # Whoever has it sends it, or lets it go.
-            parts.give_back(brought.pop(message_id), seconds=1)
-        for message in soon:
-            seconds = ceil((message.due_ms - done.now_ms) / 1000)
-            parts.give_back(brought.pop(message.message_id), seconds=seconds)
+        for message_id, seconds in later.items():
+            parts.give_back(brought.pop(message_id), seconds=seconds)
         parts.settle(d for deliveries in brought.values() for d in deliveries)
         parts.tell_of(done)
         tried = set(ids_of(due))
@@ -213,46 +213,6 @@ class TimeoutDispatch:
             claim.hold(ids_of(away), seconds=0)
         if len(done.released) < len(due):
             self._parts.look.set()
-
-
-@contextmanager
-def _found(store: DelayedMessageStore, message_ids: Sequence[str]) -> Iterator[Claim]:
-    """The messages of a store that cannot claim by ids; what fails waits until its hold ends."""
-    found = [store.find(message_id) for message_id in message_ids]
-    yield _Found(store, [message for message in found if message is not None])
-
-
-def _claiming(
-    store: DelayedMessageStore, message_ids: Sequence[str]
-) -> AbstractContextManager[Claim]:
-    if isinstance(store, ClaimsIds):
-        return store.claim_ids(message_ids)
-    return _found(store, message_ids)
-
-
-class _Found:
-    transaction: Final = None
-
-    def __init__(self, store: DelayedMessageStore, messages: Sequence[StoredMessage]) -> None:
-        self.messages = messages
-        self._store = store
-
-    def attempt(self) -> AbstractContextManager[None]:
-        raise NotImplementedError
-
-    def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        return self._store.cancel(message_ids)
-
-    def count_failures(
-        self,
-        message_ids: Sequence[str],
-        *,
-        retry_after_seconds: float,  # noqa: ARG002 - it is held since its announcement
-    ) -> list[bool]:
-        return [True] * len(message_ids)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self.count_failures(message_ids, retry_after_seconds=seconds)
 
 
 class TimeoutManager:

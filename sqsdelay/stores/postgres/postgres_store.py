@@ -69,7 +69,7 @@ _TAKEN_MS: Final = round(1000 * DEFAULT_LEASE_SECONDS)
 """How long what was taken is held at least."""
 
 
-class PostgresStore(SqlStore, PostgresTable):
+class PostgresStore(PostgresTable, SqlStore):
     """Delayed messages in a PostgreSQL table.
 
     Args:
@@ -86,6 +86,7 @@ class PostgresStore(SqlStore, PostgresTable):
 
     poll_seconds: Final = 10.0
     modes: Final = frozenset(TransactionMode)
+    _INDEX = "due"
 
     def __init__(
         self,
@@ -99,14 +100,7 @@ class PostgresStore(SqlStore, PostgresTable):
     ) -> None:
         self._clock = clock
         PostgresTable.__init__(
-            self,
-            conninfo,
-            table or f"{endpoint}.delayed",
-            schema=schema,
-            connections=connections,
-            queries="postgres/store.sql",
-            index="due",
-            remedy="run sqsdelay store create or set_up()",
+            self, conninfo, endpoint=endpoint, table=table, schema=schema, connections=connections
         )
         self._channel = self._prefix
         self._heads = Heads(clock or SystemClock(), seconds=self.poll_seconds)
@@ -129,15 +123,13 @@ class PostgresStore(SqlStore, PostgresTable):
             raise ConfigurationError(f"a PostgreSQL store cannot give {mode!r}")
         # Nothing depends on the mode: a claim is the open transaction either way.
         with suppress(Locked):
-            self._rows("exists")
+            self._read("exists")
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if not messages:
             return []
-        if transaction is not None and not isinstance(transaction, psycopg.Connection):
-            raise ConfigurationError(
-                f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
-            )
+        if transaction is not None:
+            self._check_given(transaction)
         # Not `connection`: each layer less is felt in a call this short.
         own = None
         connection: Connection
@@ -274,15 +266,8 @@ class PostgresStore(SqlStore, PostgresTable):
             connection.execute(self._sql["forget_amendments"], {"now_ms": self._now_ms()})
             connection.execute(self._sql["amend"], arguments)
 
-    def _read(self, query: str, **arguments: object) -> list[Any]:
-        usual = {
-            "now_ms": self._now_ms(),
-            "channel": self._channel,
-            "hold_ms": _TAKEN_MS,
-        }
-        return self._rows(query, **(usual | arguments))
-
-    _changed = _read
+    def _times(self) -> dict[str, object]:
+        return {"now_ms": self._now_ms(), "channel": self._channel, "hold_ms": _TAKEN_MS}
 
     def _names(self, names: Collection[str]) -> list[str]:
         return list(names)
@@ -302,7 +287,7 @@ class PostgresStore(SqlStore, PostgresTable):
         Raises:
             StoreUnavailable
         """
-        return int(self._rows("now", now_ms=None)[0][0])
+        return int(self._read("now", now_ms=None)[0][0])
 
 
 class RowPlaces(list[bytes | None]):
@@ -383,7 +368,7 @@ class PostgresClaim:
             return self._connection.execute(self._table._sql[query], arguments)
 
 
-class PostgresInbox(SqlInbox, PostgresTable):
+class PostgresInbox(PostgresTable, SqlInbox):
     """Remembers processed messages in a PostgreSQL table.
 
     Args:
@@ -397,42 +382,4 @@ class PostgresInbox(SqlInbox, PostgresTable):
         ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
     """
 
-    def __init__(
-        self,
-        conninfo: str,
-        *,
-        endpoint: str,
-        table: str | None = None,
-        schema: str = DEFAULT_SCHEMA,
-        connections: int = DEFAULT_CONNECTIONS,
-    ) -> None:
-        super().__init__(
-            conninfo,
-            table or f"{endpoint}.received",
-            schema=schema,
-            connections=connections,
-            queries="postgres/inbox.sql",
-            index="until",
-            remedy="call set_up()",
-        )
-
-    def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
-        if not isinstance(transaction, psycopg.Connection):
-            raise ConfigurationError(
-                f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
-            )
-        if transaction.autocommit and transaction.info.transaction_status == TransactionStatus.IDLE:
-            raise ConfigurationError(
-                "the connection commits each statement and no transaction is open; "
-                "use it within connection.transaction()"
-            )
-        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
-        with self._translated():
-            self._check(transaction)
-            return transaction.execute(self._sql["first"], arguments).rowcount == 1
-
-    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
-        with self._statement() as connection:
-            self._check(connection)
-            cursor = connection.execute(self._sql[query], arguments)
-            return cursor.fetchall() if cursor.description else [], cursor.rowcount
+    _INDEX = "until"

@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
+from sqsdelay.stores.sql import SqlTable
 
 _LOCK_WAIT_SECONDS: Final = 10.0
 RESERVE_BYTES: Final = 4 << 20
@@ -35,36 +36,24 @@ HELD: Final = {"at": "held_until_ms", "kept": "held_until_ms > 0", "until": ":no
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 
-class SqliteTable:
-    """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``.
+class SqliteTable(SqlTable):
+    """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``."""
 
-    Args:
-        path: the file; created when missing (not its folder).
-        table: its name.
-        queries: the ``.sql`` file with its queries.
-        remedy: how the table is made, for the error when it is missing.
-        names: further names in the queries.
+    _DRIVER = sqlite3.Connection
+    _BEGIN = "execute BEGIN first"
 
-    Raises:
-        ConfigurationError: a path no file can have, or a name that SQLite does not take.
-        StoreUnavailable: the file cannot be opened.
-    """
-
-    def __init__(
-        self, path: str | Path, table: str, *, queries: str, remedy: str, **names: str
-    ) -> None:
+    def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
         if "\0" in str(path):
             # Not shown: a URL's password could stand in it.
             raise InvalidSetting(
                 "the SQLite file's name contains a NUL character; correct the path"
             )
         self._path = path
-        self._table = table
-        self._remedy = remedy
-        self._in_queries = {"table": quoted(table)} | {
-            key: quoted(name) for key, name in names.items()
-        }
-        self._book = read_queries(queries)
+        self._table = table = table or f"{endpoint}.{self._SUFFIX}"
+        self._in_queries = _PIECES | {"table": quoted(table)}
+        for name in ("due", "destination", "held", "amendments", "until"):
+            self._in_queries[f"{name}_name"] = quoted(f"{table}.{name}")
+        self._book = read_queries(f"sqlite/{self._QUERIES}")
         self._sql = {name: self._query(name) for name in self._book}
         self._lock = threading.RLock()
         self._checked = False
@@ -73,7 +62,7 @@ class SqliteTable:
 
     def _query(self, name: str, **more: str) -> str:
         """A query of the book; in one pass, for a name may itself hold what looks like another's place."""
-        names = _PIECES | self._in_queries | more
+        names = self._in_queries | more
         return re.sub(r"\{(\w+)\}", lambda place: names[place[1]], self._book[name])
 
     def _begin_anew(self) -> None:
@@ -138,11 +127,6 @@ class SqliteTable:
             self._connection.close()
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        """Before the first use of all: is this a table of ours?
-
-        Raises:
-            StoreMissing, SchemaMismatch
-        """
         if self._checked:
             return
         if not self._exists(connection):
@@ -158,10 +142,17 @@ class SqliteTable:
         query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)"
         return connection.execute(query, (table or self._table,)).fetchone() is not None
 
-    def _missing(self) -> StoreMissing:
-        return StoreMissing(
-            f"table {self._table} does not exist; {self._remedy}, or correct the name"
-        )
+    @contextmanager
+    def _statement(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._translated():
+            yield self._connection
+
+    def _commits_at_once(self, transaction: sqlite3.Connection) -> bool:
+        if transaction.in_transaction:
+            return False
+        # Python 3.12 has its own switch, which is -1 where isolation_level decides as ever.
+        switch: object = getattr(transaction, "autocommit", -1)
+        return transaction.isolation_level is None if switch == -1 else bool(switch)
 
     @contextmanager
     def _transaction(self, *, check: bool = True) -> Iterator[sqlite3.Connection]:
@@ -195,7 +186,6 @@ class SqliteTable:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """SQLite's errors as StoreError."""
         try:
             yield
         except sqlite3.Error as error:

@@ -22,7 +22,7 @@ from sqsdelay.core.stored_message import (
     due_found,
     from_rows,
 )
-from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START, found_among
@@ -35,7 +35,7 @@ _UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 _NO_LIMIT: Final = 1 << 31
 
 
-class SqliteStore(Wakes, SqlStore, SqliteTable):
+class SqliteStore(Wakes, SqliteTable, SqlStore):
     """Delayed messages in a SQLite file.
 
     Args:
@@ -68,18 +68,7 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
         self._reserve = Reserve(path)
         self._at_once = _NO_LIMIT
         Wakes.__init__(self)
-        name = table or f"{endpoint}.delayed"
-        SqliteTable.__init__(
-            self,
-            path,
-            name,
-            queries="sqlite/store.sql",
-            remedy="run sqsdelay store create or set_up()",
-            index=name + ".due",
-            destinations_index=name + ".destination",
-            held_index=name + ".held",
-            amendments=name + ".amendments",
-        )
+        SqliteTable.__init__(self, path, endpoint=endpoint, table=table)
         self._sql["claim_held"] = self._query("claim_except", **HELD)
 
     def initialize(self, mode: TransactionMode) -> None:
@@ -88,10 +77,8 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
         self._mode = mode
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
-        if transaction is not None and not isinstance(transaction, sqlite3.Connection):
-            raise ConfigurationError(
-                f"transaction is a {type(transaction).__name__}; give the sqlite3.Connection"
-            )
+        if transaction is not None:
+            self._check_given(transaction)
         if not messages:
             return []
         if transaction is not None:
@@ -226,9 +213,7 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
         if arguments.get("after_ms") == NO_START:
             # A row by hand may be due at minus infinity.
             arguments["after_ms"] = -math.inf
-        with self._lock, self._translated():
-            self._check(self._connection)
-            return self._connection.execute(self._sql[query], self._times() | arguments).fetchall()
+        return super()._read(query, **arguments)
 
     def _changed(self, query: str, **arguments: object) -> list[Any]:
         with self._transaction() as connection:
@@ -319,7 +304,7 @@ class _SqliteClaim:
         return self._store._changed(query, ids=ids, claim=self._token, **arguments)
 
 
-class SqliteInbox(SqlInbox, SqliteTable):
+class SqliteInbox(SqliteTable, SqlInbox):
     """Remembers processed messages in a SQLite file.
 
     Args:
@@ -330,35 +315,3 @@ class SqliteInbox(SqlInbox, SqliteTable):
     Raises:
         StoreUnavailable: the file cannot be opened.
     """
-
-    def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
-        table = table or f"{endpoint}.received"
-        super().__init__(
-            path, table, queries="sqlite/inbox.sql", remedy="call set_up()", index=table + ".until"
-        )
-
-    def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
-        if not isinstance(transaction, sqlite3.Connection):
-            raise ConfigurationError(
-                f"transaction is a {type(transaction).__name__}; give the sqlite3.Connection"
-            )
-        if not transaction.in_transaction and _commits_at_once(transaction):
-            raise ConfigurationError(
-                "the connection commits each statement and no transaction is open; execute BEGIN first"
-            )
-        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
-        with self._translated():
-            self._check(transaction)
-            return transaction.execute(self._sql["first"], arguments).rowcount == 1
-
-    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
-        with self._lock, self._translated():
-            self._check(self._connection)
-            cursor = self._connection.execute(self._sql[query], arguments)
-            return cursor.fetchall(), cursor.rowcount
-
-
-def _commits_at_once(connection: sqlite3.Connection) -> bool:
-    # Python 3.12 has its own switch, which is -1 where isolation_level decides as ever.
-    switch: object = getattr(connection, "autocommit", -1)
-    return connection.isolation_level is None if switch == -1 else bool(switch)

@@ -1,4 +1,4 @@
--- Queries of the SQLite store. {table}, {index}, {destinations_index}, {held_index} and {amendments} are quoted names; lists of ids are JSON arrays.
+-- Queries of the SQLite store. {table}, {due_name}, {destination_name}, {held_name} and {amendments_name} are quoted names; lists of ids are JSON arrays.
 -- A row is new (held_until_ms = 0), and then in two indexes by due time, or held after a failure, and then
 -- in one of its own: claims read no row that cannot be claimed, and what is new goes before what failed.
 
@@ -22,19 +22,19 @@ CREATE TABLE {table} (
 )
 
 -- name: set_up_index
-CREATE INDEX {index} ON {table} (due_ms, message_id) WHERE held_until_ms = 0
+CREATE INDEX {due_name} ON {table} (due_ms, message_id) WHERE held_until_ms = 0
 
 -- name: set_up_destinations_index
 -- With destinations out of reach, claims go from one of the others to the next.
-CREATE INDEX {destinations_index} ON {table} (destination, due_ms) WHERE held_until_ms = 0
+CREATE INDEX {destination_name} ON {table} (destination, due_ms) WHERE held_until_ms = 0
 
 -- name: set_up_held_index
-CREATE INDEX {held_index} ON {table} (destination, held_until_ms) WHERE held_until_ms > 0
+CREATE INDEX {held_name} ON {table} (destination, held_until_ms) WHERE held_until_ms > 0
 
 -- name: set_up_amendments
 -- due_ms: the new due time, NULL for a cancellation. until_ms: an amendment's lifetime after it was left.
 -- cancelled_ms: on a new due time, when the message was cancelled before.
-CREATE TABLE {amendments} (
+CREATE TABLE {amendments_name} (
     message_id TEXT PRIMARY KEY NOT NULL,
     due_ms INTEGER,
     until_ms INTEGER NOT NULL,
@@ -262,25 +262,25 @@ UPDATE {table} SET moving = 0, held_until_ms = 0
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 1 AND leased_until_ms <= :now_ms
 
 -- name: forget_amendments
-DELETE FROM {amendments} WHERE until_ms <= :now_ms
+DELETE FROM {amendments_name} WHERE until_ms <= :now_ms
 
 -- name: amend
 -- What was cancelled is not rescheduled: a new due time keeps when that was.
-INSERT INTO {amendments} (message_id, due_ms, until_ms, cancelled_ms)
+INSERT INTO {amendments_name} (message_id, due_ms, until_ms, cancelled_ms)
 VALUES (:message_id, :due_ms, :until_ms, :cancelled_ms)
 ON CONFLICT (message_id) DO UPDATE SET
     cancelled_ms = CASE
         WHEN excluded.due_ms IS NULL THEN NULL
         WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
-        WHEN {amendments}.due_ms IS NULL THEN {amendments}.until_ms - :lifetime_ms
-        ELSE {amendments}.cancelled_ms
+        WHEN {amendments_name}.due_ms IS NULL THEN {amendments_name}.until_ms - :lifetime_ms
+        ELSE {amendments_name}.cancelled_ms
     END,
     due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
 -- name: all_amendments
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments_name}
 WHERE message_id > :after_id AND until_ms > :now_ms ORDER BY message_id LIMIT :limit
 
 -- name: amendments
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments_name}
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND until_ms > :now_ms
