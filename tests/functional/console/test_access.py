@@ -135,13 +135,6 @@ def test_another_site_is_refused(tmp_path: Path, headers: dict[str, str]) -> Non
     assert "another site" in answer.text
 
 
-def test_a_request_without_end_is_refused(tmp_path: Path) -> None:
-    """Before its body is read."""
-    client = console(tmp_path)
-    assert client.post("/send/preview", content=iter([b"x"] * 3)).status_code == 413
-    assert client.post("/send/preview", content=b"x" * (4 * 1024 * 1024 + 1)).status_code == 413
-
-
 @pytest.mark.parametrize("path", [path for path in FORMS if not path.startswith("/sign")])
 def test_read_only_changes_nothing(tmp_path: Path, path: str) -> None:
     """Whatever form it is, and no page offers it."""
