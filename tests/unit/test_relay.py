@@ -204,6 +204,18 @@ def test_what_sqs_keeps_refusing_goes_to_the_error_queue_after_five_receives(
     assert error["receiveCount"] == 5
 
 
+def test_the_brokers_clock_is_learned_from_what_is_received(
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
+) -> None:
+    """From a copy's first receive and what has passed since: for those that come without such a stamp."""
+    put(queues, {DELAY_SECONDS: string("1000")})
+    clock.advance(900)
+    copies = queues.receive_batch(queues.url(relay.source), wait_seconds=0)
+    clock.advance(7)
+    relay.process(copies)
+    assert queues.broker_clock.proven_ms() == clock.true_ms
+
+
 def test_backoff_doubles_and_stays_below_the_deduplication_interval() -> None:
     """A retried copy must still be deduplicated against the first attempt."""
     assert [backoff_seconds(n) for n in (1, 2, 3, 6, 7, 1000)] == [5, 10, 20, 160, 240, 240]
