@@ -259,7 +259,7 @@ class Publisher:
                 tenacity.stop_when_event_set(self._closing),
             ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
-            retry=tenacity.retry_if_exception(lambda error: not is_denied(error)),
+            retry=tenacity.retry_if_exception(lambda error: not is_denied(error, self._given)),
             sleep=tenacity.sleep_using_event(self._closing),
             reraise=True,
         )
@@ -272,6 +272,3 @@ class Publisher:
         except Exception as error:
             raise translated(error, self._given) from error
         return opened
-
-    def __repr__(self) -> str:
-        return f"Publisher({place(self._given)})"
