@@ -24,13 +24,16 @@ from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import (
     DELIVERY_LIMIT,
     LEVELS,
-    MIN_BROKER_VERSION,
     PROBE,
     Exchange,
     Queue,
     Topology,
     declare_command,
 )
+
+MIN_BROKER_VERSION: Final = (3, 10)
+"""At-least-once dead-lettering and message TTL in quorum queues.
+Source: rabbitmq.com/blog/2022/03/29/at-least-once-dead-lettering."""
 
 REPLICAS: Final = 3
 """Members of a queue that outlive one node's loss. Source: rabbitmq.com/docs/quorum-queues, "Replication
