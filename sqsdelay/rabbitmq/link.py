@@ -95,12 +95,14 @@ class Binder:
         count = 1 if self._one_by_one else min(len(self._waiting), MAX_BOUND)
         self._asked = [self._waiting.popleft() for _ in range(count)]
         for job in self._asked:
+            # The endpoint's own queue first: without it the broker ignores the rest, and no hand-over queue
+            # is left behind by a wrong name.
+            *own, last = job.topology.endpoint_bindings(job.endpoint)
+            for each in own:
+                self._channel.queue_bind(each.destination, each.source, each.routing_key)
             if job.queue is not None and job.queue.name not in self._declared:
                 arguments = dict(job.queue.arguments)
                 self._channel.queue_declare(job.queue.name, durable=True, arguments=arguments)
-            *others, last = job.topology.endpoint_bindings(job.endpoint)
-            for each in others:
-                self._channel.queue_bind(each.destination, each.source, each.routing_key)
             on_last = self._on_bound if job is self._asked[-1] else None
             self._channel.queue_bind(
                 last.destination, last.source, last.routing_key, callback=on_last

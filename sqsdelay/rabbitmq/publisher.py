@@ -222,7 +222,11 @@ class Publisher:
 
     def _run(self) -> None:
         """The thread: connect whenever there is something to do, and serve until the link ends."""
-        while self._wait_for_jobs():
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closing.is_set())
+                if self._closing.is_set():
+                    break
             try:
                 self._serve_one_link()
             except SqsDelayError as error:
@@ -245,11 +249,6 @@ class Publisher:
             with self._changed:
                 self._link = None
             link.close()
-
-    def _wait_for_jobs(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closing.is_set())
-            return not self._closing.is_set()
 
     def _connect(self) -> Link:
         """To the node that answered last, or the next that does."""
