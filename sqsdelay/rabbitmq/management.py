@@ -186,7 +186,7 @@ def held(
         counted = management.held()
         for name in marks.keys() & counted.keys():
             marks[name].add(counted[name].mark)
-        stale = [name for name in names if len(marks[name]) <= NEWER]
+        stale = [n for n in names if n not in counted or len(marks[n]) <= NEWER]
         if not stale:
             return {name: counted[name] for name in names}
         if monotonic() > deadline:
