@@ -108,6 +108,19 @@ def show(record: Mapping[str, Any], line: str, *, as_json: bool) -> None:
         say(one_line(line))
 
 
+def show_rows(
+    records: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool
+) -> None:
+    """Results on stdout: a line of JSON each, or these columns of them as a table; ``-`` stands for None."""
+    if as_json:
+        for record in records:
+            print_json(record)
+        return
+    cells = ([record[name] for name in columns] for record in records)
+    rows = (["-" if cell is None else str(cell) for cell in row] for row in cells)
+    print_rows([name.replace("_", " ") for name in columns], rows)
+
+
 class OneLine(logging.Formatter):
     """A record's message on one line, whatever it quotes; a traceback keeps its lines, and no escapes."""
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sqsdelay.cli.console import out, print_json, print_rows, say, show, start_of, tell
+from sqsdelay.cli.console import out, say, show, show_rows, start_of, tell
 from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines, Target
 from sqsdelay.cli.waiting import new_due_ms
-from sqsdelay.core.delay import Reject, utc
+from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
@@ -38,14 +38,10 @@ def list_errors(
     """
     target = Target(endpoint)
     found = ErrorQueue(target.queues, target.endpoint).look(limit)
-    if as_json:
-        for rejection in found:
-            print_json(_as_json(rejection, bodies=bodies))
-        return
-    headers = ["message id", "due", "rejected", "receives", "bytes", "reason", "body"]
-    rows = [_row(rejection, bodies=bodies) for rejection in found]
-    print_rows(headers if bodies else headers[:-1], rows)
-    if out.is_terminal:
+    columns = ["message_id", "due", "rejected", "receives", "bytes", "reason", "body"]
+    records = [_record(each, bodies=bodies, whole=as_json) for each in found]
+    show_rows(records, columns if bodies else columns[:-1], as_json=as_json)
+    if out.is_terminal and not as_json:
         say(f"{len(found)} shown of {target.endpoint.error_queue.name}")
 
 
@@ -96,33 +92,19 @@ def retry(
         raise typer.Exit(1)
 
 
-def _row(rejection: Rejection, *, bodies: bool) -> list[str]:
+def _record(rejection: Rejection, *, bodies: bool, whole: bool) -> dict[str, Any]:
+    """What `list` shows; in a table a missing reason is explained, and a body is cut."""
     copy = rejection.copy
-    row = [
-        rejection.message_id,
-        _due(rejection) or "-",
-        "-" if copy.sent_ms is None else utc(copy.sent_ms).isoformat(timespec="seconds"),
-        str(copy.receive_count or "-"),
-        str(size_of(copy.body, {})),
-        rejection.reason or _NO_REASON,
-    ]
-    if bodies:
-        row.append(start_of(copy.body))
-    return row
-
-
-def _as_json(rejection: Rejection, *, bodies: bool) -> dict[str, Any]:
-    copy = rejection.copy
-    line = {
+    return {
         "message_id": rejection.message_id,
         "due": _due(rejection),
-        "rejected": None if copy.sent_ms is None else utc(copy.sent_ms).isoformat(),
+        "rejected": None if copy.sent_ms is None else instant(copy.sent_ms),
         "receives": copy.receive_count,
         "bytes": size_of(copy.body, {}),
-        "reason": rejection.reason,
+        "reason": rejection.reason or (None if whole else _NO_REASON),
         "destination": rejection.destination,
+        **({"body": copy.body if whole else start_of(copy.body)} if bodies else {}),
     }
-    return {**line, "body": copy.body} if bodies else line
 
 
 def _due(rejection: Rejection) -> str | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import about, print_json, print_rows, say, show, tell
+from sqsdelay.cli.console import about, say, show, show_rows, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     Delay,
@@ -96,11 +96,11 @@ def pending(
         due_before_ms=_time("--due-before", due_before),
     )
     with Target(endpoint, store).opened_place() as opened:
+        records = map(_record, listing.read(opened, limit))
         if as_json:
-            for message in listing.read(opened, limit):
-                print_json(_as_json(message))
+            show_rows(records, (), as_json=True)
         else:
-            _print_tables(listing.read(opened, limit))
+            _print_tables(records)
             say(f"{listing.listed} of {opened.pending_count()} pending")
         more = listing.has_more(opened)
     if more:
@@ -188,16 +188,15 @@ def _time(option: str, text: str | None) -> int | None:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _print_tables(messages: Iterable[StoredMessage]) -> None:
+def _print_tables(records: Iterator[dict[str, object]]) -> None:
     """A table for every thousand, so that any number of them takes the memory of as many."""
-    rows = ((instant(m.due_ms), m.message_id, str(len(m.body)), str(m.failures)) for m in messages)
-    first = True
-    while (some := list(islice(rows, TABLE_ROWS))) or first:
-        first = False
-        print_rows(("due", "message id", "bytes", "failures"), some)
+    some = list(islice(records, TABLE_ROWS))
+    show_rows(some, ("due", "message_id", "bytes", "failures"), as_json=False)
+    while some := list(islice(records, TABLE_ROWS)):
+        show_rows(some, ("due", "message_id", "bytes", "failures"), as_json=False)
 
 
-def _as_json(message: StoredMessage) -> dict[str, object]:
+def _record(message: StoredMessage) -> dict[str, object]:
     return {
         "message_id": message.message_id,
         "destination": message.destination,

@@ -51,13 +51,9 @@ _ELSEWHERE: Final = (
 
 
 def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int | None) -> Work:
-    """Cancel, release or reschedule messages.
+    """Cancel, release or reschedule messages, to ``due_ms`` (epoch milliseconds).
 
-    Args:
-        due_ms: when they are to be due, to reschedule them.
-
-    Raises:
-        InvalidDelay: beyond what the endpoint takes.
+    Raises `InvalidDelay` where that is beyond what the endpoint takes.
     """
     now_ms = source.latest_ms()
     problem = too_far(due_ms or 0, now_ms, source.settings.max_delay_seconds)
@@ -130,13 +126,9 @@ def dated(rejection: Rejection) -> int | None:
 
 
 def failed(source: Source, which: Filter, group: str = "") -> list[Rejection]:
-    """Of the messages that were last looked at, those a filter means; no message is received.
+    """Of the messages that were last looked at, those a filter means; of one kind of reason, if it is given.
 
-    Args:
-        group: only those of this kind of reason.
-
-    Raises:
-        InvalidDelay
+    No message is received.
     """
     start_ms, end_ms = which.bounds_ms
     wanted = which.reason.casefold()
@@ -169,9 +161,6 @@ def of_failed(source: Source, action: str, keys: Collection[str], *, undated_now
     Args:
         keys: SQS's ids of the copies; two may have one message id.
         undated_now: those that do not say when they are due are due now.
-
-    Raises:
-        ConfigurationError
     """
     queue = source.errors()
 

@@ -97,12 +97,6 @@ class Guard:
 
     A visitor's cookie is Starlette's signed session. It names the secret that forms have to carry, and a
     sign-in, which is kept here: to sign out ends it wherever the cookie was copied to.
-
-    Args:
-        app: what is guarded.
-        access: who may use it.
-        port: the port it listens on.
-        monotonic: tells the age of a sign-in.
     """
 
     def __init__(
@@ -151,14 +145,14 @@ class Guard:
         if refusal is None and not (known or static or scope["path"] == "/sign-in"):
             refusal = RedirectResponse("/sign-in", status_code=303)
 
-        places = 0
+        place = 0
 
         async def guarded(message: Message) -> None:
-            nonlocal places
+            nonlocal place
             if message["type"] == "http.response.start":
                 # Only the work is counted: the client takes its answer at its own pace.
-                self._at_once -= places
-                places = 0
+                self._at_once -= place
+                place = 0
                 answer = MutableHeaders(scope=message)
                 answer.update(_HEADERS)
                 answer["Cache-Control"] = "max-age=86400" if static else "no-store"
@@ -186,18 +180,17 @@ class Guard:
         async def read() -> Message:
             return unread.pop() if unread else await receive()
 
-        self._at_once += 1
-        places = 1
+        place = int(not static)
+        self._at_once += place
         try:
             await self._app(scope, read, guarded)
         finally:
-            self._at_once -= places
+            self._at_once -= place
 
     def sign_in(self, request: Request, token: str) -> Response | bool:
-        """Compare a token; a right one begins a session, with a secret of its own.
+        """Whether a token is right, which begins a session with a secret of its own.
 
-        Returns:
-            Whether it was right; instead, an answer where it comes too soon after wrong ones.
+        Instead, an answer where it comes too soon after wrong ones.
         """
         address = self._address(request)
         if wait := math.ceil(self._guesses.wait(address, self._now())):

@@ -27,7 +27,6 @@ from sqsdelay.operating.status import (
     StoreStatus,
     overdue_remedy,
 )
-from sqsdelay.ports.stores import DelayedMessageStore
 
 RECENT: Final = 12
 LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SECONDS}
@@ -97,11 +96,7 @@ class State:
 
 
 def troubles(services: Services, *, ask: bool) -> list[str]:
-    """What is down or does not answer, in its own words: above every page.
-
-    Args:
-        ask: find out now; otherwise, what was found out last.
-    """
+    """What is down or does not answer, in its own words; without ``ask``, as far as it is known."""
     found = []
     now_ms = services.clock.now_ms()
     if ask:
@@ -178,7 +173,8 @@ def _state_of(services: Services, source: Source, span: str) -> State:
         seen_ms = seen.get(Recorder.CONSUMER)
         worker = Worker("delay consumer", *_consumer(source, queues, seen_ms), seen_ms, queues)
         state.workers.append(worker)
-    if store.value is not None and isinstance(source.place(), DelayedMessageStore):
+    # EventBridge Scheduler releases by itself.
+    if url is not None and not url.startswith("scheduler:"):
         seen_ms = seen.get(Recorder.DISPATCHER)
         worker = Worker("dispatcher", *_dispatcher(source, store, seen_ms), seen_ms, store)
         state.workers.append(worker)

@@ -38,7 +38,10 @@ def _services(request: Request) -> Services:
 
 
 def _source(request: Request) -> Source:
-    return _services(request).source(request.query_params.get("endpoint"))
+    """The endpoint of a page; its numbers are asked for, to be known by the time that it is shown."""
+    source = _services(request).source(request.query_params.get("endpoint"))
+    source.start()
+    return source
 
 
 def _overview(request: Request) -> Response:
@@ -57,64 +60,37 @@ def _messages(request: Request) -> Response:
         where = f"/message?endpoint={wire(source.name)}&id={wire(given['id'])}"
         return RedirectResponse(where, 303)
     which, found, refusal = Filter.of(given), None, None
-    source.start()
     try:
         found = messages.listed(source, which, after=given.get("after"))
     except NoStore as error:
         refusal = one_line(error)
     except StoreError as error:
         refusal = f"The store cannot be shown: {one_line(error)}"
-    return page(
-        request,
-        "messages.html",
-        endpoint=source.name,
-        found=found,
-        refusal=refusal,
-        which=which,
-        after=given.get("after"),
-        store=source.store_sample.get(),
-        queues=source.queues_sample.get(),
-        can_release=source.soonest_seconds is None,
-        now=instant(source.clock.now_ms())[:19],
-        tomorrow=instant(source.clock.now_ms() + 86_400_000)[:19],
-    )
+    now, tomorrow = (instant(source.clock.now_ms() + ms)[:19] for ms in (0, 86_400_000))
+    values: dict[str, Any] = {
+        "found": found,
+        "refusal": refusal,
+        "which": which,
+        "after": given.get("after"),
+    }
+    return page(request, "messages.html", of=source, now=now, tomorrow=tomorrow, **values)
 
 
 def _message(request: Request) -> Response:
     source = _source(request)
-    source.start()
     found = messages.found(source, request.query_params.get("id", ""), _services(request).ledger)
-    source.store_sample.get()
-    return page(
-        request,
-        "message.html",
-        endpoint=source.name,
-        view=found,
-        body_shown=BODY_SHOWN,
-        can_change=source.store_url is not None
-        and found.where in ("store", "elsewhere", "unknown"),
-        can_release=source.soonest_seconds is None,
-    )
+    return page(request, "message.html", of=source, view=found, body_shown=BODY_SHOWN)
 
 
 def _errors(request: Request) -> Response:
     source, which = _source(request), Filter.of(request.query_params)
-    source.start()
     found = changes.failed(source, which)
-    counted = source.queues_sample.get()
-    return page(
-        request,
-        "errors.html",
-        endpoint=source.name,
-        on_sqs=source.on_sqs,
-        which=which,
-        groups=changes.grouped(found),
-        found=len(found),
-        looked=source.errors_sample.known(),
-        about=None if counted.value is None else counted.value.errors,
-        counted=counted,
-        dated=changes.dated,
-    )
+    values: dict[str, Any] = {
+        "groups": changes.grouped(found),
+        "found": len(found),
+        "dated": changes.dated,
+    }
+    return page(request, "errors.html", of=source, which=which, **values)
 
 
 def _result(request: Request) -> Response:
@@ -132,7 +108,7 @@ def _send(request: Request) -> Response:
 def _send_page(request: Request, source: Source, given: dict[str, str], **more: Any) -> Response:
     values = {"preview": None, "trouble": None, "key": secrets.token_urlsafe(12), **more}
     status = 400 if values["trouble"] else 200
-    return page(request, "send.html", status, endpoint=source.name, given=given, **values)
+    return page(request, "send.html", status, of=source, given=given, **values)
 
 
 def _cost(request: Request) -> Response:
@@ -240,7 +216,7 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
     return page(
         request,
         "confirm.html",
-        endpoint=source.name,
+        of=source,
         action=action,
         target="/errors" if action in ON_FAILED else "/messages",
         marks=marks,

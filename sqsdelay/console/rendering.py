@@ -20,6 +20,7 @@ from sqsdelay.console.messages import kind_of_body, preview, text_of
 from sqsdelay.console.overview import edge, top_of, troubles
 from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
 from sqsdelay.console.services import Services
+from sqsdelay.console.source import Source
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import Attribute
@@ -147,7 +148,12 @@ def _by_clock(clock: Clock) -> tuple[Callable[..., object], ...]:
     return relative, gone, old
 
 
-def page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    """A page; what every page has is added: who looks, what is shown, what is down."""
+def page(
+    request: Request, template: str, status: int = 200, *, of: Source | None = None, **values: Any
+) -> Response:
+    """A page, ``of`` an endpoint or none; who looks, what is shown and what is down is added."""
     found: Jinja2Templates = request.app.state.templates
+    if of is not None:
+        can_release = of.soonest_seconds is None
+        values |= {"source": of, "endpoint": of.name, "can_release": can_release}
     return found.TemplateResponse(request, template, values, status_code=status)

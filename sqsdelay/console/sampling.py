@@ -50,12 +50,7 @@ def _in_thread(ask: Callable[[], T]) -> Future[T]:
 
 
 class Patience:
-    """Asks one server, which may hang.
-
-    Args:
-        what: the server, for errors.
-        error: what to raise where it does not answer.
-    """
+    """Asks one server, which may hang; ``error`` is raised where it does not answer."""
 
     def __init__(self, what: str, error: type[SqsDelayError]) -> None:
         self._what = what
@@ -63,12 +58,7 @@ class Patience:
         self._free = threading.Semaphore(MOST_UNANSWERED)
 
     def ask(self, ask: Callable[[], T]) -> T:
-        """The answer.
-
-        Raises:
-            SqsDelayError: there is none within `PATIENCE_SECONDS`, many wait already, or what was
-                raised instead.
-        """
+        """The answer; an error where there is none within `PATIENCE_SECONDS`, or where many wait already."""
         began = time.monotonic()
         if not self._free.acquire(timeout=PATIENCE_SECONDS):
             raise self._error(
@@ -115,13 +105,9 @@ class Sample(Generic[T]):
 
 
 class Sampled(Generic[T]):
-    """A question whose answer is shared by all who ask within a moment. Thread-safe.
+    """A question whose answer is shared by all who ask within ``fresh_seconds``. Thread-safe.
 
-    Args:
-        ask: gets the answer.
-        fresh_seconds: how long an answer is good for, at least.
-        clock: tells when.
-        patience_seconds: how long to wait for an answer; None as long as any page waits.
+    ``patience_seconds`` is how long to wait for it; None as long as any page waits.
     """
 
     def __init__(

@@ -31,7 +31,6 @@ from sqsdelay.errors import (
     BodyStoreUnavailable,
     ConfigurationError,
     InvalidEndpoint,
-    InvalidSetting,
     QueueUnavailable,
     SqsDelayError,
     StoreError,
@@ -158,32 +157,23 @@ def bound(host: str, port: int) -> socket.socket:
     Raises:
         ConfigurationError: the port is in use, or the address is none of this machine's.
     """
+    name = host.strip("[]")
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if ":" in name else socket.AF_INET
+        return socket.create_server((name, port), family=family, backlog=ACCEPTED_AT_ONCE)
     except OSError as error:
-        raise InvalidSetting(f"--host {host!r} is not valid; {error.strerror}") from error
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-    except OSError as error:
-        found.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(
                 f"port {port} is in use; give another with --port, or 0 for any that is free"
             ) from error
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    return found
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror}; give an address of this machine"
+        ) from error
 
 
 @contextmanager
 def serving(services: Services, *, port: int) -> Iterator[str]:
-    """Serve while the context lasts; gives the address.
-
-    Args:
-        port: where to listen; 0 is any that is free.
+    """Serve while the context lasts; gives the address. Port 0 is any that is free.
 
     Raises:
         ConfigurationError: it cannot listen there.

@@ -84,16 +84,7 @@ class Change:
 
 
 class Services:
-    """Everything a console does, without the web.
-
-    Args:
-        settings: what it shows.
-        access: who may use it.
-        clock: tells how old things are.
-
-    Raises:
-        InvalidEndpoint, ConfigurationError, MissingExtra
-    """
+    """Everything a console does, without the web."""
 
     def __init__(
         self, settings: ConsoleSettings, access: Access, clock: Clock | None = None
@@ -109,11 +100,7 @@ class Services:
         self._stop = threading.Event()
 
     def source(self, endpoint: str | None) -> Source:
-        """The endpoint of that name; the first one where none is named.
-
-        Raises:
-            InvalidEndpoint: none of this console's.
-        """
+        """The endpoint of that name; the first one where none is named."""
         if not endpoint:
             return next(iter(self.sources.values()))
         if endpoint not in self.sources:
@@ -136,9 +123,6 @@ class Services:
         Args:
             key: of the form that asks for it, so that a second click changes nothing.
             request: all that was asked for, compared by ``==``.
-
-        Raises:
-            ConfigurationError: the key is another change's.
         """
         change = Change(what, source.name, who, request)
         with self._lock:

@@ -114,11 +114,7 @@ class ConsoleSettings:
 
 
 def stores_of(given: Sequence[str], endpoints: Sequence[str]) -> dict[str, str]:
-    """The store of each endpoint: ``URL`` is every endpoint's, ``NAME=URL`` that one's.
-
-    Raises:
-        ConfigurationError: a name that is none of the endpoints; two stores for one.
-    """
+    """The store of each endpoint: ``URL`` is every endpoint's, ``NAME=URL`` that one's."""
     names = [Endpoint.parse(each).name for each in endpoints]
     matches = [_ONE.fullmatch(each) for each in given]
     shared = [url for url, match in zip(given, matches, strict=True) if not match]

@@ -84,12 +84,7 @@ class BrokerStatus(NamedTuple):
 
 
 class Source:
-    """What is known of one endpoint. Thread-safe; nothing is asked before it is needed.
-
-    Raises:
-        MissingExtra: pika is not installed.
-        ConfigurationError: no URL of a broker.
-    """
+    """What is known of one endpoint. Thread-safe; nothing is asked before it is needed."""
 
     def __init__(self, endpoint: Endpoint, settings: ConsoleSettings, clock: Clock) -> None:
         self.endpoint = endpoint
@@ -150,11 +145,7 @@ class Source:
         return self._outlooks.setdefault(name, self._outlook_of(ask))
 
     def queues(self) -> Queues:
-        """SQS, asked with short time limits.
-
-        Raises:
-            ConfigurationError: no region, or an unknown profile.
-        """
+        """SQS, asked with short time limits."""
         from sqsdelay.sqs.queues import SqsQueues
 
         with self._lock:
@@ -176,12 +167,7 @@ class Source:
         return {queue: age for queue, age in known.items() if queue in queues}
 
     def place(self) -> ParkingPlace:
-        """Where its messages wait.
-
-        Raises:
-            NoStore: none was named, and no deployed one is there.
-            ConfigurationError, StoreMissing, StoreUnavailable
-        """
+        """Where its messages wait; raises `NoStore` where none was named, and no deployed one is there."""
         from sqsdelay.stores import open_place
 
         if self._place is not None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.delay import utc
@@ -24,7 +24,6 @@ from sqsdelay.core.message import (
     size_of,
 )
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
@@ -300,11 +299,35 @@ class BatchSender:
         outcomes = self._queues.send_batch(
             batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
         )
-        if self._ledger is not None:
-            now_ms = self._queues.broker_clock.now_ms()
-            sent = [prepared for _, prepared in batch]
-            record_safely(self._ledger, sent_to_queue(endpoint.name, sent, outcomes, at_ms=now_ms))
+        self._record(
+            endpoint,
+            (
+                {
+                    "message_id": prepared.message_id or outcome.sqs_message_id,
+                    "due_ms": prepared.due_ms,
+                    "size": prepared.entry.size,
+                    "batch": len(batch),
+                    "route": prepared.route,
+                    "timer_seconds": prepared.entry.delay_seconds,
+                    "sqs_message_id": outcome.sqs_message_id,
+                }
+                for (_, prepared), outcome in zip(batch, outcomes, strict=True)
+                if isinstance(outcome, SendReceipt)
+            ),
+        )
         return outcomes
+
+    def _record(self, endpoint: Endpoint, sent: Iterable[dict[str, Any]]) -> None:
+        """Record messages that a queue or the store has taken, by what an event tells of each."""
+        if self._ledger is not None:
+            told = partial(
+                Event,
+                kind=EventKind.SENT,
+                at_ms=self._queues.broker_clock.now_ms(),
+                endpoint=endpoint.name,
+                source=Source.SENDER,
+            )
+            record_safely(self._ledger, (told(**each) for each in sent))
 
     def _heed_amendments(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
         """Set messages apart from former ones of the same id that were cancelled or moved.
@@ -349,10 +372,19 @@ class BatchSender:
     def _park(self, endpoint: Endpoint, chunk: Sequence[ToStore]) -> list[SendResult]:
         parked = chunk[0].parking.park([prepared.stored for prepared in chunk])
         errors = [each if isinstance(each, SqsDelayError) else None for each in parked]
-        if self._ledger is not None:
-            now_ms = self._queues.broker_clock.now_ms()
-            kept = [p.stored for p, error in zip(chunk, errors, strict=True) if error is None]
-            record_safely(self._ledger, sent_to_store(endpoint.name, kept, at_ms=now_ms))
+        self._record(
+            endpoint,
+            (
+                {
+                    "message_id": prepared.stored.message_id,
+                    "due_ms": prepared.stored.due_ms,
+                    "size": len(prepared.stored.body) + size_of("", prepared.stored.attributes),
+                    "route": Route.STORE,
+                }
+                for prepared, error in zip(chunk, errors, strict=True)
+                if error is None
+            ),
+        )
         return [_parked(p, error) for p, error in zip(chunk, errors, strict=True)]
 
 
@@ -375,44 +407,3 @@ def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
 def _parked(prepared: ToStore, error: SqsDelayError | None) -> SendResult:
     stored = prepared.stored
     return SendResult(stored.message_id, Route.STORE, utc(stored.due_ms), error=error)
-
-
-def sent_to_queue(
-    endpoint: str,
-    batch: Sequence[ToQueue],
-    outcomes: Sequence[SendReceipt | Failure],
-    *,
-    at_ms: int,
-) -> Iterator[Event]:
-    """The messages of one request; those that SQS did not take were not sent."""
-    for prepared, outcome in zip(batch, outcomes, strict=True):
-        if isinstance(outcome, Failure):
-            continue
-        yield Event(
-            kind=EventKind.SENT,
-            at_ms=at_ms,
-            endpoint=endpoint,
-            message_id=prepared.message_id or outcome.sqs_message_id,
-            source=Source.SENDER,
-            due_ms=prepared.due_ms,
-            size=prepared.entry.size,
-            batch=len(batch),
-            route=prepared.route,
-            timer_seconds=prepared.entry.delay_seconds,
-            sqs_message_id=outcome.sqs_message_id,
-        )
-
-
-def sent_to_store(endpoint: str, stored: Iterable[StoredMessage], *, at_ms: int) -> Iterator[Event]:
-    """Messages that the sender parked at once; no request of a queue was needed."""
-    for message in stored:
-        yield Event(
-            kind=EventKind.SENT,
-            at_ms=at_ms,
-            endpoint=endpoint,
-            message_id=message.message_id,
-            source=Source.SENDER,
-            due_ms=message.due_ms,
-            size=len(message.body) + size_of("", message.attributes),
-            route=Route.STORE,
-        )

@@ -58,7 +58,7 @@ SHORT = 0.2
 @pytest.fixture
 def black_hole(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The AWS of the default session: it accepts connections, and never answers."""
-    for name in ("sqs.client", "sqs.cloudwatch", "s3"):
+    for name in ("sqs.client", "s3"):
         monkeypatch.setattr(f"sqsdelay.{name}.ANSWER_SECONDS", SHORT)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

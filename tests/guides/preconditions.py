@@ -184,7 +184,6 @@ def a_broker(reader: Reader, request: pytest.FixtureRequest) -> None:
 
 BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("README.md", 0): orders,
-    ("docs/index.md", 0): orders,
     ("docs/benchmarks.md", 0): orders,
     ("docs/boto3.md", 0): orders,
     ("docs/deploy.md", 0): orders,

@@ -46,9 +46,9 @@ from sqsdelay.sending.batches import (
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.postgres.listener import POLL_SECONDS
 from sqsdelay.stores.postgres.pool import LOCK_SECONDS, SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.postgres.watching import POLL_SECONDS
 from sqsdelay.stores.schema import VERSION, check_version
 from sqsdelay.stores.sqlite.file import RESERVE_BYTES
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore

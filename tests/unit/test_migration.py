@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,7 @@ class World:
         self.endpoint = self.queues.create_endpoint("orders")
         self.store = FaultySqlite(":memory:", endpoint="orders", clock=self.clock)
         self.store.set_up()
+        weakref.finalize(self, self.store.close)  # Python 3.13 warns of a connection left open.
         self.sender = QueueSender(self.queues, SenderSettings(idempotent=True))
         for number in range(count):
             self.add(f"m{number}", hours=number + 1)

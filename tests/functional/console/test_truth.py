@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,27 +35,11 @@ def slow(aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdin
         yield proxy
 
 
-class Watched:
-    """A console whose clock is moved by hand, and its page."""
+@dataclass
+class Watched(Running):
+    """A console whose clock is moved by hand."""
 
-    def __init__(self, running: Running) -> None:
-        self.running = running
-        self.clock = ManualClock(time.time_ns() // 1_000_000)
-        self.services = Services(running.services.settings, Access(), self.clock)
-        self.client = client_of(self.services)
-
-    def page(self, path: str = "/") -> Page:
-        return Page(self.client, self.client.get(path))
-
-    def until(self, holds: Callable[[Page], bool]) -> Page:
-        """The page, once it is so: what is asked behind it takes its time."""
-        late = threading.Event()
-        for _ in range(10 * PATIENCE_SECONDS):
-            page = self.page()
-            if holds(page):
-                return page
-            late.wait(0.1)
-        raise AssertionError(page.text)
+    clock: ManualClock
 
     def at(self) -> str:
         """Its clock's time of day."""
@@ -66,7 +51,10 @@ def watched(slow: HoldingProxy, start: Start, request: pytest.FixtureRequest) ->
     """Of an endpoint whose workers recorded something at this moment."""
     running = start(getattr(request, "param", None))
     running.park("a", "b")
-    found = Watched(running)
+    clock = ManualClock(time.time_ns() // 1_000_000)
+    services = Services(running.services.settings, Access(), clock)
+    own = vars(running) | {"services": services, "client": client_of(services)}
+    found = Watched(**own, clock=clock)
     FileLedger(running.ledger).record(
         [
             Event(
@@ -89,7 +77,7 @@ def test_an_sqs_that_is_silent(
     watched: Watched, slow: HoldingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First on the page; the worker is unknown, never working; the numbers age, and go after a minute."""
-    watched.running.reject("bad")
+    watched.reject("bad")
     watched.services.source(None).changed()
     page = watched.until(lambda page: page.tiles["Errors"] == "1")
     assert page.workers["delay consumer"].startswith("working")
@@ -108,7 +96,7 @@ def test_an_sqs_that_is_silent(
         watched.clock.advance(seconds)
         page = watched.page()
         assert page.tiles["In queues"] == shown
-        assert page.text.startswith(f"SQS, {watched.running.endpoint}: no answer for")
+        assert page.text.startswith(f"SQS, {watched.endpoint}: no answer for")
         assert page.workers["delay consumer"].startswith(f"unknown since {since}")
         failed = [each for each in page.notices if "1 message could not be delivered" in each]
         assert [" old)" in each for each in failed] == [" old" in shown][: "unknown" not in shown]
@@ -118,7 +106,7 @@ def test_an_sqs_that_is_silent(
     listed = watched.page("/messages").text
     assert f"All 2 parked · hop: unknown since {since}, then 0" in listed
     for path in ("/messages", "/errors", "/send"):
-        assert watched.page(path).text.startswith(f"SQS, {watched.running.endpoint}: no answer")
+        assert watched.page(path).text.startswith(f"SQS, {watched.endpoint}: no answer")
     slow.let_go()
     watched.until(lambda page: page.tiles["In queues"] == "0" and "no answer" not in page.text)
 
@@ -137,19 +125,19 @@ def test_a_store_that_is_silent(
     slow.hold()
     watched.clock.advance(10)
     page = watched.page()
-    assert page.text.startswith(f"Store, {watched.running.endpoint}: no answer for")
+    assert page.text.startswith(f"Store, {watched.endpoint}: no answer for")
     assert page.tiles["Parked"] == f"\u2013 unknown since {since}, then 2"
     assert page.workers["dispatcher"].startswith(f"unknown since {since}")
 
 
 def test_what_the_ledger_tells_is_dated(watched: Watched) -> None:
     """Neither lateness nor an event of yesterday looks like one of now."""
-    FileLedger(watched.running.ledger).record(
+    FileLedger(watched.ledger).record(
         [
             Event(
                 kind=EventKind.HANDED_OVER,
                 at_ms=watched.clock.now_ms(),
-                endpoint=watched.running.endpoint,
+                endpoint=watched.endpoint,
                 message_id="m-1",
                 source=Source.CONSUMER,
                 late_ms=1500,
@@ -164,7 +152,7 @@ def test_what_the_ledger_tells_is_dated(watched: Watched) -> None:
 
 def test_what_is_down_is_first_whatever_is_opened_first(watched: Watched) -> None:
     """In its own words, on a console that has asked nothing yet; what was wrong for a time is dated."""
-    path = watched.services.settings.stores[watched.running.endpoint].removeprefix("sqlite:///")
+    path = watched.services.settings.stores[watched.endpoint].removeprefix("sqlite:///")
     for each in Path(path).parent.glob("store.db*"):
         each.unlink()
     for first in ("/send", "/errors", "/messages", "/"):
@@ -172,20 +160,21 @@ def test_what_is_down_is_first_whatever_is_opened_first(watched: Watched) -> Non
         with closing(services):
             client = client_of(services)
             page = Page(client, client.get(first))
-            assert page.text.startswith(f"Store, {watched.running.endpoint}: "), page.text
+            assert page.text.startswith(f"Store, {watched.endpoint}: "), page.text
             assert "store.db" in page.notices[0]
+            assert first != "/" or page.workers["dispatcher"].startswith("unknown its store")
             watched.clock.advance(300)
             assert "5 min ago" in Page(client, client.get("/cost")).notices[0]
 
 
 def test_a_message_was_in_the_error_queue_when_it_was_looked_at(watched: Watched) -> None:
     """Nothing says that it still is."""
-    watched.running.reject("bad")
+    watched.reject("bad")
     errors = watched.services.source(None).errors_sample
     errors.forget()
     errors.get()
     watched.clock.advance(7200)
-    assert "It was in the error queue 2 h ago" in watched.page("/message?id=bad").text
+    assert "It was in the error queue 2 h ago" in watched.page("/message", id="bad").text
 
 
 def test_a_slow_answer_is_kept_for_seconds(watched: Watched, slow: HoldingProxy) -> None:
