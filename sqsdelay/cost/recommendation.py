@@ -188,22 +188,20 @@ class Recommendation:
         deploy: what to tell ``cdk deploy``.
         bill: what it costs.
         others: the other ways that can hold the messages, the cheaper first.
-        in_s3: what it costs with an S3 store and no functions: a worker and a dispatcher run on a
-            machine, whose price is not in the bill.
     """
 
     deploy: str
     bill: Bill
     others: tuple[tuple[str, Bill], ...]
-    in_s3: Bill
 
 
 def recommend(load: Workload, prices: Prices) -> Recommendation:
-    """The way with the lowest total; of equal ones that with the least to deploy."""
+    """Of what `cdk deploy` makes, what costs the least; of equal ones what deploys the least."""
     found = [
-        (each.deploy, bill(code, load, prices)) for code, each in STRATEGIES.items() if each.deploy
+        (each.deploy, bill(code, load, prices))
+        for code, each in STRATEGIES.items()
+        if each.deploy and not each.by_sender
     ]
     possible = [(deploy, paid) for deploy, paid in found if paid.impossible is None]
     (deploy, best), *others = sorted(possible, key=lambda each: each[1].total)
-    in_s3 = bill("parked-in-s3", load, prices)
-    return Recommendation(deploy=deploy, bill=best, others=tuple(others), in_s3=in_s3)
+    return Recommendation(deploy=deploy, bill=best, others=tuple(others))

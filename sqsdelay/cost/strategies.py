@@ -17,7 +17,7 @@ from sqsdelay.core.delay import earliest_lead_seconds, latest_lead_seconds, soon
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.workload import (
     CHUNK_BYTES,
-    DELAY_ATTRIBUTES_BYTES,
+    GATHERED_SECONDS,
     LAMBDA_POLLERS,
     Bill,
     Line,
@@ -89,6 +89,9 @@ _READ_UNIT_BYTES: Final = 4096
 CLAIMED: Final = 700
 """Messages of a claim of the function. It asks for a thousand, and shards are not equally full."""
 
+_CLAIMED_BYTES: Final = SHARDS * 4 * 2**20
+"""Bodies of a claim: 4 MiB of each shard."""
+
 CLAIM_READ_UNITS: Final = 9
 """What a claim reads that finds nothing more: leases; near and far messages of each shard."""
 
@@ -98,6 +101,12 @@ near and far messages of each, twice; the hours. ``benchmarks/cost.py`` meters i
 
 HOURLY_WRITES: Final = 2 * SHARDS + 1
 """Each hour the cursors of all shards move on, and one hour more is noted in which messages are due."""
+
+SETTINGS_READS: Final = 2
+"""A process that stores messages reads the table's version and its shards anew after `SETTINGS_SECONDS`; one
+that asks for amendments, the version once more."""
+
+SETTINGS_SECONDS: Final = 10
 
 AMENDMENT_READS: Final = 2
 """The delay consumer asks before it decides, and again once it has parked, whether there are amendments:
@@ -134,7 +143,10 @@ def _in_dynamodb(load: Workload, prices: Prices, hops: int) -> Lines | str:
             f"{item_bytes(load)}; such messages would hop: use an S3 or a PostgreSQL store"
         )
     write, read, month = _dynamodb_prices(load, prices)
-    claims = -(-load.together // CLAIMED)
+    claims = max(
+        -(-load.together // CLAIMED),
+        -(-load.together * load.message_bytes // _CLAIMED_BYTES),
+    )
     in_a_claim = -(-load.together // claims)
     leases = load.releases * claims * 2 * _spread(in_a_claim, SHARDS, bool)
     units = claims * (CLAIM_READ_UNITS + _spread(in_a_claim, SHARDS, _read_units(item_bytes(load))))
@@ -143,12 +155,14 @@ def _in_dynamodb(load: Workload, prices: Prices, hops: int) -> Lines | str:
     # What is released stays until it expires.
     months = Fraction(load.delay_seconds + MAX_RETENTION_SECONDS, MONTH_SECONDS)
     amendments = AMENDMENT_READS * load.requests if hops else 0
+    settings = (SETTINGS_READS + min(hops, 1)) * load.arrivals(SETTINGS_SECONDS)
     return (
         Line("DynamoDB write units (put)", load.messages * write_units(load), write),
         Line("DynamoDB write units (look-ups by ids of your own)", lookups, write),
         Line("DynamoDB lease writes (two for each shard released from)", leases, write),
         Line("DynamoDB read units (queries)", load.releases * units, read),
         Line("DynamoDB read units (whether any message was cancelled or moved)", amendments, read),
+        Line(f"DynamoDB read units (settings, every {SETTINGS_SECONDS} s)", settings, read),
         Line("DynamoDB storage, GB-months", Fraction(stored, _GB) * months, month),
         last_send(load.released_requests, prices),
         dispatcher_line(load, prices),
@@ -193,6 +207,21 @@ which were written at different times: a release leases each."""
 OBJECT_BYTES: Final = 8 * 2**20
 """An object at most, before it is compressed."""
 
+RELEASED_BYTES: Final = 4 * OBJECT_BYTES
+SPLIT_BYTES: Final = 16 * OBJECT_BYTES
+"""Of a claim; and of a day that is split. As for messages."""
+
+MERGED_FROM: Final = 4
+SMALL: Final = GROUP // 4
+SMALL_BYTES: Final = OBJECT_BYTES // 4
+"""So many objects are merged that have less, in messages and in bytes."""
+
+LOOKUP_OBJECT_BYTES: Final = 128
+"""A look-up's key and content."""
+
+PACKED_BYTES: Final = 520
+"""Of a copy in a message of the parking queue, besides its body, as JSON."""
+
 LINE_BYTES: Final = 60
 """Of an object's line besides the body, compressed: id, due time, names. Bodies are not counted on to
 compress."""
@@ -207,25 +236,32 @@ SWEEP_LISTS: Final = 4
 """Listings a day that look for what can be forgotten."""
 
 
-def _in_s3(load: Workload, prices: Prices, hops: int) -> Lines:
-    """Messages that share no request are apart here, too: each is an object."""
-    together = load.batch == MAX_BATCH_ENTRIES
-    share = max(
-        Fraction(1, GROUP if together else load.batch), Fraction(load.message_bytes, OBJECT_BYTES)
+def _in_s3_from(
+    load: Workload, prices: Prices, hops: int, gathered: Fraction | int, *, lookup: bool
+) -> Lines:
+    """From when so many messages at a time are written as an object."""
+    in_object = min(gathered, max(1, OBJECT_BYTES // (load.message_bytes + LINE_BYTES)))
+    objects = max(Fraction(1), Fraction(load.messages) / in_object)
+    claims = max(
+        Fraction(1),
+        Fraction(load.together, RELEASED),
+        Fraction(load.together * load.message_bytes, RELEASED_BYTES),
     )
-    objects = max(Fraction(1), share * load.messages)
-    claims = max(Fraction(1), Fraction(load.together, RELEASED))
+    releases = ceil(load.releases)
     in_a_day = min(load.messages, load.together * _DAY // RELEASED_SECONDS)
-    split = in_a_day >= SPLIT_FROM
-    leases = load.releases * (max(claims, Fraction(2)) if split else claims * -(-in_a_day // GROUP))
-    # An object is leased, read and merged once, where it is near; then each release is leased,
-    # checkpointed and listed.
-    writes = objects + 2 * leases + load.releases * claims
-    reads = 2 * objects + leases + (load.releases if split else 0)
-    lookups = load.messages if load.own_ids else 0
+    split = in_a_day >= SPLIT_FROM or in_a_day * load.message_bytes >= SPLIT_BYTES
+    small = in_object < SMALL and in_object * load.message_bytes < SMALL_BYTES
+    # Leased, read and written anew, once: where it is near.
+    rewritten = objects if split or (small and objects >= MERGED_FROM) else 0
+    leases = releases * (max(claims, Fraction(2)) if split else claims * -(-in_a_day // GROUP))
+    # Each release is leased, checkpointed and listed.
+    merged = 2 * ceil(Fraction(load.messages, GROUP)) if rewritten else 0
+    writes = rewritten + merged + 2 * leases + releases * claims
+    reads = 2 * rewritten + leases + (releases if split else 0)
+    lookups = load.messages if lookup else 0
     amendments = AMENDMENT_READS * objects if hops else 0
     months = Fraction(load.delay_seconds, MONTH_SECONDS)
-    stored = load.messages * (load.message_bytes + LINE_BYTES)
+    stored = load.messages * (load.message_bytes + LINE_BYTES) + lookups * LOOKUP_OBJECT_BYTES
     return (
         Line("S3 PUT requests (objects)", objects, prices.s3_put),
         Line("S3 PUT and LIST requests (merge, lease, checkpoint)", writes, prices.s3_put),
@@ -237,6 +273,16 @@ def _in_s3(load: Workload, prices: Prices, hops: int) -> Lines:
     )
 
 
+def _in_s3(load: Workload, prices: Prices, hops: int) -> Lines:
+    """By a sender, an object for each call; by a worker, for what comes within ten seconds."""
+    if load.in_tens:
+        gathered: Fraction | int = GROUP
+    else:
+        calls = load.arrivals(GATHERED_SECONDS) if hops else load.requests
+        gathered = Fraction(load.messages) / calls
+    return _in_s3_from(load, prices, hops, gathered, lookup=load.own_ids)
+
+
 def _s3_runs(load: Workload, prices: Prices) -> Lines:
     looks = load.delay_seconds // LOOK_SECONDS + SWEEP_LISTS * load.delay_seconds // _DAY
     what = f"S3 LIST requests (dispatcher, every {LOOK_SECONDS} s)"
@@ -244,19 +290,30 @@ def _s3_runs(load: Workload, prices: Prices) -> Lines:
 
 
 def _in_s3_by_functions(load: Workload, prices: Prices, hops: int) -> Lines:
-    """As ``-c store=s3`` deploys it: one hop, the parking queue, then S3 until the function sends it.
+    """As ``-c store=s3`` deploys it, without look-ups: one hop, the parking queue, then S3 until the
+    function sends it.
 
-    Copies that shared a request to the delay queue share a message of the parking queue; ten of these
-    are received and deleted at a time, and a receive is billed for each 64 KiB begun.
+    Copies that came together share messages of the parking queue, of 64 KiB each at most; ten of these
+    are received and deleted at a time. What is larger is parked by the delay consumer, a batch an object.
     """
-    together = MAX_BATCH_ENTRIES if load.batch == MAX_BATCH_ENTRIES else 1
-    calls = -(-load.requests // together)
-    received = max(calls, -(-load.messages * load.message_bytes // CHUNK_BYTES))
-    requests = load.billed_requests + received + calls
+    packed = load.message_bytes + PACKED_BYTES
+    in_group = CHUNK_BYTES // packed
+    if in_group == 0:
+        parked = _in_s3_from(load, prices, hops, load.per_request, lookup=False)
+        return (*parked, dispatcher_line(load, prices))
+    in_call = -(-load.per_request // in_group)
+    sent = load.requests * -(-load.per_request * packed // CHUNK_BYTES)
+    # What came since it was emptied last.
+    times, messages = (1, load.messages) if load.in_tens else (load.releases, load.together)
+    groups = -(-messages // load.per_request) * in_call
+    deleted = times * _tens(groups)
+    in_one = Fraction(messages * packed * times, deleted)
+    received = deleted * ceil(in_one / CHUNK_BYTES)
     what = "SQS standard requests (parking queue: send, receive, delete)"
+    gathered = GROUP if load.in_tens else load.together
     return (
-        Line(what, requests, prices.sqs_standard_request),
-        *_in_s3(load, prices, hops),
+        Line(what, sent + received + deleted, prices.sqs_standard_request),
+        *_in_s3_from(load, prices, hops, gathered, lookup=False),
         dispatcher_line(load, prices),
     )
 
@@ -297,9 +354,8 @@ def _in_a_schedule(load: Workload, prices: Prices, hops: int) -> Lines | str:  #
     hop = load.hop_seconds
     seconds = earliest_lead_seconds(hop) - latest_lead_seconds(hop)
     received = load.releases * _spread(load.together, seconds, _tens)
+    billed = load.releases * _spread(load.together, seconds, load.billed_in_tens)
     alone, fifo = replace(load, batch=1).billed_requests, prices.sqs_fifo_request
-    in_one = load.messages * (load.message_bytes + DELAY_ATTRIBUTES_BYTES) / received
-    billed = received * ceil(in_one / CHUNK_BYTES)
     return (
         _invocations(load, prices),
         Line("SQS FIFO requests (sent by the schedule, one by one)", alone, fifo),
@@ -365,6 +421,30 @@ def _none(_load: Workload, _prices: Prices) -> Lines:
     return ()
 
 
+WATCHED: Final = {
+    "no store": (8, 5),
+    "-c store=scheduler": (8, 5),
+    "-c store=dynamodb": (12, 8),
+    "-c store=s3": (13, 9),
+}
+"""Custom metrics of the functions, as if each was told every hour, and alarms: of an endpoint with a standard
+queue. There is a dashboard, too."""
+
+
+def watching(deploy: str, load: Workload, prices: Prices) -> Lines:
+    """What CloudWatch takes for a deployed endpoint meanwhile."""
+    months = Fraction(load.delay_seconds, MONTH_SECONDS)
+    metrics, alarms = WATCHED[deploy]
+    return tuple(
+        Line(f"CloudWatch {what}, months", number * months, price, fixed=True)
+        for what, number, price in (
+            ("metrics", metrics, prices.cloudwatch_metric_month),
+            ("alarms", alarms, prices.cloudwatch_alarm_month),
+            ("dashboard", 1, prices.cloudwatch_dashboard_month),
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """A way to delay.
@@ -377,7 +457,7 @@ class Strategy:
         hops: before it is parked.
         deploy: what ``cdk deploy`` is told for it, None where it is not deployed.
         functions: whether functions move what hops, or a worker.
-        polls: whether the delay queue is polled all the time.
+        by_sender: whether the sender parks; then it is not recommended, for it is not all in the deployment.
     """
 
     name: str
@@ -387,7 +467,7 @@ class Strategy:
     hops: int = 0
     deploy: str | None = None
     functions: bool = True
-    polls: bool = True
+    by_sender: bool = False
 
     def made(self, load: Workload, prices: Prices) -> Lines | str:
         """The lines of its bill, or why it cannot be."""
@@ -395,19 +475,25 @@ class Strategy:
             return self.lines(load, prices)
         if load.hops == 0:
             return (last_send(load.billed_requests, prices),)
-        if not self._parks(load):
-            sent, polled = last_send(load.billed_requests, prices), idle_polling(load, prices)
-            runs = self.runs(load, prices) if self.deploy else ()
-            return (*hop_lines(load, load.hops, prices), sent, polled, *runs)
-        assert self.stored is not None
-        stored = self.stored(load, prices, self.hops)
+        parks = self._parks(load)
+        if parks:
+            assert self.stored is not None
+            stored = self.stored(load, prices, self.hops)
+        else:
+            stored = (last_send(load.billed_requests, prices),)
         if isinstance(stored, str):
             return stored
+        hopped = hop_lines(
+            load, self.hops if parks else load.hops, prices, functions=self.functions
+        )
         pollers = LAMBDA_POLLERS if self.functions else RECEIVERS
-        polls = [idle_polling(load, prices, pollers=pollers)] if self.polls else []
-        # A worker moves it without functions.
-        hopped = hop_lines(load, self.hops, prices)[: None if self.functions else 1]
-        lines = (*hopped, *stored, *polls, *self.runs(load, prices))
+        lines = (
+            *hopped,
+            *stored,
+            idle_polling(load, prices, pollers=pollers),
+            *self.runs(load, prices),
+            *(watching(self.deploy, load, prices) if self.deploy else ()),
+        )
         return tuple(line for line in lines if line.quantity or line.fixed)
 
     def _parks(self, load: Workload) -> bool:
@@ -426,7 +512,13 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
         hops=1,
         deploy="-c store=dynamodb",
     ),
-    "stored": Strategy("DynamoDB, parked by the sender", _in_dynamodb, _dynamodb_runs, polls=False),
+    "stored": Strategy(
+        "DynamoDB, parked by the sender",
+        _in_dynamodb,
+        _dynamodb_runs,
+        deploy="-c store=dynamodb",
+        by_sender=True,
+    ),
     "parked-in-s3": Strategy("S3, parked by a worker", _in_s3, _s3_runs, hops=1, functions=False),
     "parked-in-s3-by-functions": Strategy(
         "S3, parked by functions",
@@ -435,14 +527,19 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
         hops=1,
         deploy="-c store=s3",
     ),
-    "stored-in-s3": Strategy("S3, parked by the sender", _in_s3, _s3_runs, polls=False),
+    "stored-in-s3": Strategy("S3, parked by the sender", _in_s3, _s3_runs),
     "scheduled": Strategy(
         "EventBridge Scheduler, parked by the delay consumer",
         _in_a_schedule,
         hops=1,
         deploy="-c store=scheduler",
     ),
-    "scheduled-by-sender": Strategy("EventBridge Scheduler, parked by the sender", _in_a_schedule),
+    "scheduled-by-sender": Strategy(
+        "EventBridge Scheduler, parked by the sender",
+        _in_a_schedule,
+        deploy="-c store=scheduler",
+        by_sender=True,
+    ),
     "eventbridge-scheduler": Strategy("EventBridge Scheduler alone", lines=_eventbridge),
     "step-functions": Strategy("Step Functions", lines=_step_functions),
 }

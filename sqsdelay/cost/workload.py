@@ -34,6 +34,9 @@ DELAY_ATTRIBUTES_BYTES: Final = size_of(
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 
+GATHERED_SECONDS: Final = 10
+"""A worker gathers for so long."""
+
 TOGETHER: Final = 1_000
 """Messages that fall due in the same minute, where they are sent in tens and it is not said."""
 
@@ -101,19 +104,33 @@ class Workload:
     @property
     def requests(self) -> int:
         """Requests that carry all messages once, each as full as ``batch`` and 1 MiB allow."""
-        return -(-self.messages // self._per_request)
+        return -(-self.messages // self.per_request)
 
     @property
     def billed_requests(self) -> int:
         """The same requests as billed: one for each 64 KiB begun of a payload."""
-        full, rest = divmod(self.messages, self._per_request)
-        return full * self._chunks(self._per_request) + (self._chunks(rest) if rest else 0)
+        full, rest = divmod(self.messages, self.per_request)
+        return full * self._chunks(self.per_request) + (self._chunks(rest) if rest else 0)
 
     @property
     def together(self) -> int:
         """Messages of one release."""
-        usual = TOGETHER if self.batch == MAX_BATCH_ENTRIES else self.batch
+        usual = TOGETHER if self.in_tens else self.batch
         return min(self.messages, self.due_together or usual)
+
+    @property
+    def in_tens(self) -> bool:
+        """Whether they are sent in full batches, which come with many others."""
+        return self.batch == MAX_BATCH_ENTRIES
+
+    def arrivals(self, seconds: int) -> Fraction | int:
+        """Into how many spans of so many seconds the requests fall: what is due in the same minute was sent
+        in the same minute, evenly; full batches all come in one."""
+        if self.in_tens:
+            return 1
+        requests = -(-self.together // self.batch)
+        in_span = -(-seconds * requests // 60)
+        return self.releases * -(-requests // in_span)
 
     @property
     def releases(self) -> Fraction:
@@ -123,15 +140,19 @@ class Workload:
     @property
     def released_requests(self) -> Fraction:
         """Sends of what is released, as billed: tens of each release, as full as 1 MiB allows."""
-        tens = replace(self, messages=self.together, batch=MAX_BATCH_ENTRIES)
-        return self.releases * tens.billed_requests
+        return self.releases * self.billed_in_tens(self.together)
+
+    def billed_in_tens(self, messages: int) -> int:
+        """Requests, as billed, of so many messages that share them as far as they can."""
+        return replace(self, messages=messages, batch=MAX_BATCH_ENTRIES).billed_requests
 
     @property
     def _bytes(self) -> int:
         return self.message_bytes + DELAY_ATTRIBUTES_BYTES
 
     @property
-    def _per_request(self) -> int:
+    def per_request(self) -> int:
+        """Messages of a request, as many as ``batch`` and 1 MiB allow."""
         return min(self.batch, MAX_BATCH_BYTES // self._bytes)
 
     def _chunks(self, messages: int) -> int:
@@ -211,7 +232,8 @@ class Bill:
         return self.for_messages + self.fixed
 
     def part(self, unit: str) -> Fraction:
-        """What the lines in a unit come to: ``GB-months`` of storage, ``GB-seconds`` of functions."""
+        """What the lines with a word come to: ``GB-months`` of storage, ``GB-seconds`` of functions,
+        ``CloudWatch``."""
         return sum((line.amount for line in self.lines if unit in line.what), Fraction(0))
 
 
@@ -238,13 +260,21 @@ LAMBDA_POLLERS: Final = 5
 behavior for SQS event source mappings"."""
 
 
-def hop_lines(load: Workload, hops: int, prices: Prices) -> tuple[Line, ...]:
-    """So many hops: each is sent to the delay queue, received, and deleted; and the function that does it."""
-    requests = hops * (2 * load.billed_requests + load.requests)
-    return (
-        Line("SQS FIFO requests (send, receive, delete a hop)", requests, prices.sqs_fifo_request),
-        *function_lines("delay consumer", hops * load.requests, prices),
-    )
+def hop_lines(
+    load: Workload, hops: int, prices: Prices, *, functions: bool = True
+) -> tuple[Line, ...]:
+    """So many hops: each is sent to the delay queue, received, and deleted; and the function that does it.
+    A worker deletes together what it gathers for ten seconds."""
+    deleted: Fraction | int = load.requests
+    if not (functions or load.in_tens):
+        spans = load.arrivals(GATHERED_SECONDS)
+        deleted = spans * -(-load.messages // (spans * MAX_BATCH_ENTRIES))
+    requests = hops * (2 * load.billed_requests + deleted)
+    what = "SQS FIFO requests (send, receive, delete a hop)"
+    hopped = Line(what, requests, prices.sqs_fifo_request)
+    if not functions:
+        return (hopped,)
+    return hopped, *function_lines("delay consumer", hops * load.requests, prices)
 
 
 def last_send(requests: Fraction | int, prices: Prices) -> Line:
