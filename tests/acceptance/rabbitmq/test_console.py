@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pika
 import pytest
@@ -75,9 +74,9 @@ def test_a_broker_that_hangs_is_said(
     """It accepts connections and never answers; the store is shown."""
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.5)
     url = f"sqlite:///{tmp_path}/store.db"
-    with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
+    with DeafProxy(broker.port) as proxy:
         proxy.swallowing.set()
-        hangs = urlsplit(broker.url)._replace(netloc=f"guest:guest@127.0.0.1:{proxy.port}").geturl()
+        hangs = broker.through(proxy)
         settings = ConsoleSettings(endpoints=("orders",), stores={"orders": url}, rabbitmq=hangs)
         with (
             closing(open_store(url, endpoint="orders")) as store,
