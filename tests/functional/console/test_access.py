@@ -16,12 +16,13 @@ from sqsdelay.console.guard import (
     GUESSES_IN_ALL,
     POLICY,
     SESSION_SECONDS,
+    Access,
     Guard,
 )
 from sqsdelay.console.pages import FORMS
 from sqsdelay.console.server import create_app
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings, stores_of
+from sqsdelay.console.source import ConsoleSettings, stores_of
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.testing import ManualClock
 from tests.functional.console.conftest import PORT, browser
@@ -132,13 +133,6 @@ def test_another_site_is_refused(tmp_path: Path, headers: dict[str, str]) -> Non
     answer = client.post("/confirm", data=fields, headers=headers)
     assert answer.status_code == 403
     assert "another site" in answer.text
-
-
-def test_a_request_without_end_is_refused(tmp_path: Path) -> None:
-    """Before its body is read."""
-    client = console(tmp_path)
-    assert client.post("/send/preview", content=iter([b"x"] * 3)).status_code == 413
-    assert client.post("/send/preview", content=b"x" * (4 * 1024 * 1024 + 1)).status_code == 413
 
 
 @pytest.mark.parametrize("path", [path for path in FORMS if not path.startswith("/sign")])
