@@ -22,10 +22,11 @@ from typing import Any
 
 from benchmarks.support.body import BODY
 from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices, Workload, bill, bills, shipped_prices
-from sqsdelay.cost.strategies import LINE_BYTES, MONTH_SECONDS
+from sqsdelay.cost.places import LINE_BYTES, MONTH_SECONDS
 from sqsdelay.cost.workload import FUNCTION_MS
 from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB
 from sqsdelay.parking.parking import ParkingSettings
@@ -200,7 +201,7 @@ def worker_requests(messages: int = 1_000) -> Counter[str]:
     visibility = Visibility(site.queues, site.clock)
     gathering = Gathering(relay, visibility, site.clock, most=messages)
     while not gathering.full():
-        gathering.keep(visibility.receive("orders-delay.fifo", wait_seconds=0))
+        gathering.keep(visibility.receive(QueueRef("orders-delay.fifo"), wait_seconds=0))
         visibility.extend()
     assert len(gathering.park()) == messages
     return site.counted()

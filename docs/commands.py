@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -18,15 +19,24 @@ MARK: Final = "<!-- commands -->"
 """Where the page takes them."""
 
 
-OUTSIDE: Final = {"changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}
+OUTSIDE: Final = {
+    "index.md": "README.md",
+    "changelog.md": "CHANGELOG.md",
+    "security.md": "SECURITY.md",
+}
 """Pages of the site, and the files of the repository they are."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Called by MkDocs with all it found."""
     root = Path(config.config_file_path).parent
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    repository = project["urls"]["Repository"]
     for page, name in OUTSIDE.items():
         text = (root / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        for other, told in OUTSIDE.items():
+            text = text.replace(f"]({told})", f"]({other})")
+        text = text.replace("](CONTRIBUTING.md)", f"]({repository}/blob/main/CONTRIBUTING.md)")
         files.append(File.generated(config, page, content=text))
     return files
 

@@ -10,22 +10,18 @@ from typing import Annotated
 
 import typer
 
-from sqsdelay.cli import endpoint, errors, pipeline, rabbitmq, store
-from sqsdelay.cli.advice import EXIT_REFUSED, exit_code, in_options
-from sqsdelay.cli.console import err, out
+from sqsdelay.cli import errors, pipeline, rabbitmq
+from sqsdelay.cli.console import EXIT_REFUSED, err, exit_code, in_options, out
 from sqsdelay.cli.cost import cost
-from sqsdelay.cli.demo import demo
-from sqsdelay.cli.dispatch import dispatch
-from sqsdelay.cli.local import local
+from sqsdelay.cli.demo import demo, local
+from sqsdelay.cli.operate import endpoint_app, status, store_app
 from sqsdelay.cli.options import environment, logging_to_stderr
 from sqsdelay.cli.prove import prove
 from sqsdelay.cli.receive import receive
+from sqsdelay.cli.run import consume, dispatch, timeout_manager
 from sqsdelay.cli.send import send
 from sqsdelay.cli.serve_console import serve_console
-from sqsdelay.cli.status import status
-from sqsdelay.cli.timeout_manager import timeout_manager
 from sqsdelay.cli.waiting import cancel, pending, reschedule
-from sqsdelay.cli.worker import consume
 from sqsdelay.errors import SqsDelayError
 
 app = typer.Typer(
@@ -81,9 +77,9 @@ app.command("console", rich_help_panel=LOOK)(serve_console)
 app.command(rich_help_panel=RUN)(consume)
 app.command(rich_help_panel=RUN)(dispatch)
 app.command(rich_help_panel=RUN)(timeout_manager)
-app.add_typer(endpoint.app, name="endpoint", rich_help_panel=OPERATE)
+app.add_typer(endpoint_app, name="endpoint", rich_help_panel=OPERATE)
 app.add_typer(errors.app, name="errors", rich_help_panel=OPERATE)
-app.add_typer(store.app, name="store", rich_help_panel=OPERATE)
+app.add_typer(store_app, name="store", rich_help_panel=OPERATE)
 app.add_typer(rabbitmq.app, name="rabbitmq", rich_help_panel=OPERATE)
 app.command(rich_help_panel=OPERATE)(prove)
 app.command(rich_help_panel=PLAN)(cost)

@@ -1,10 +1,12 @@
-"""What all commands print with: tables for people on stdout, the rest on stderr."""
+"""What all commands print with: tables for people on stdout, the rest on stderr; errors in the words of the
+options, and their exit codes."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from rich.console import Console, ConsoleDimensions
@@ -12,6 +14,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from sqsdelay.core.readable import one_line, plain
+from sqsdelay.errors import (
+    CriticalError,
+    InvalidDelay,
+    InvalidEndpoint,
+    InvalidMessage,
+    InvalidSetting,
+    MessageConflict,
+    SqsDelayError,
+)
 
 _PIPE_COLUMNS: Final = 10_000_000
 """Width of what goes to a pipe or a file: beyond the longest body, so nothing is cut or wrapped there."""
@@ -89,6 +100,27 @@ def print_json(value: Any) -> None:
     out.file.flush()
 
 
+def show(record: Mapping[str, Any], line: str, *, as_json: bool) -> None:
+    """A result on stdout: the record for programs, or a line of text for people."""
+    if as_json:
+        print_json(record)
+    else:
+        say(one_line(line))
+
+
+def show_rows(
+    records: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool
+) -> None:
+    """Results on stdout: a line of JSON each, or these columns of them as a table; ``-`` stands for None."""
+    if as_json:
+        for record in records:
+            print_json(record)
+        return
+    cells = ([record[name] for name in columns] for record in records)
+    rows = (["-" if cell is None else str(cell) for cell in row] for row in cells)
+    print_rows([name.replace("_", " ") for name in columns], rows)
+
+
 class OneLine(logging.Formatter):
     """A record's message on one line, whatever it quotes; a traceback keeps its lines, and no escapes."""
 
@@ -97,3 +129,55 @@ class OneLine(logging.Formatter):
 
     def formatException(self, info: Any) -> str:
         return "\n".join(map(one_line, super().formatException(info).splitlines()))
+
+
+EXIT_REFUSED: Final = 1
+"""Understood, and not done: a queue is missing, SQS refused it, nobody answered."""
+
+EXIT_BAD_VALUE: Final = 2
+"""Nothing was begun: the value of an option or argument cannot be used. What a shell's commands give."""
+
+EXIT_CRITICAL: Final = 75
+"""A circuit breaker triggered: "temporary failure" in sysexits.h; a supervisor may restart."""
+
+OTHER_OPTIONS: Final = {
+    "attributes": "--attribute",
+    "batch_size": "--batch",
+    "maximum_recovery_failures_per_second": "--recovery-failures",
+    "message_bytes": "--size",
+    "message_group_id": "--group",
+    "number_of_retries": "--retries",
+}
+"""Arguments in Python whose options do not bear their names."""
+
+
+def exit_code(error: SqsDelayError) -> int:
+    """1 for what was refused, 2 for a value that cannot be used, 75 for what a supervisor may restart."""
+    if isinstance(error, CriticalError):
+        return EXIT_CRITICAL
+    if isinstance(error, MessageConflict):
+        return EXIT_REFUSED
+    bad = isinstance(error, InvalidDelay | InvalidEndpoint | InvalidMessage | InvalidSetting)
+    return EXIT_BAD_VALUE if bad else EXIT_REFUSED
+
+
+def in_options(error: SqsDelayError) -> str:
+    """An error's text on one line; an argument is named as the option that sets it."""
+    if not error.argument:
+        return one_line(error)
+    value = error.value
+    shown = f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)
+    return one_line(about(error, f"{option(error.argument)} {shown}"))
+
+
+def about(error: SqsDelayError, subject: str) -> str:
+    """The limit and the remedy of an error about an argument, which is shown as ``subject``."""
+    return (
+        f"{subject} {error.limit}; {error.remedy}" if error.limit else f"{subject}; {error.remedy}"
+    )
+
+
+def option(argument: str) -> str:
+    """The option that sets an argument: ``hop_seconds`` is ``--hop``."""
+    named = argument.removesuffix("_seconds").replace("_", "-")
+    return OTHER_OPTIONS.get(argument, f"--{named}")

@@ -7,16 +7,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sqsdelay.cli.console import out, print_json, print_rows, say, start_of, tell
-from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines
+from sqsdelay.cli.console import out, say, show, show_rows, start_of, tell
+from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines, Target
 from sqsdelay.cli.waiting import new_due_ms
-from sqsdelay.core.delay import Reject, utc
-from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
-from sqsdelay.core.readable import one_line
+from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
-from sqsdelay.ports.queues import Queues
+from sqsdelay.operating.status import latest_of_sqs
 
 app = typer.Typer(help="Inspect an endpoint's error queue and retry its messages.")
 
@@ -37,17 +36,13 @@ def list_errors(
     SQS shows messages only by receiving them: their receive counts grow, and other readers do not see
     them for a while.
     """
-    of, queues = _opened(endpoint)
-    found = ErrorQueue(queues, of).look(limit)
-    if as_json:
-        for rejection in found:
-            print_json(_as_json(rejection, bodies=bodies))
-        return
-    headers = ["message id", "due", "rejected", "receives", "bytes", "reason", "body"]
-    rows = [_row(rejection, bodies=bodies) for rejection in found]
-    print_rows(headers if bodies else headers[:-1], rows)
-    if out.is_terminal:
-        say(f"{len(found)} shown of {of.error_queue.name}")
+    target = Target(endpoint)
+    found = ErrorQueue(target.queues, target.endpoint).look(limit)
+    columns = ["message_id", "due", "rejected", "receives", "bytes", "reason", "body"]
+    records = [_record(each, bodies=bodies, whole=as_json) for each in found]
+    show_rows(records, columns if bodies else columns[:-1], as_json=as_json)
+    if out.is_terminal and not as_json:
+        say(f"{len(found)} shown of {target.endpoint.error_queue.name}")
 
 
 @app.command()
@@ -76,10 +71,12 @@ def retry(
     """
     if (not message_id) == (not every):
         raise typer.BadParameter("give either --message-id or --all")
-    of, queues = _opened(endpoint)
+    target = Target(endpoint)
+    queues, of = target.queues, target.endpoint
     given = None
     if delay is not None or due_at is not None:
-        given = new_due_ms(delay, due_at, now_ms=lambda: _broker_now(queues, of))
+        # By a local clock that is behind, messages would be early.
+        given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
     counts: Counter[RetryStatus] = Counter()
     missing = dict.fromkeys(message_id or ())
     retrying = ErrorQueue(queues, of).retry
@@ -95,71 +92,30 @@ def retry(
         raise typer.Exit(1)
 
 
-def _opened(endpoint: str) -> tuple[Endpoint, Queues]:
-    from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.queues import SqsQueues
-
-    return Endpoint.parse(endpoint), SqsQueues(default_client(connections=1))
-
-
-def _broker_now(queues: Queues, endpoint: Endpoint) -> int:
-    """What --delay counts from: by a local clock that is behind, messages would be early."""
-    queues.synchronise(endpoint.error_queue)
-    return queues.broker_clock.latest_ms()
-
-
-def _row(rejection: Rejection, *, bodies: bool) -> list[str]:
+def _record(rejection: Rejection, *, bodies: bool, whole: bool) -> dict[str, Any]:
+    """What `list` shows; in a table a missing reason is explained, and a body is cut."""
     copy = rejection.copy
-    row = [
-        rejection.message_id,
-        _due(rejection) or "-",
-        "-" if copy.sent_ms is None else utc(copy.sent_ms).isoformat(timespec="seconds"),
-        str(copy.receive_count or "-"),
-        str(size_of(copy.body, {})),
-        rejection.reason or _NO_REASON,
-    ]
-    if bodies:
-        row.append(start_of(copy.body))
-    return row
-
-
-def _as_json(rejection: Rejection, *, bodies: bool) -> dict[str, Any]:
-    copy = rejection.copy
-    line = {
+    return {
         "message_id": rejection.message_id,
         "due": _due(rejection),
-        "rejected": None if copy.sent_ms is None else utc(copy.sent_ms).isoformat(),
+        "rejected": None if copy.sent_ms is None else instant(copy.sent_ms),
         "receives": copy.receive_count,
         "bytes": size_of(copy.body, {}),
-        "reason": rejection.reason,
+        "reason": rejection.reason or (None if whole else _NO_REASON),
         "destination": rejection.destination,
+        **({"body": copy.body if whole else start_of(copy.body)} if bodies else {}),
     }
-    return {**line, "body": copy.body} if bodies else line
 
 
 def _due(rejection: Rejection) -> str | None:
-    return None if isinstance(rejection.due, Reject) else _instant(rejection.due)
-
-
-def _instant(epoch_ms: int) -> str:
-    return utc(epoch_ms).isoformat(timespec="milliseconds")
+    return None if isinstance(rejection.due, Reject) else instant(rejection.due)
 
 
 def _tell(done: Retry, *, as_json: bool) -> None:
     message_id = done.rejection.message_id
-    due = None if done.due_ms is None else _instant(done.due_ms)
-    if as_json:
-        print_json(
-            {
-                "message_id": message_id,
-                "status": done.status,
-                "queue": done.queue,
-                "due": due,
-                "error": done.error,
-            }
-        )
-        return
+    due = None if done.due_ms is None else instant(done.due_ms)
     line = f"{done.status}: {done.error}"
     if done.error is None:
         line = f"{done.status} to {done.queue}, due {due}"
-    say(one_line(f"{message_id}  {line}"))
+    record = {"status": done.status, "queue": done.queue, "due": due, "error": done.error}
+    show({"message_id": message_id, **record}, f"{message_id}  {line}", as_json=as_json)

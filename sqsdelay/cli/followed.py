@@ -16,7 +16,7 @@ from rich.table import Table
 
 from sqsdelay.cli.console import out, tell
 from sqsdelay.core.delay import delay_ms, due_at_ms
-from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import (
     MESSAGE_ID,
     WAS_DUE_AT,
@@ -37,6 +37,7 @@ from sqsdelay.limits import (
 from sqsdelay.sending.sender import SendResult
 
 if TYPE_CHECKING:
+    from sqsdelay.ports.queues import Queues
     from sqsdelay.sqs.queues import SqsQueues
 
 TOO_LATE_MS: Final = 2_000
@@ -213,7 +214,7 @@ class Run:
                 stop.set()
             for job in jobs:
                 job.result()
-        self._let_go()
+        let_go(self._queues, self._endpoint.queue, self._foreign.values())
 
     def _watch(
         self,
@@ -266,13 +267,13 @@ class Run:
         entry = self._tracked[event.message_id]
         return replace(event, due_ms=entry.due_ms, late_ms=entry.late_ms)
 
-    def _let_go(self) -> None:
-        """Let others see at once what is theirs, as far as SQS can be told."""
-        held = [(copy, 0) for copy in self._foreign.values()]
-        with suppress(SqsDelayError):
-            url = self._queues.url(self._endpoint.queue)
-            for start in range(0, len(held), MAX_BATCH_ENTRIES):
-                self._queues.hide_batch(url, held[start : start + MAX_BATCH_ENTRIES])
+
+def let_go(queues: Queues, queue: QueueRef, copies: Iterable[ReceivedMessage]) -> None:
+    """Let others see at once what this command has received and left, as far as SQS can be told."""
+    held = [(copy, 0) for copy in copies]
+    with suppress(SqsDelayError):
+        for start in range(0, len(held), MAX_BATCH_ENTRIES):
+            queues.hide_batch(queues.url(queue), held[start : start + MAX_BATCH_ENTRIES])
 
 
 def _now_ms() -> int:

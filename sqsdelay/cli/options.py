@@ -7,22 +7,33 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import OneLine
+from sqsdelay.cli.console import OneLine, tell
+from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import checked_max_delay, delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import InvalidDelay, SqsDelayError, StoreError
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    QueueMissing,
+    QueueUnavailable,
+    SqsDelayError,
+)
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.operating.status import StoreStatus, deployed_store, store_status
+from sqsdelay.operating.status import latest_of_sqs
 from sqsdelay.stores import open_place, open_store
 
 if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
     from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
+    from sqsdelay.sqs.queues import SqsQueues
 
 
 logger = logging.getLogger(__name__)
@@ -183,31 +194,98 @@ def max_delay_seconds(text: str) -> int:
     return checked_max_delay(seconds)
 
 
-def opened_store(
-    endpoint: str, url: str, *, create: bool = False
-) -> AbstractContextManager[DelayedMessageStore]:
-    """The store of the endpoint of that name, closed at the end.
+class Target:
+    """The endpoint that a command is for, its store, and the clock of those who release its messages.
 
-    Raises:
-        StoreMissing: a SQLite file that does not exist, unless ``create``: its name may be mistyped.
+    Args:
+        endpoint: its queue's name, URL or ARN.
+        store: the URL of its store; None where none was named.
+        to: the RabbitMQ that its messages are released to; None is SQS.
     """
-    return closing(open_store(url, endpoint=endpoint, create=create))
 
+    def __init__(self, endpoint: str, store: str | None = None, to: str | None = None) -> None:
+        self.endpoint = Endpoint.parse(endpoint)
+        self.name = self.endpoint.name
+        self.store = store
+        self.to = to
+        self._sqs_tells_time = to is None
 
-def opened_place(
-    endpoint: str, url: str, *, create: bool = False
-) -> AbstractContextManager[ParkingPlace]:
-    """Where the messages of the endpoint of that name wait, closed at the end.
+    @cached_property
+    def client(self) -> SQSClient:
+        """SQS, as the environment has it.
 
-    Raises:
-        StoreMissing: as for `opened_store`.
-    """
-    return closing(open_place(url, endpoint=endpoint, create=create))
+        Raises:
+            ConfigurationError: no region or credentials.
+        """
+        from sqsdelay.sqs.client import default_client
 
+        return default_client(connections=1)
 
-def optional_place(endpoint: str, url: str | None) -> AbstractContextManager[ParkingPlace | None]:
-    """The same if a store was named, else None."""
-    return nullcontext() if url is None else opened_place(endpoint, url)
+    @cached_property
+    def queues(self) -> SqsQueues:
+        """The same as a queue service."""
+        from sqsdelay.sqs.queues import SqsQueues
+
+        return SqsQueues(self.client)
+
+    def opened_store(self, *, create: bool = False) -> AbstractContextManager[DelayedMessageStore]:
+        """The store, closed at the end.
+
+        Raises:
+            StoreMissing: a SQLite file that does not exist, unless ``create``: its name may be mistyped.
+        """
+        return closing(open_store(self.store or "", endpoint=self.name, create=create))
+
+    def opened_place(self, *, create: bool = False) -> AbstractContextManager[ParkingPlace]:
+        """Where the messages wait, closed at the end; a store, or a place that needs no dispatcher.
+
+        Raises:
+            StoreMissing: as for `opened_store`.
+        """
+        return closing(open_place(self.store or "", endpoint=self.name, create=create))
+
+    def optional_place(self) -> AbstractContextManager[ParkingPlace | None]:
+        """The same if a store was named, else None."""
+        return nullcontext() if self.store is None else self.opened_place()
+
+    def delay_counts_from(self, place: ParkingPlace) -> int:
+        """The most that the clock may read now by which messages are released, epoch milliseconds.
+
+        Raises:
+            ConfigurationError, QueueUnavailable: SQS cannot be asked.
+            StoreUnavailable, StoreMissing: the database cannot be asked.
+        """
+        if self._sqs_tells_time:
+            try:
+                return latest_of_sqs(self.queues, self.endpoint.queue)
+            except (QueueMissing, QueueUnavailable) as error:
+                raise QueueUnavailable(
+                    f"SQS did not give its time, from which the delay counts: {error}; give "
+                    "--due-at, or --to if the store is released to RabbitMQ"
+                ) from error
+            except ConfigurationError as error:
+                if str(self.store).startswith(("dynamodb:", "scheduler:")):
+                    raise
+                self._sqs_tells_time = False
+                tell(
+                    f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
+                )
+        from sqsdelay.stores.clocks import StoreClock
+
+        return StoreClock(place).latest_ms()
+
+    def amended_until(self, place: ParkingPlace) -> int:
+        """The latest that clock may read: a cancellation or a new due time applies to what was sent by then.
+
+        Without SQS it is this machine's clock, which is enough for messages in the store.
+        """
+        if self.to is not None:
+            return self.delay_counts_from(place)
+        try:
+            return latest_of_sqs(self.queues, self.endpoint.queue)
+        except SqsDelayError as error:
+            tell(f"using this machine's clock, because SQS did not give its time: {error}")
+            return SystemClock().now_ms()
 
 
 def opened_ledger(file: Path | None) -> FileLedger | None:
@@ -217,25 +295,3 @@ def opened_ledger(file: Path | None) -> FileLedger | None:
         ConfigurationError: it cannot be written.
     """
     return None if file is None else FileLedger(file)
-
-
-def parked_messages(
-    endpoint: Endpoint, store: str | None, *, now_ms: int
-) -> tuple[str, StoreStatus] | None:
-    """The store's URL and how it is doing; None where there is no store that is known of.
-
-    Without a store named it is the DynamoDB table a deployment makes for the endpoint, if it is there
-    and may be read: one that was let go of may hold messages still.
-
-    Raises:
-        ConfigurationError, StoreMissing, StoreUnavailable: of a store that was named.
-    """
-    with optional_place(endpoint.name, store) as opened:
-        if opened is not None:
-            return store or "", store_status(opened, now_ms=now_ms)
-    url = deployed_store(endpoint)
-    try:
-        with opened_place(endpoint.name, url) as opened:
-            return url, store_status(opened, now_ms=now_ms)
-    except StoreError:
-        return None

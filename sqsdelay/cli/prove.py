@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -21,7 +21,7 @@ from sqsdelay.cli.options import (
     Hop,
     Json,
     OptionalPlaceUrl,
-    opened_place,
+    Target,
 )
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
@@ -64,7 +64,7 @@ def prove(
     store: OptionalPlaceUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Send messages through a deployed endpoint, and follow each until it arrives.
+    """Send messages through an endpoint and follow them.
 
     A quarter gets a delay of a hop at most, the rest longer ones. With a store (--store, or the DynamoDB
     table that a deployment creates for the endpoint) half of those wait in it. The endpoint's delay
@@ -90,7 +90,7 @@ def prove(
     made.clear()
     run = Run(parsed, queues)
     url = store or deployed_store(parsed)
-    with _place(parsed, store) as place:
+    with _place(Target(endpoint, url), named=store is not None) as place:
         routes = _messages(messages, hop, longest_seconds, parsed.fifo, stored=place is not None)
         _send(run, client, parsed, routes, hop, place)
         tell(f"{messages} sent to {parsed.name}; the last one is due in {longest}")
@@ -131,17 +131,15 @@ def _check_empty(queues: SqsQueues, endpoint: Endpoint) -> None:
 
 
 @contextmanager
-def _place(endpoint: Endpoint, url: str | None) -> Iterator[ParkingPlace | None]:
+def _place(target: Target, *, named: bool) -> Iterator[ParkingPlace | None]:
     """The store that was named, or else the one that a deployment made; None where neither is."""
     with ExitStack() as opened:
-        if url is not None:
-            yield opened.enter_context(opened_place(endpoint.name, url))
-            return
-        try:
-            place = opened.enter_context(opened_place(endpoint.name, deployed_store(endpoint)))
-            place.pending_count()
-        except StoreError:
-            place = None
+        place = None
+        with nullcontext() if named else suppress(StoreError):
+            there = opened.enter_context(target.opened_place())
+            if not named:
+                there.pending_count()
+            place = there
         yield place
 
 

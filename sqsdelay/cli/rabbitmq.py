@@ -32,12 +32,12 @@ Prefix = Annotated[
         help="Name prefix of the infrastructure; default: sqsdelay (NServiceBus: nsb.v2)."
     ),
 ]
-MANAGEMENT_VARIABLE = "SQSDELAY_RABBITMQ_MANAGEMENT_URL"
 Management = Annotated[
     str | None,
     typer.Option(
-        envvar=MANAGEMENT_VARIABLE,
-        help="http://user:password@host:15672, to also count messages in transit in the broker.",
+        envvar="SQSDELAY_RABBITMQ_MANAGEMENT_URL",
+        help="http://user:password@host:15672, to see what AMQP does not show: messages in transit, and "
+        "(verify) policies, bindings, feature flags, members and the version.",
     ),
 ]
 WithoutAlternateExchange = Annotated[
@@ -63,24 +63,16 @@ def declare(url: Url, prefix: Prefix = None) -> None:
 
     topology = _topology(prefix)
     declare_infrastructure(url, topology)
-    _say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
+    say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
     for problem in uncaught(url, topology) if topology.shared else []:
-        text = f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}"
-        tell(text)
+        tell(f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}")
 
 
 @app.command()
 def verify(
     url: Url,
     prefix: Prefix = None,
-    management: Annotated[
-        str | None,
-        typer.Option(
-            envvar=MANAGEMENT_VARIABLE,
-            help="http://user:password@host:15672, to check what AMQP does not show: messages in "
-            "transit, policies, bindings, feature flags and the version.",
-        ),
-    ] = None,
+    management: Management = None,
     force: Annotated[
         bool,
         typer.Option("--force", help="Only warn if the management API is missing."),
@@ -93,15 +85,13 @@ def verify(
     topology = _topology(prefix)
     problems = verify_infrastructure(url, topology, management_url=management, force=force)
     if as_json:
-        print_json(
-            {"prefix": topology.prefix, "problems": [asdict(problem) for problem in problems]}
-        )
+        print_json({"prefix": topology.prefix, "problems": [asdict(each) for each in problems]})
     elif not problems:
-        _say(f"{topology.prefix}: no problems found")
-    for problem in problems if not as_json else []:
-        kind = "problem" if problem.fatal else "warning"
-        _say(f"{kind}: {problem.subject} {problem.text}")
-        _say(f"  fix: {problem.remedy}")
+        say(f"{topology.prefix}: no problems found")
+    else:
+        for each in problems:
+            say(f"{'problem' if each.fatal else 'warning'}: {each.subject} {each.text}")
+            say(f"  fix: {each.remedy}")
     if any(problem.fatal for problem in problems):
         raise typer.Exit(1)
 
@@ -130,7 +120,7 @@ def bind(
     if as_json:
         print_json({"endpoint": endpoint, "forwarded": sent_on})
         return
-    _say(f"bound {endpoint}; {sent_on} undeliverable messages forwarded to it")
+    say(f"bound {endpoint}; {sent_on} undeliverable messages forwarded to it")
 
 
 @app.command()
@@ -169,7 +159,7 @@ def send(
     if as_json:
         print_json({"message_id": result.message_id, "route": result.route, "due": due})
     else:
-        _say(f"sent {result.message_id} ({result.route}), due {due}")
+        say(f"sent {result.message_id} ({result.route}), due {due}")
 
 
 @app.command()
@@ -187,7 +177,7 @@ def teardown(
 
     topology = _topology(prefix)
     teardown_infrastructure(url, topology, force=force, management_url=management)
-    _say(f"deleted {topology.prefix}")
+    say(f"deleted {topology.prefix}")
 
 
 @app.command()
@@ -238,9 +228,9 @@ def transfer(
     if as_json:
         print_json({"moved": done.moved, "left": done.left})
     else:
-        _say(f"{done.moved} messages moved")
+        say(f"{done.moved} messages moved")
         for reason, count in done.left.most_common():
-            _say(f"{count} left in place: {reason}")
+            say(f"{count} left in place: {reason}")
     if done.left:
         raise typer.Exit(1)
 
@@ -249,10 +239,6 @@ def _topology(prefix: str | None) -> Topology:
     from sqsdelay.rabbitmq.topology import Topology
 
     return Topology() if prefix is None else Topology(prefix)
-
-
-def _say(text: str) -> None:
-    say(text)
 
 
 def _header(text: str) -> tuple[str, str]:

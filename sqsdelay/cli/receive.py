@@ -6,13 +6,13 @@ import base64
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sqsdelay.cli.console import print_json, say, start_of, tell
+from sqsdelay.cli.followed import let_go
 from sqsdelay.cli.options import JsonLines, LedgerFile, opened_ledger
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
@@ -93,7 +93,7 @@ def receive(
             if delete:
                 failed += arriving.delete(shown)
     finally:
-        arriving.let_go()
+        let_go(queues, parsed.queue, arriving.held.values())
     if failed:
         raise typer.Exit(1)
 
@@ -107,7 +107,7 @@ class _Arriving:
         self._count = count
         self._idle = idle
         self._seen: set[str] = set()
-        self._held: dict[str, ReceivedMessage] = {}
+        self.held: dict[str, ReceivedMessage] = {}
 
     def __iter__(self) -> Iterator[list[ReceivedMessage]]:
         last = time.monotonic()
@@ -118,7 +118,7 @@ class _Arriving:
                 most = min(self._count - len(self._seen), most)
             copies = self._queues.receive_batch(self._url, wait_seconds=wait, limit=most)
             new = [copy for copy in copies if copy.sqs_message_id not in self._seen]
-            self._held.update((copy.sqs_message_id, copy) for copy in copies)
+            self.held.update((copy.sqs_message_id, copy) for copy in copies)
             self._seen.update(copy.sqs_message_id for copy in new)
             if new:
                 last = time.monotonic()
@@ -135,18 +135,11 @@ class _Arriving:
         failed = 0
         for copy, failure in zip(copies, self._queues.delete_batch(self._url, copies), strict=True):
             if failure is None:
-                self._held.pop(copy.sqs_message_id, None)
+                self.held.pop(copy.sqs_message_id, None)
             else:
                 failed += 1
                 tell(f"{_sent_id(copy)}: not deleted: {failure.error}")
         return failed
-
-    def let_go(self) -> None:
-        """Let others see at once what is still in the queue, as far as SQS can be told."""
-        held = [(copy, 0) for copy in self._held.values()]
-        with suppress(SqsDelayError):
-            for start in range(0, len(held), MAX_BATCH_ENTRIES):
-                self._queues.hide_batch(self._url, held[start : start + MAX_BATCH_ENTRIES])
 
 
 def _show(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from sqsdelay.cli.console import err, print_json, say, tell
+from sqsdelay.cli.console import err, print_json, show, tell
 from sqsdelay.cli.message_file import (
     BadLine,
     Defaults,
@@ -35,11 +36,10 @@ from sqsdelay.cli.options import (
     MessagesFile,
     ParkAfter,
     ReleasedTo,
+    Target,
     max_delay_seconds,
     opened_ledger,
-    optional_place,
 )
-from sqsdelay.cli.waiting import DueClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, Route, size_of
@@ -48,8 +48,8 @@ from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, Sq
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
 from sqsdelay.ports.queues import SizeLimits
+from sqsdelay.sending.router import DEFAULT_CONCURRENCY
 from sqsdelay.sending.sender import SendResult
-from sqsdelay.sending.settings import DEFAULT_CONCURRENCY
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import ParkingPlace
@@ -113,10 +113,13 @@ def send(
             raise typer.BadParameter(f"--{name.replace('_', '-')} {rule} --store-only")
     if store_only:
         store = store or os.environ.get("SQSDELAY_STORE")
-    with optional_place(Endpoint.parse(endpoint).name, store) as place:
+    target = Target(endpoint, store, to)
+    with target.optional_place() as place:
         sender: DelaySender | StoringSender
-        if store_only:
-            sender = StoringSender(endpoint, place, store, to)
+        if store_only and place is None:
+            raise typer.BadParameter("--store-only requires --store or SQSDELAY_STORE")
+        if store_only and place is not None:
+            sender = StoringSender(target, place)
         else:
             sender = DelaySender(
                 hop_seconds=hop,
@@ -139,7 +142,8 @@ def send(
             (result,) = sender.send_many(endpoint, [message])
             if result.error is not None:
                 raise result.error
-            _print_one(result, as_json=as_json)
+            line = f"{result.message_id}  {result.route}  due {_due(result)}"
+            show(_as_json(None, result), line, as_json=as_json)
         elif file is not None:
             with opened_lines(file) as lines:
                 failed = _send_file(sender, endpoint, lines, defaults, as_json=as_json)
@@ -148,25 +152,19 @@ def send(
 
 
 class StoringSender:
-    """Puts messages into a store, whatever their delay.
+    """Puts messages into a store, whatever their delay."""
 
-    Args:
-        endpoint: the destination queue's name, URL or ARN.
-        place: its store, which ``url`` names.
-        to: the RabbitMQ that a dispatcher releases them to; None is SQS.
-
-    Raises:
-        BadParameter: there is no store.
-    """
-
-    def __init__(
-        self, endpoint: str, place: ParkingPlace | None, url: str | None, to: str | None
-    ) -> None:
-        if place is None or url is None:
-            raise typer.BadParameter("--store-only requires --store or SQSDELAY_STORE")
+    def __init__(self, target: Target, place: ParkingPlace) -> None:
+        self._target = target
+        self._place = place
         self._parking = Parking(place, after_seconds=DEFAULT_PARK_AFTER_SECONDS)
-        self._clock = DueClock(endpoint, place, url, to)
-        self._limits = _limits() if to is None else None
+        self._limits = None
+        if target.to is None:
+            from sqsdelay.sqs.client import default_client
+            from sqsdelay.sqs.queues import SqsQueues
+
+            with suppress(ConfigurationError):  # No SQS to ask, which storing does not need.
+                self._limits = SizeLimits(SqsQueues(default_client(connections=1, attempts=1)))
 
     def send_many(self, endpoint: str, messages: Sequence[Message]) -> list[SendResult]:
         """Store them in one call; a result for each, in order."""
@@ -189,7 +187,7 @@ class StoringSender:
         knows it, and not when it is due."""
         try:
             # A due time needs no clock, and so neither SQS nor its region and credentials.
-            now_ms = self._clock.latest_ms() if message.due_at is None else 0
+            now_ms = self._target.delay_counts_from(self._place) if message.due_at is None else 0
             stored = to_store(message, endpoint, now_ms=now_ms)
             if self._limits is not None:
                 own, parsed = size_of(message.body, stored.attributes), Endpoint.parse(endpoint)
@@ -198,25 +196,6 @@ class StoringSender:
             return stored
         except (InvalidDelay, InvalidMessage) as error:
             return error
-
-
-def _limits() -> SizeLimits | None:
-    """What queues take; None where there is no SQS to ask, which storing does not need."""
-    from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.queues import SqsQueues
-
-    try:
-        return SizeLimits(SqsQueues(default_client(connections=1, attempts=1)))
-    except ConfigurationError:
-        return None
-
-
-def _print_one(result: SendResult, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_as_json(None, result))
-    else:
-        line = f"{result.message_id}  {result.route}  due {_due(result)}"
-        say(line)
 
 
 def _send_file(

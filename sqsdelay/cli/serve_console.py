@@ -8,14 +8,14 @@ from typing import Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import print_json, say, tell
+from sqsdelay.cli.console import show, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     Hop,
     MaxDelay,
     max_delay_seconds,
 )
-from sqsdelay.cli.worker import log_to_stderr, stop_on_signals
+from sqsdelay.cli.run import log_to_stderr, stop_on_signals
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 PORT: Final = 8710
@@ -71,7 +71,9 @@ def serve_console(
     ] = None,
     proxy: Annotated[
         list[str] | None,
-        typer.Option(help="IP address that proxy calls from; may be repeated."),
+        typer.Option(
+            help="IP address that proxy calls from, or one that ends TLS; may be repeated."
+        ),
     ] = None,
     token: Annotated[
         str | None,
@@ -94,9 +96,10 @@ def serve_console(
 
     Listens on this machine only, until SIGTERM or Ctrl-C. Every change is logged with its user.
     """
+    from sqsdelay.console.guard import Access
     from sqsdelay.console.server import serving
     from sqsdelay.console.services import Services
-    from sqsdelay.console.settings import Access, ConsoleSettings, stores_of
+    from sqsdelay.console.source import ConsoleSettings, stores_of
 
     access = Access(
         host=host,
@@ -120,12 +123,8 @@ def serve_console(
     services = Services(settings, access)
     stop = stop_on_signals()
     with serving(services, port=port) as url:
-        if as_json:
-            print_json({"url": url})
-        else:
-            say(
-                f"the console is at {url}{' (read-only)' if read_only else ''}; stop it with Ctrl-C"
-            )
+        line = f"the console is at {url}{' (read-only)' if read_only else ''}; stop it with Ctrl-C"
+        show({"url": url}, line, as_json=as_json)
         if token is not None:
             tell(
                 "it asks for the token; put TLS before it, or the token crosses the network unencrypted"

@@ -9,6 +9,8 @@ import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,10 +20,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sqsdelay.console.settings import Access
 from sqsdelay.core.readable import one_line
+from sqsdelay.errors import InvalidSetting
 
 logger = logging.getLogger("sqsdelay.console")
+
+MIN_TOKEN_CHARS: Final = 24
+"""Ours: 24 characters of base64 are 144 bits, out of reach of guessing over a network."""
+
+MIN_TOKEN_KINDS: Final = 8
+"""Ours: 24 random hexadecimal digits have fewer different ones once in 4,000 tokens."""
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """A message of 1 MiB, of which a form makes three times as much."""
@@ -30,7 +38,7 @@ MAX_STRANGERS_BYTES: Final = 4096
 """Of a visitor who has not signed in: a token is shorter."""
 
 MOST_AT_ONCE: Final = 100
-"""Requests answered at a time; others are told to come again."""
+"""Requests worked on at a time; others are told to come again."""
 
 FREE_GUESSES: Final = 5
 """Wrong tokens of an address that cost it no time."""
@@ -62,6 +70,70 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may use the console.
+
+    Args:
+        host: the address it listens on.
+        allowed_hosts: names it may be called by, besides the loopback ones.
+        token: what a user has to know; None where nobody is asked.
+        user_header: the header in which a proxy names whom it has authenticated.
+        proxies: the addresses such a proxy calls from, or one that ends TLS before a token is asked for.
+        read_only: nothing can be changed.
+
+    Raises:
+        ConfigurationError: it would be open to a network; a token that can be guessed.
+    """
+
+    host: str = "127.0.0.1"
+    allowed_hosts: tuple[str, ...] = ()
+    token: str | None = None
+    user_header: str | None = None
+    proxies: tuple[str, ...] = ()
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.token is not None:
+            for what, count, least in (
+                ("has {} characters", len(self.token), MIN_TOKEN_CHARS),
+                ("is made of {} different characters", len(set(self.token)), MIN_TOKEN_KINDS),
+            ):
+                if count < least:
+                    raise InvalidSetting(
+                        f"the console's token {what.format(count)}; use {least} or more, "
+                        "e.g. of: openssl rand -base64 32"
+                    )
+        if (self.user_header is None) != (not self.proxies) and not (self.proxies and self.token):
+            raise InvalidSetting(
+                "a proxy that authenticates takes both: the header in which it names the user "
+                "(--user-header X-Forwarded-User) and the address it calls from (--proxy 10.0.0.5)"
+            )
+        for proxy in self.proxies:
+            try:
+                ip_address(proxy)
+            except ValueError as error:
+                raise InvalidSetting(
+                    f"--proxy {proxy!r} is not valid; give the IP address the proxy calls from"
+                ) from error
+        if not is_loopback(self.host) and self.token is None and self.user_header is None:
+            raise InvalidSetting(
+                f"on {self.host} the console would be open to the network; set a token "
+                "(SQSDELAY_CONSOLE_TOKEN), or put it behind a proxy that authenticates "
+                "(--user-header and --proxy), or leave out --host"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reachable from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 class Guesses:
@@ -97,12 +169,6 @@ class Guard:
 
     A visitor's cookie is Starlette's signed session. It names the secret that forms have to carry, and a
     sign-in, which is kept here: to sign out ends it wherever the cookie was copied to.
-
-    Args:
-        app: what is guarded.
-        access: who may use it.
-        port: the port it listens on.
-        monotonic: tells the age of a sign-in.
     """
 
     def __init__(
@@ -151,8 +217,14 @@ class Guard:
         if refusal is None and not (known or static or scope["path"] == "/sign-in"):
             refusal = RedirectResponse("/sign-in", status_code=303)
 
+        place = 0
+
         async def guarded(message: Message) -> None:
+            nonlocal place
             if message["type"] == "http.response.start":
+                # Only the work is counted: the client takes its answer at its own pace.
+                self._at_once -= place
+                place = 0
                 answer = MutableHeaders(scope=message)
                 answer.update(_HEADERS)
                 answer["Cache-Control"] = "max-age=86400" if static else "no-store"
@@ -162,7 +234,7 @@ class Guard:
         body = b"" if refusal is not None else await _body(receive, most)
         if body is None:
             refusal = _refused(scope, 413, f"the request is too long; send {most} bytes at most")
-        elif refusal is None and self._at_once >= MOST_AT_ONCE:
+        elif refusal is None and not static and self._at_once >= MOST_AT_ONCE:
             refusal = _refused(scope, 503, "too many requests at once; try again in a second")
         if refusal is not None:
             await refusal(scope, receive, guarded)
@@ -180,20 +252,19 @@ class Guard:
         async def read() -> Message:
             return unread.pop() if unread else await receive()
 
-        self._at_once += 1
+        place = int(not static)
+        self._at_once += place
         try:
             await self._app(scope, read, guarded)
         finally:
-            self._at_once -= 1
+            self._at_once -= place
 
     def sign_in(self, request: Request, token: str) -> Response | bool:
-        """Compare a token; a right one begins a session, with a secret of its own.
+        """Whether a token is right, which begins a session with a secret of its own.
 
-        Returns:
-            Whether it was right; instead, an answer where it comes too soon after wrong ones.
+        Instead, an answer where it comes too soon after wrong ones.
         """
-        client = request.scope.get("client")
-        address = "an unknown address" if client is None else str(client[0])
+        address = self._address(request)
         if wait := math.ceil(self._guesses.wait(address, self._now())):
             answer = _refused(request.scope, 429, f"too many wrong tokens; try again in {wait} s")
             answer.headers["Retry-After"] = str(wait)
@@ -218,6 +289,13 @@ class Guard:
         with self._lock:
             self._signed_in.pop(request.session.get("in", ""), None)
         request.session.clear()
+
+    def _address(self, request: Request) -> str:
+        """Whence a visitor calls; the proxy that ends TLS says so, and nobody else is believed."""
+        address = "an unknown address" if request.client is None else request.client.host
+        if address in self._access.proxies:
+            address = request.headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
+        return address
 
     def _may_enter(self, scope: Scope) -> bool:
         """Whether a visitor need not say who they are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +27,11 @@ _ARRIVALS: Final = (EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How late the last messages of an endpoint arrived, milliseconds; ``messages`` says of how many."""
+    """How late the last messages of an endpoint arrived, milliseconds; ``messages`` says of how many, and
+    ``last_ms`` when the last of them did, epoch milliseconds."""
 
     messages: int
+    last_ms: int
     median_ms: int
     p99_ms: int
     worst_ms: int
@@ -49,10 +51,9 @@ class History:
 
 
 class LedgerFile:
-    """Reads a `FileLedger`'s file while others append to it. Thread-safe.
+    """Reads a `FileLedger`'s file while others append to it; one that does not exist yet is empty.
 
-    Args:
-        path: the file; one that does not exist yet is empty.
+    Thread-safe. Each method raises `ConfigurationError` where the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,11 +62,7 @@ class LedgerFile:
         self._read: tuple[object, tuple[Event, ...]] = (None, ())
 
     def tail(self) -> tuple[Event, ...]:
-        """The last events, oldest first; lines that are no events are passed over.
-
-        Raises:
-            ConfigurationError: the file cannot be read.
-        """
+        """The last events, oldest first; lines that are no events are passed over."""
         with self._lock, self._opened() as file:
             if file is None:
                 return ()
@@ -80,47 +77,42 @@ class LedgerFile:
             return self._read[1]
 
     def recent(self, endpoints: Iterable[str], count: int) -> list[Event]:
-        """The last events of these endpoints, the newest first.
-
-        Raises:
-            ConfigurationError
-        """
+        """The last events of these endpoints, the newest first."""
         names = set(endpoints)
         found = [event for event in reversed(self.tail()) if event.endpoint in names]
         return sorted(found[:count], key=lambda event: event.at_ms, reverse=True)
 
     def last_seen_ms(self, endpoint: str, source: Source) -> int | None:
-        """When one who works for the endpoint recorded something last.
-
-        Raises:
-            ConfigurationError
-        """
+        """When one who works for the endpoint recorded something last."""
         times = (e.at_ms for e in self.tail() if e.endpoint == endpoint and e.source is source)
         return max(times, default=None)
 
     def lateness(self, endpoint: str) -> Lateness | None:
-        """Of the messages that arrived last; None where none did.
-
-        Raises:
-            ConfigurationError
-        """
+        """Of the messages that arrived last; None where none did."""
         late: dict[str, int] = {}
+        last_ms = 0
         for event in self.tail():
             if event.endpoint != endpoint or event.kind not in _ARRIVALS or event.late_ms is None:
                 continue
+            last_ms = max(last_ms, event.at_ms)
             # Where the relay says when its destination showed it, the receiver's wait does not count.
             if event.kind is EventKind.RECEIVED:
                 late.setdefault(event.message_id, event.late_ms)
             else:
                 late[event.message_id] = event.late_ms
-        return _lateness(sorted(late.values()))
+        ordered, last = sorted(late.values()), len(late) - 1
+        if not ordered:
+            return None
+        return Lateness(
+            messages=len(ordered),
+            last_ms=last_ms,
+            median_ms=ordered[last // 2],
+            p99_ms=ordered[min(last, -(-99 * len(ordered) // 100) - 1)],
+            worst_ms=ordered[-1],
+        )
 
     def history(self, endpoint: str, message_id: str) -> History:
-        """All that befell a message, found by its own id or by SQS's.
-
-        Raises:
-            ConfigurationError
-        """
+        """All that befell a message, found by its own id or by SQS's."""
         needles = {
             json.dumps(message_id)[1:-1].encode("ascii"),
             json.dumps(message_id, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass"),
@@ -169,15 +161,3 @@ def _events(lines: Iterable[bytes]) -> Iterator[Event]:
             yield from_json(line)
         except MalformedEvent:
             continue  # `pipeline report` tells of such lines.
-
-
-def _lateness(late: Sequence[int]) -> Lateness | None:
-    if not late:
-        return None
-    last = len(late) - 1
-    return Lateness(
-        messages=len(late),
-        median_ms=late[last // 2],
-        p99_ms=late[min(last, -(-99 * len(late) // 100) - 1)],
-        worst_ms=late[-1],
-    )

@@ -1,27 +1,25 @@
-"""Parked messages: filtered, listed, found, and changed."""
+"""Parked messages: filtered, listed and found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 from sqsdelay.console.ledger_file import History, LedgerFile
-from sqsdelay.console.services import MOST_CHANGED, Outcome, Result
+from sqsdelay.console.sampling import OLD_SECONDS
 from sqsdelay.console.source import Source
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import Reject, due_at_ms, parse_due_at, too_far
+from sqsdelay.core.delay import Reject, due_at_ms, parse_due_at
 from sqsdelay.core.message import Attribute, Route, size_of
-from sqsdelay.core.readable import instant
+from sqsdelay.core.readable import age
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidDelay, NoStore, SqsDelayError, StoreUnavailable
+from sqsdelay.errors import NoStore, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind
 from sqsdelay.operating.status import Listing, parse_cursor
-from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.ports.stores import ParkingPlace
 
 PAGE: Final = 50
@@ -31,9 +29,6 @@ MOST_SEARCHED: Final = 5000
 
 SEARCH_SECONDS: Final = 2.0
 """How long that may take: half of a page's patience."""
-
-AT_ONCE: Final = 4
-"""Messages changed at a time. Where a store answers for none of so many, the others are left alone."""
 
 BODY_SHOWN: Final = 64 * 1024
 """Characters of a body that are sent to a browser."""
@@ -105,11 +100,7 @@ class Filter:
 
     @property
     def bounds_ms(self) -> tuple[int | None, int | None]:
-        """From which due time on, and before which, epoch milliseconds.
-
-        Raises:
-            InvalidDelay
-        """
+        """From which due time on, and before which, epoch milliseconds."""
         given = (utc_input(self.due_from), utc_input(self.due_before))
         start, end = (due_at_ms(parse_due_at(each)) if each else None for each in given)
         return start, end
@@ -141,13 +132,7 @@ class Listed:
 
 
 def listed(source: Source, which: Filter, *, after: str | None, limit: int = PAGE) -> Listed:
-    """A page of parked messages, the earliest due first.
-
-    Raises:
-        InvalidDelay
-        ConfigurationError: ``after`` is no cursor.
-        NoStore, StoreMissing, StoreUnavailable
-    """
+    """A page of parked messages, the earliest due first; raises what is wrong with filter or store."""
     start_ms, end_ms = which.bounds_ms
     cursor = parse_cursor(after) if after else None
     listing = Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
@@ -202,10 +187,6 @@ class Found:
     history: History = field(default_factory=History)
     trouble: list[str] = field(default_factory=list)
 
-    def put(self, body: str, size: int, attributes: Mapping[str, Attribute]) -> None:
-        """Add what is in it."""
-        self.body, self.body_bytes, self.attributes = text_of(body), size, attributes
-
 
 def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
     """Look for a message in the store, the ledger and the error queue as it was last looked at."""
@@ -225,7 +206,7 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
     rejections = source.errors_sample.known()
     for each in rejections.value or ():
         if each.message_id == message_id:
-            _put_rejection(view, each)
+            _put_rejection(view, each, rejections.age_seconds(source.clock.now_ms()))
     if source.on_sqs and rejections.at_ms is None:
         status = source.queues_sample.get().value
         if status is not None and status.errors:
@@ -235,17 +216,21 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
         view.due_ms, view.failures = stored.due_ms, stored.failures
         view.destination, view.group_id = stored.destination, stored.group_id
         view.problem = stored.unreadable
-        view.put(text_of(stored.body), len(stored.body), stored.attributes)
+        view.body, view.body_bytes = text_of(stored.body), len(stored.body)
+        view.attributes = stored.attributes
     return view
 
 
-def _put_rejection(view: Found, rejection: Rejection) -> None:
+def _put_rejection(view: Found, rejection: Rejection, seconds: int) -> None:
     view.where, view.state = "error queue", "could not be delivered; it is in the error queue"
+    if seconds > OLD_SECONDS:
+        view.state = f"was in the error queue {age(seconds)} ago; it could not be delivered"
     view.problem = None if rejection.reason is None else text_of(rejection.reason)
     if not isinstance(rejection.due, Reject):
         view.due_ms = rejection.due
     original = rejection.original
-    view.put(original.body, size_of(original.body, {}), original.attributes)
+    view.body, view.body_bytes = text_of(original.body), size_of(original.body, {})
+    view.attributes = original.attributes
 
 
 _STATES: Final[dict[EventKind, str]] = {
@@ -284,97 +269,3 @@ def _put_history(view: Found, history: History) -> None:
     at_once = view.sent if view.sent and view.sent.route is Route.STORE else None
     parked = at_once or first(EventKind.PARKED)
     view.parked_ms = None if parked is None else parked.at_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A message to change. With ``due_ms``, as it was seen: if it was moved since, nothing is done."""
-
-    id: str
-    due_ms: int | None
-
-
-_TOO_LATE: Final = "too late: it is being released at this moment, and will arrive"
-_ELSEWHERE: Final = (
-    "it is not in the store. If it is in the delay queue, the delay consumer {does} it at its next hop; "
-    "if it was released, cancelled or never sent, nothing happens"
-)
-
-
-def changed(
-    source: Source, action: str, chosen: Sequence[Chosen], due_ms: int | None
-) -> Callable[[], Generator[Outcome]]:
-    """Cancel, release or reschedule messages.
-
-    Args:
-        due_ms: when they are to be due, to reschedule them.
-
-    Raises:
-        InvalidDelay: beyond what the endpoint takes.
-    """
-    now_ms = source.latest_ms()
-    problem = too_far(due_ms or 0, now_ms, source.settings.max_delay_seconds)
-    if problem is not None:
-        raise InvalidDelay(problem)
-
-    def change(place: ParkingPlace, message: Chosen) -> Outcome:
-        kept = place.find(message.id)
-        if kept is None and action == "release":
-            text = "not done: it is not in the store; it was released or cancelled meanwhile"
-            return Outcome(message.id, Result.NOT_DONE, text)
-        if kept is not None and message.due_ms not in (None, kept.due_ms):
-            moved = f"it was moved meanwhile, and is due at {instant(kept.due_ms)}; look again"
-            return Outcome(message.id, Result.NOT_DONE, f"not done: {moved}")
-        schedule = Schedule(place, endpoint=source.name, ledger=source.ledger)
-        if action == "cancel":
-            answer = schedule.cancel(message.id, now_ms=now_ms)
-            return _outcome(message.id, answer, "cancelled", "cancels")
-        if action == "release":
-            answer = schedule.reschedule(message.id, now_ms, now_ms=now_ms)
-            return _outcome(message.id, answer, "due now: the dispatcher sends it next", "releases")
-        answer = schedule.reschedule(message.id, due_ms or 0, now_ms=now_ms)
-        return _outcome(message.id, answer, f"moved to {instant(due_ms or 0)}", "moves")
-
-    def attempt(message: Chosen) -> Outcome | StoreUnavailable:
-        try:
-            return source.of_store(lambda place: change(place, message))
-        except StoreUnavailable as error:
-            return error
-        except SqsDelayError as error:
-            return Outcome(message.id, Result.NOT_DONE, f"not done: {error}")
-
-    def run() -> Generator[Outcome]:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for start in range(0, len(chosen), AT_ONCE):
-                some = chosen[start : start + AT_ONCE]
-                answers = list(pool.map(attempt, some))
-                lost = [each for each in answers if isinstance(each, StoreUnavailable)]
-                for message, answer in zip(some, answers, strict=True):
-                    if isinstance(answer, Outcome):
-                        yield answer
-                        continue
-                    text = f"perhaps not done, look again: {answer}"
-                    yield Outcome(message.id, Result.NOT_DONE, text)
-                if len(lost) == AT_ONCE:
-                    # One that hangs would take many seconds for each of the others.
-                    raise lost[0]
-
-    return run
-
-
-def _outcome(message_id: str, change: Change, done: str, does: str) -> Outcome:
-    if change is Change.DONE:
-        return Outcome(message_id, Result.DONE, done)
-    if change is Change.RELEASED:
-        return Outcome(message_id, Result.NOT_DONE, _TOO_LATE)
-    return Outcome(message_id, Result.REQUESTED, _ELSEWHERE.format(does=does))
-
-
-def matching(source: Source, which: Filter) -> tuple[list[StoredMessage], bool]:
-    """All parked messages that a filter means, `MOST_CHANGED` at most; and whether that is all.
-
-    Raises:
-        InvalidDelay, NoStore, StoreMissing, StoreUnavailable
-    """
-    some = listed(source, which, after=None, limit=MOST_CHANGED)
-    return some.rows, some.next is None

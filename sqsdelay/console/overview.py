@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import StrEnum
+from datetime import timedelta
 from typing import Any, Final
 
 from sqsdelay.console.ledger_file import Lateness
-from sqsdelay.console.sampling import GONE_SECONDS, Sample, Sampled
+from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample, Sampled
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import BrokerStatus, Source
 from sqsdelay.core.delay import due_at_ms, utc
@@ -28,7 +27,6 @@ from sqsdelay.operating.status import (
     StoreStatus,
     overdue_remedy,
 )
-from sqsdelay.ports.stores import DelayedMessageStore
 
 RECENT: Final = 12
 LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SECONDS}
@@ -36,42 +34,25 @@ LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SE
 UNSERVED_SECONDS: Final = 30
 """How long messages may be receivable while nobody receives: a Lambda poller takes up to 20 s."""
 
-HOURS: Final = 24
-DAYS: Final = 30
-MONTHS: Final = 12
+SPANS: Final = {"hours": 24, "days": 30, "months": 12}
+"""How far ahead one can look."""
 
 
-class Span(StrEnum):
-    """How far ahead to look."""
-
-    HOURS = "hours"
-    DAYS = "days"
-    MONTHS = "months"
-
-
-def edges_of(span: Span, now_ms: int) -> list[int]:
+def edges_of(span: str, now_ms: int) -> list[int]:
     """1970, now, and the ends of the hours, days or months ahead in UTC: what is overdue comes first."""
-    now = utc(now_ms)
-    if span is Span.HOURS:
-        hour = now.replace(minute=0, second=0, microsecond=0)
-        ends = [hour + timedelta(hours=n + 1) for n in range(HOURS)]
-    elif span is Span.DAYS:
-        day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        ends = [day + timedelta(days=n + 1) for n in range(DAYS)]
+    now = utc(now_ms).replace(minute=0, second=0, microsecond=0)
+    ahead = range(1, SPANS[span] + 1)
+    if span == "hours":
+        ends = [now + timedelta(hours=n) for n in ahead]
+    elif span == "days":
+        ends = [now.replace(hour=0) + timedelta(days=n) for n in ahead]
     else:
-        ends = [_month(now, n + 1) for n in range(MONTHS)]
-    return [0, now_ms, *(due_at_ms(end) for end in ends)]
+        months = [now.year * 12 + now.month - 1 + n for n in ahead]
+        ends = [now.replace(year=m // 12, month=m % 12 + 1, day=1, hour=0) for m in months]
+    return [0, now_ms, *map(due_at_ms, ends)]
 
 
-def _month(now: datetime, ahead: int) -> datetime:
-    """The first of the month so many months ahead."""
-    months = now.year * 12 + now.month - 1 + ahead
-    return now.replace(
-        year=months // 12, month=months % 12 + 1, day=1, hour=0, minute=0, second=0, microsecond=0
-    )
-
-
-def outlook_of(source: Source, span: Span) -> Sampled[Outlook]:
+def outlook_of(source: Source, span: str) -> Sampled[Outlook]:
     """How many parked messages become due in each hour, day or month ahead."""
     return source.outlook(span, lambda now_ms: edges_of(span, now_ms))
 
@@ -84,6 +65,7 @@ class Worker:
     state: str
     text: str
     seen_ms: int | None
+    sample: Sample[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,38 +75,39 @@ class Condition:
     alarm: str
     text: str
     remedy: str
+    sample: Sample[Any]
     page: str | None = None
 
 
 @dataclass(slots=True)
 class State:
-    """An endpoint's state. Each number has the age of the sample it is from."""
+    """An endpoint, and what its numbers mean."""
 
-    name: str
-    broker: str
-    store_kind: str | None
-    queues: Sample[Any]
-    store: Sample[StoreStatus]
-    ages: Sample[Mapping[Any, int]]
+    source: Source
     outlook: Sample[Outlook]
     lateness: Lateness | None = None
     workers: list[Worker] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
 
 
-def troubles(services: Services) -> list[str]:
-    """What is down or does not answer, as far as it was asked, in its own words: above every page."""
+def troubles(services: Services, *, ask: bool) -> list[str]:
+    """What is down or does not answer, in its own words; without ``ask``, as far as it is known."""
     found = []
+    now_ms = services.clock.now_ms()
+    if ask:
+        for source in services.sources.values():
+            source.start()
     for source in services.sources.values():
         broker = "SQS" if source.on_sqs else "RabbitMQ"
-        queues = source.queues_sample.known()
-        asked: Sequence[tuple[str, str | None]] = (
-            ("Store", source.store_sample.known().trouble),
-            (broker, queues.trouble),
-            ("Error queue", source.errors_sample.known().trouble),
-            ("Ages of the oldest messages", source.ages().trouble),
+        stored, queued = source.store_sample, source.queues_sample
+        queues = queued.get() if ask else queued.known()
+        asked: Sequence[tuple[str, Sample[Any]]] = (
+            ("Store", stored.get() if ask else stored.known()),
+            (broker, queues),
+            ("Error queue", source.errors_sample.known()),
+            ("Ages of the oldest messages", source.ages_sample.known()),
         )
-        told = [(what, trouble) for what, trouble in asked if trouble]
+        told = [(what, _dated(each, now_ms)) for what, each in asked if each.trouble]
         if isinstance(queues.value, BrokerStatus):
             told += [(broker, fault) for fault in queues.value.faults]
         found += [f"{what}, {source.name}: {trouble}" for what, trouble in told]
@@ -136,7 +119,13 @@ def troubles(services: Services) -> list[str]:
     return found
 
 
-def states_of(services: Services, span: Span) -> list[State]:
+def _dated(sample: Sample[Any], now_ms: int) -> str:
+    """What is wrong, and when that was found out if it was not just now."""
+    seconds = 0 if sample.trouble_ms is None else (now_ms - sample.trouble_ms) // 1000
+    return f"{sample.trouble}{f' ({age(seconds)} ago)' if seconds > OLD_SECONDS else ''}"
+
+
+def states_of(services: Services, span: str) -> list[State]:
     """Every endpoint; all are asked at once."""
     sources = services.sources.values()
     for source in sources:
@@ -154,18 +143,9 @@ def recent(services: Services) -> list[Event]:
         return []  # `troubles` says why.
 
 
-def _state_of(services: Services, source: Source, span: Span) -> State:
+def _state_of(services: Services, source: Source, span: str) -> State:
     queues, store = source.queues_sample.get(), source.store_sample.get()
-    url = source.store_url
-    state = State(
-        name=source.name,
-        broker="SQS" if source.on_sqs else "RabbitMQ",
-        store_kind=None if url is None else url.partition(":")[0],
-        queues=queues,
-        store=store,
-        ages=source.ages(),
-        outlook=outlook_of(source, span).get(),
-    )
+    state = State(source, outlook_of(source, span).get())
     seen: dict[Recorder, int | None] = {}
     try:
         if services.ledger is not None:
@@ -176,21 +156,20 @@ def _state_of(services: Services, source: Source, span: Span) -> State:
     except SqsDelayError:
         pass  # `troubles` says why.
     if source.on_sqs:
-        state.workers.append(_consumer(source, queues, seen.get(Recorder.CONSUMER)))
-    if store.value is not None and isinstance(source.place(), DelayedMessageStore):
-        state.workers.append(_dispatcher(source, store, seen.get(Recorder.DISPATCHER)))
-    now_ms = source.clock.now_ms()
-    state.conditions = _conditions(
-        source,
-        None if queues.age_seconds(now_ms) > GONE_SECONDS else queues.value,
-        None if store.age_seconds(now_ms) > GONE_SECONDS else store.value,
-    )
+        seen_ms = seen.get(Recorder.CONSUMER)
+        worker = Worker("delay consumer", *_consumer(source, queues, seen_ms), seen_ms, queues)
+        state.workers.append(worker)
+    # EventBridge Scheduler releases by itself.
+    if source.store_url and not source.store_url.startswith("scheduler:"):
+        seen_ms = seen.get(Recorder.DISPATCHER)
+        worker = Worker("dispatcher", *_dispatcher(source, store, seen_ms), seen_ms, store)
+        state.workers.append(worker)
+    state.conditions = _conditions(source, queues, store)
     return state
 
 
 def _unknown(sample: Sample[Any]) -> str:
-    since = "" if sample.at_ms is None else f" since {utc(sample.at_ms):%H:%M:%S}"
-    return f"unknown{since}"
+    return "unknown" if sample.at_ms is None else f"unknown since {utc(sample.at_ms):%H:%M:%S}"
 
 
 def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
@@ -199,14 +178,12 @@ def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
     return source.clock.now_ms() - seen_ms <= LATELY_SECONDS[recorder] * 1000
 
 
-def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> Worker:
-    def worker(state: str, text: str) -> Worker:
-        return Worker("delay consumer", state, text, seen_ms)
-
+def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> tuple[str, str]:
+    """Its state, and what that is concluded from."""
     status: EndpointStatus | None = sample.value
     if status is None or not sample.tells(source.clock.now_ms()):
         source.unserved_since = None
-        return worker(_unknown(sample), "its queues cannot be read")
+        return _unknown(sample), "its queues cannot be read"
     waiting = sum(q.visible for q in status.queues if q.role in (Role.DELAY, Role.DUE))
     now = source.clock.monotonic()
     if not waiting or status.in_flight:
@@ -215,43 +192,39 @@ def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> Worke
         source.unserved_since = now
     unserved = 0.0 if source.unserved_since is None else now - source.unserved_since
     if status.in_flight:
-        return worker("working", f"has {status.in_flight:,} messages in hand")
+        return "working", f"has {status.in_flight:,} messages in hand"
     if _lately(source, Recorder.CONSUMER, seen_ms):
-        return worker("working", "recorded something just now")
+        return "working", "recorded something just now"
+    received = f"{waiting:,} messages can be received"
     if unserved > UNSERVED_SECONDS:
-        text = f"{waiting:,} messages can be received, and none has been for {unserved:.0f} s"
-        return worker("not seen", text)
-    return worker(
-        "idle", f"{waiting:,} messages can be received" if waiting else "no message waits for it"
-    )
+        return "not seen", f"{received}, and none has been for {unserved:.0f} s"
+    return "idle", received if waiting else "no message waits for it"
 
 
-def _dispatcher(source: Source, sample: Sample[StoreStatus], seen_ms: int | None) -> Worker:
-    def worker(state: str, text: str) -> Worker:
-        return Worker("dispatcher", state, text, seen_ms)
-
+def _dispatcher(
+    source: Source, sample: Sample[StoreStatus], seen_ms: int | None
+) -> tuple[str, str]:
+    """Its state, and what that is concluded from."""
     parked = sample.value
     if parked is None or not sample.tells(source.clock.now_ms()):
-        return worker(_unknown(sample), "its store cannot be read")
+        return _unknown(sample), "its store cannot be read"
     if parked.overdue:
-        return worker("not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue")
+        return "not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue"
     if _lately(source, Recorder.DISPATCHER, seen_ms):
-        return worker("working", "recorded something just now")
-    return worker("idle", "a message has just become due" if parked.late_ms else "nothing is due")
+        return "working", "recorded something just now"
+    return "idle", "a message has just become due" if parked.late_ms else "nothing is due"
 
 
-def _conditions(
-    source: Source, status: EndpointStatus | BrokerStatus | None, parked: StoreStatus | None
-) -> list[Condition]:
+def _conditions(source: Source, queues: Sample[Any], store: Sample[StoreStatus]) -> list[Condition]:
     """What the deployed alarms ring for, as far as it shows from here."""
     found = []
+    now_ms = source.clock.now_ms()
+    status = None if queues.age_seconds(now_ms) > GONE_SECONDS else queues.value
+    parked = None if store.age_seconds(now_ms) > GONE_SECONDS else store.value
     if status is not None and status.errors:
-        text, remedy = (
-            f"{status.errors:,} messages could not be delivered",
-            "see why, then retry or discard them",
-        )
-        page = "errors" if source.on_sqs else None
-        found.append(Condition("ErrorQueueNotEmpty", text, remedy, page))
+        text = f"{status.errors:,} message{'s' * (status.errors != 1)} could not be delivered"
+        remedy, page = "see why, then retry or discard", "errors" if source.on_sqs else None
+        found.append(Condition("ErrorQueueNotEmpty", text, remedy, queues, page))
     limits = (
         ("OldestMessage", Role.DELAY, source.settings.hop_seconds),
         ("OldestDueMessage", Role.DUE, MAX_MESSAGE_TIMER_SECONDS),
@@ -267,11 +240,11 @@ def _conditions(
                 remedy = (
                     f"see the delay consumer's log; as a worker: sqsdelay consume {source.name}"
                 )
-                found.append(Condition(alarm, text, remedy))
+                found.append(Condition(alarm, text, remedy, source.ages_sample.known()))
     if parked is not None and parked.overdue:
         text = f"the earliest parked message is {age(parked.late_ms // 1000)} overdue: {NOBODY}"
         remedy = overdue_remedy(source.endpoint, source.store_url or "")
-        found.append(Condition("Overdue", text, remedy))
+        found.append(Condition("Overdue", text, remedy, store))
     return found
 
 
@@ -284,7 +257,7 @@ def top_of(counts: Sequence[int]) -> int:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= number)
 
 
-def edge(epoch_ms: int, span: Span) -> str:
+def edge(epoch_ms: int, span: str) -> str:
     """Where a span begins, as short as it can be told from its neighbours."""
     shown = instant(epoch_ms).replace("T", " ")
-    return {Span.HOURS: shown[5:16], Span.DAYS: shown[5:10], Span.MONTHS: shown[:7]}[span]
+    return {"hours": shown[5:16], "days": shown[5:10], "months": shown[:7]}[span]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from sqsdelay.console.messages import kind_of_body, preview, text_of
 from sqsdelay.console.overview import edge, top_of, troubles
 from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
 from sqsdelay.console.services import Services
+from sqsdelay.console.source import Source
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import Attribute
@@ -45,11 +47,6 @@ def wire(text: str) -> str:
     return quote(text, safe="", errors="surrogatepass")
 
 
-def typed(text: str) -> Markup:
-    """What the visitor has typed, back in its field as it was."""
-    return escape(text)
-
-
 def pretty(text: str) -> str:
     """JSON with indents; anything else, and JSON that would lose by it, as it is."""
     try:
@@ -74,11 +71,6 @@ def attribute(value: Attribute) -> str:
 def at(epoch_ms: int) -> str:
     """An instant to the second, UTC."""
     return instant(epoch_ms)[:19].replace("T", " ")
-
-
-def clock_time(epoch_ms: int) -> str:
-    """The time of day."""
-    return instant(epoch_ms)[11:19]
 
 
 def late(milliseconds: int) -> str:
@@ -112,11 +104,12 @@ def templates(services: Services) -> Jinja2Templates:
         lstrip_blocks=True,
     )
     shared = (
-        wire, typed, pretty, attribute, at, clock_time, late, count, size, age, instant, text_of, dollars,
+        wire, pretty, attribute, at, late, count, size, age, instant, text_of, dollars,
         kind_of_body, preview, edge, top_of,
     )  # fmt: skip
     found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}
-    found.filters["line"] = one_line
+    # What the visitor has typed goes back into its field as it was.
+    found.filters |= {"line": one_line, "typed": escape}
     found.globals["version"] = version("sqsdelay")
 
     def of_every_page(request: Request) -> dict[str, Any]:
@@ -126,7 +119,9 @@ def templates(services: Services) -> Jinja2Templates:
             "csrf": request.session.get("csrf", ""),
             "access": services.access,
             "endpoints": list(services.sources),
-            "troubles": troubles(services) if request.url.path != "/sign-in" else [],
+            "troubles": []
+            if request.url.path == "/sign-in"
+            else troubles(services, ask=request.url.path != "/cost"),
             "theme": theme if theme in THEMES else "auto",
             "path": request.url.path,
             "has_ledger": services.ledger is not None,
@@ -135,7 +130,7 @@ def templates(services: Services) -> Jinja2Templates:
     return Jinja2Templates(env=found, context_processors=[of_every_page])
 
 
-def _by_clock(clock: Clock) -> tuple[Any, ...]:
+def _by_clock(clock: Clock) -> tuple[Callable[..., object], ...]:
     def relative(epoch_ms: int) -> str:
         seconds = round((epoch_ms - clock.now_ms()) / 1000)
         return f"in {age(seconds)}" if seconds >= 0 else f"{age(-seconds)} ago"
@@ -153,7 +148,12 @@ def _by_clock(clock: Clock) -> tuple[Any, ...]:
     return relative, gone, old
 
 
-def page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    """A page; what every page has is added: who looks, what is shown, what is down."""
+def page(
+    request: Request, template: str, status: int = 200, *, of: Source | None = None, **values: Any
+) -> Response:
+    """A page, ``of`` an endpoint or none; who looks, what is shown and what is down is added."""
     found: Jinja2Templates = request.app.state.templates
+    if of is not None:
+        can_release = of.soonest_seconds is None
+        values |= {"source": of, "endpoint": of.name, "can_release": can_release}
     return found.TemplateResponse(request, template, values, status_code=status)

@@ -19,6 +19,9 @@ PATIENCE_SECONDS: Final = 4.0
 """Longest that a page waits for an answer. What is asked has a longer limit of its own, after which it
 fails; a page shows what is known meanwhile."""
 
+TROUBLED_SECONDS: Final = 1.0
+"""The same, where the last question failed: the page shows why, and the next one whether it still does."""
+
 MOST_UNANSWERED: Final = 8
 """Questions that may wait for an answer at a time: as many as a PostgreSQL store has connections."""
 
@@ -35,13 +38,22 @@ GONE_SECONDS: Final = 60
 """What is older is no longer shown as if it were so."""
 
 
-class Patience:
-    """Asks one server, which may hang.
+def _in_thread(ask: Callable[[], T]) -> Future[T]:
+    """Ask in a thread that ends with the process, whatever it waits for."""
+    answer: Future[T] = Future()
 
-    Args:
-        what: the server, for errors.
-        error: what to raise where it does not answer.
-    """
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer
+
+
+class Patience:
+    """Asks one server, which may hang; ``error`` is raised where it does not answer."""
 
     def __init__(self, what: str, error: type[SqsDelayError]) -> None:
         self._what = what
@@ -49,28 +61,14 @@ class Patience:
         self._free = threading.Semaphore(MOST_UNANSWERED)
 
     def ask(self, ask: Callable[[], T]) -> T:
-        """Ask, in a thread of its own, and wait for the answer.
-
-        Raises:
-            SqsDelayError: there is none within `PATIENCE_SECONDS`, many wait already, or what was
-                raised instead.
-        """
+        """The answer; an error where there is none within `PATIENCE_SECONDS`, or where many wait already."""
         began = time.monotonic()
         if not self._free.acquire(timeout=PATIENCE_SECONDS):
             raise self._error(
                 f"{self._what} has not answered {MOST_UNANSWERED} earlier requests; try again later"
             )
-        answer: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(ask())
-            except BaseException as error:
-                answer.set_exception(error)
-            finally:
-                self._free.release()
-
-        threading.Thread(target=run, daemon=True).start()
+        answer = _in_thread(ask)
+        answer.add_done_callback(lambda _: self._free.release())
         try:
             return answer.result(PATIENCE_SECONDS)
         except TimeoutError:
@@ -89,12 +87,14 @@ class Sample(Generic[T]):
         value: the last answer; None where there was none yet.
         at_ms: when that was asked for, epoch milliseconds.
         trouble: why it is not fresh; None where it is.
+        trouble_ms: when that was found out; None where it is so at this moment.
         poll_seconds: how often it is asked for, at least.
     """
 
     value: T | None = None
     at_ms: int | None = None
     trouble: str | None = None
+    trouble_ms: int | None = None
     poll_seconds: float = 0.0
 
     def age_seconds(self, now_ms: int) -> int:
@@ -108,13 +108,9 @@ class Sample(Generic[T]):
 
 
 class Sampled(Generic[T]):
-    """A question whose answer is shared by all who ask within a moment.
+    """A question whose answer is shared by all who ask within ``fresh_seconds``. Thread-safe.
 
-    Args:
-        ask: gets the answer.
-        fresh_seconds: how long an answer is good for, at least.
-        clock: tells when.
-        patience_seconds: how long to wait for an answer; None as long as any page waits.
+    ``patience_seconds`` is how long to wait for it; None as long as any page waits.
     """
 
     def __init__(
@@ -132,39 +128,43 @@ class Sampled(Generic[T]):
         self._lock = threading.Lock()
         self._sample: Sample[T] = Sample(poll_seconds=fresh_seconds)
         self._good_until = float("-inf")
-        self._asking: threading.Event | None = None
+        self._asking: Future[None] | None = None
         self._asked_at = 0.0
+        self._late = False
         self._changed = False
 
     def start(self) -> None:
         """Ask, unless the answer is fresh or somebody does; do not wait."""
         with self._lock:
             now = self._clock.monotonic()
-            if now < self._good_until or self._asking is not None:
-                return
-            self._asking, self._asked_at = threading.Event(), now
-            asking = self._asking
-        threading.Thread(target=self._run, args=(asking,), daemon=True).start()
+            if now >= self._good_until and self._asking is None:
+                self._asked_at, self._late = now, False
+                self._asking = _in_thread(self._answer)
 
     def get(self) -> Sample[T]:
         """The answer, asked for now if it is not fresh."""
         self.start()
         with self._lock:
-            asking, asked_at = self._asking, self._asked_at
+            asking, waited = self._asking, self._clock.monotonic() - self._asked_at
+            failed = self._sample.trouble is not None
+        patience = PATIENCE_SECONDS if self._patience_seconds is None else self._patience_seconds
+        if failed:
+            patience = min(patience, TROUBLED_SECONDS)
         if asking is not None:
-            waited = self._clock.monotonic() - asked_at
-            given = self._patience_seconds
-            asking.wait(max(0.0, (PATIENCE_SECONDS if given is None else given) - waited))
+            try:
+                asking.result(max(0.0, patience - waited))
+            except TimeoutError:
+                self._late = True
         return self.known()
 
     def known(self) -> Sample[T]:
-        """The last answer, without asking."""
+        """The last answer, without asking; where a page has waited for a newer one in vain, it says so."""
         with self._lock:
-            if self._asking is None:
+            if self._asking is None or not self._late or self._sample.trouble:
                 return self._sample
             waited = self._clock.monotonic() - self._asked_at
             told = f"no answer for {waited:.0f} s; still waiting"
-            return replace(self._sample, trouble=told)
+            return replace(self._sample, trouble=told, trouble_ms=None)
 
     def forget(self) -> None:
         """What is known is out of date: something was changed."""
@@ -173,7 +173,7 @@ class Sampled(Generic[T]):
             # An answer that is under way may be from before the change.
             self._changed = self._asking is not None
 
-    def _run(self, asking: threading.Event) -> None:
+    def _answer(self) -> None:
         at_ms, began = self._clock.now_ms(), self._clock.monotonic()
         trouble, value = None, None
         try:
@@ -186,13 +186,14 @@ class Sampled(Generic[T]):
         with self._lock:
             ended = self._clock.monotonic()
             if trouble is None:
-                self._sample = Sample(value, at_ms, None, self._fresh_seconds)
+                self._sample = Sample(value, at_ms, poll_seconds=self._fresh_seconds)
                 kept = min(MOST_KEPT_SECONDS, COST_SHARE * (ended - began))
                 # From the question on: the answer was true then.
                 good_until = began + max(self._fresh_seconds, kept)
             else:
-                self._sample = replace(self._sample, trouble=trouble)
+                self._sample = replace(
+                    self._sample, trouble=trouble, trouble_ms=self._clock.now_ms()
+                )
                 good_until = ended + min(self._fresh_seconds, OLD_SECONDS)
             self._good_until = float("-inf") if self._changed else good_until
             self._asking, self._changed = None, False
-        asking.set()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from typing import Any, Final
 
 from sqsdelay.console.messages import utc_input
-from sqsdelay.console.services import Outcome, Result
+from sqsdelay.console.services import Outcome, Result, Work
 from sqsdelay.console.source import Source
 from sqsdelay.core.checked_message import attributes_of_texts, new_message_id
 from sqsdelay.core.delay import (
@@ -23,7 +22,7 @@ from sqsdelay.core.delay import (
 )
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.core.readable import one_line
-from sqsdelay.cost import Prices, Workload, bill, dollars, recommend, shipped_prices
+from sqsdelay.cost import Workload, bill, dollars, recommend, shipped_prices
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 
@@ -62,11 +61,7 @@ class Preview:
 
 
 def message_of(source: Source, given: Mapping[str, str]) -> Message:
-    """The message that a form describes.
-
-    Raises:
-        InvalidMessage, InvalidDelay, ConfigurationError
-    """
+    """The message that a form describes; raises what is wrong with it."""
     if not given["body"]:
         raise ConfigurationError("the body is empty; SQS requires at least 1 character")
     delay, due_at = given["delay"].strip(), utc_input(given["due_at"])
@@ -89,11 +84,7 @@ def message_of(source: Source, given: Mapping[str, str]) -> Message:
 
 
 def preview(source: Source, message: Message) -> Preview:
-    """Where a message would go; nothing is sent, and all is checked that can be.
-
-    Raises:
-        SqsDelayError: what `QueueSender.send` would refuse, and why.
-    """
+    """Where a message would go; nothing is sent, and what `QueueSender.send` would refuse is raised."""
     size = size_of(message.body, attributes_of(message.attributes))
     if not source.on_sqs:
         now_ms = source.latest_ms()
@@ -138,18 +129,11 @@ def _price_of(source: Source, route: Route, seconds: int) -> tuple[str, str]:
     return _IN_STORES.get(kind, ("direct", extra))
 
 
-@cache
-def prices() -> Prices:
-    """The shipped ones."""
-    return shipped_prices()
+prices = cache(shipped_prices)
 
 
-def sent(source: Source, message: Message) -> Callable[[], Generator[Outcome]]:
-    """Send a message.
-
-    Raises:
-        InvalidMessage, InvalidDelay: it cannot be one.
-    """
+def sent(source: Source, message: Message) -> Work:
+    """Send a message; raises why it cannot be one."""
     # Named now, by when it is due, so that every store finds it by its id.
     now_ms = source.latest_ms()
     due = due_time(message.delay, message.due_at) if message.delay or message.due_at else None
@@ -157,14 +141,14 @@ def sent(source: Source, message: Message) -> Callable[[], Generator[Outcome]]:
     message_id = message.message_id or new_message_id(due_ms)
 
     def run() -> Generator[Outcome]:
-        route: StrEnum | None
+        result: Any
         if not source.on_sqs:
             from sqsdelay.rabbitmq import RabbitMqSender
             from sqsdelay.rabbitmq.topology import OWN_PREFIX
 
             url, prefix = source.settings.rabbitmq or "", source.settings.prefix or OWN_PREFIX
             with RabbitMqSender(url, prefix=prefix, connect_seconds=CONNECT_SECONDS) as sender:
-                answer = sender.send(
+                result = sender.send(
                     source.name,
                     message.body,
                     delay=message.delay,
@@ -172,7 +156,6 @@ def sent(source: Source, message: Message) -> Callable[[], Generator[Outcome]]:
                     headers={name: _text(value) for name, value in message.attributes.items()},
                     message_id=message_id,
                 )
-            route, due_at = answer.route, answer.due
         else:
             result = source.sender().send(
                 source.endpoint.address,
@@ -183,9 +166,10 @@ def sent(source: Source, message: Message) -> Callable[[], Generator[Outcome]]:
                 message_id=message_id,
                 message_group_id=message.message_group_id,
             )
-            route, due_at = result.route, result.due
-        when = "" if due_at is None else f", due {due_at.isoformat(timespec='milliseconds')}"
-        yield Outcome(message_id, Result.DONE, f"sent ({route}){when}")
+        when = (
+            "" if result.due is None else f", due {result.due.isoformat(timespec='milliseconds')}"
+        )
+        yield Outcome(message_id, Result.DONE, f"sent ({result.route}){when}")
 
     return run
 

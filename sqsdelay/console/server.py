@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
-import anyio.to_thread
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,7 +31,6 @@ from sqsdelay.errors import (
     BodyStoreUnavailable,
     ConfigurationError,
     InvalidEndpoint,
-    InvalidSetting,
     QueueUnavailable,
     SqsDelayError,
     StoreError,
@@ -41,59 +40,44 @@ _STATIC: Final = Path(__file__).parent / "static"
 
 
 def create_app(services: Services, *, port: int) -> Guard:
-    """The application, guarded.
-
-    Args:
-        services: what it shows and does.
-        port: where it listens: part of the names it may be called by.
-    """
+    """The application, guarded; the port it listens on is part of the names it may be called by."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await anyio.to_thread.run_sync(services.close)
+        await run_in_threadpool(services.close)
 
     app = Starlette(
         routes=[*ROUTES, Mount("/static", StaticFiles(directory=_STATIC))],
-        exception_handlers={SqsDelayError: _failed, HTTPException: _refused},
+        exception_handlers={SqsDelayError: _failed, HTTPException: _failed},
         lifespan=lifespan,
     )
     app.state.services = services
     app.state.templates = templates(services)
-    app.state.guard = Guard(
-        app, access=services.access, port=port, monotonic=services.clock.monotonic
-    )
-    guard: Guard = app.state.guard
+    guard = Guard(app, access=services.access, port=port, monotonic=services.clock.monotonic)
+    app.state.guard = guard
     return guard
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    status = 400
-    if isinstance(error, InvalidEndpoint):
+    status, text = 400, str(error)
+    if isinstance(error, HTTPException):
+        status, text = error.status_code, error.detail
+    elif isinstance(error, InvalidEndpoint):
         status = 404
     elif isinstance(error, StoreError | QueueUnavailable | BodyStoreUnavailable):
         status = 503
     title = "This cannot be shown" if status == 404 else "This cannot be done"
-    return page(request, "problem.html", status, title=title, text=one_line(error))
-
-
-def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    title = "This cannot be shown" if error.status_code == 404 else "This cannot be done"
-    return page(
-        request, "problem.html", error.status_code, title=title, text=one_line(error.detail)
-    )
+    return page(request, "problem.html", status, title=title, text=one_line(text))
 
 
 CLOSING_SECONDS: Final = 2
 """How long answers that are being given may take once the console is told to stop."""
 
 STARTING_SECONDS: Final = 10.0
-REQUEST_SECONDS: Final = 20.0
-"""How long a client may take for its request, from the connection or the previous answer to its last byte."""
-
-SENDING_SECONDS: Final = 20.0
-"""How long a client may take none of an answer's next bytes before its connection ends."""
+CLIENT_SECONDS: Final = 20.0
+"""How long a client may take for its request, from the connection or the previous answer to its last byte;
+and for the next part of an answer."""
 
 MOST_OPEN: Final = 500
 """Connections at a time. A process may open 1,024 files on most machines; `ACCEPTED_AT_ONCE` come on top."""
@@ -105,12 +89,11 @@ class Connection(H11Protocol):
     """A client's connection, which ends where the client does not send its request, or does not take the
     answer, in time.
 
-    Where too many are open, a new one takes the place of the one that has kept its request to itself for
-    the longest: whoever says nothing keeps nobody out.
+    Where too many are open, a new one takes the place of the one that has waited for its client the
+    longest: whoever says nothing, or takes nothing, keeps nobody out.
     """
 
     _timer: asyncio.TimerHandle | None = None
-    _sending: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -137,25 +120,26 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._forget()
-        if self._sending is not None:
-            self._sending.cancel()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._sending = self.loop.call_later(SENDING_SECONDS, self._end)
+        self._watch()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._sending is not None:
-            self._sending.cancel()
+        self._watch()
 
     def _watch(self) -> None:
-        """The time runs until the request is there, and is not begun anew by each of its bytes."""
+        """The time runs while the client is waited for, and is not begun anew by each byte of a request."""
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+        asked = cycle is not None and not cycle.response_complete and not cycle.more_body
+        if asked and self.conn.trailing_data[0]:
+            # No browser asks on without its answer: it could ask for a thousand files, and take none.
+            self._end()
+        elif asked and not self.flow.write_paused:
             self._forget()
         elif self._timer is None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(REQUEST_SECONDS, self._end)
+            self._timer = self.loop.call_later(CLIENT_SECONDS, self._end)
 
     def _end(self) -> None:
         self._forget()
@@ -173,32 +157,23 @@ def bound(host: str, port: int) -> socket.socket:
     Raises:
         ConfigurationError: the port is in use, or the address is none of this machine's.
     """
+    name = host.strip("[]")
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if ":" in name else socket.AF_INET
+        return socket.create_server((name, port), family=family, backlog=ACCEPTED_AT_ONCE)
     except OSError as error:
-        raise InvalidSetting(f"--host {host!r} is not valid; {error.strerror}") from error
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-    except OSError as error:
-        found.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(
                 f"port {port} is in use; give another with --port, or 0 for any that is free"
             ) from error
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    return found
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror}; give an address of this machine"
+        ) from error
 
 
 @contextmanager
 def serving(services: Services, *, port: int) -> Iterator[str]:
-    """Serve while the context lasts; gives the address.
-
-    Args:
-        port: where to listen; 0 is any that is free.
+    """Serve while the context lasts; gives the address. Port 0 is any that is free.
 
     Raises:
         ConfigurationError: it cannot listen there.

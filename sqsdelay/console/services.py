@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.settings import Access, ConsoleSettings
-from sqsdelay.console.source import Source
+from sqsdelay.console.source import ConsoleSettings, Source
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
@@ -52,6 +52,10 @@ class Outcome:
     text: str
 
 
+Work = Callable[[], Generator[Outcome]]
+"""A change: does it, and yields what became of each message."""
+
+
 @dataclass(slots=True)
 class Change:
     """A change of one or many messages.
@@ -80,16 +84,7 @@ class Change:
 
 
 class Services:
-    """Everything a console does, without the web.
-
-    Args:
-        settings: what it shows.
-        access: who may use it.
-        clock: tells how old things are.
-
-    Raises:
-        InvalidEndpoint, ConfigurationError, MissingExtra
-    """
+    """Everything a console does, without the web."""
 
     def __init__(
         self, settings: ConsoleSettings, access: Access, clock: Clock | None = None
@@ -105,20 +100,15 @@ class Services:
         self._stop = threading.Event()
 
     def source(self, endpoint: str | None) -> Source:
-        """The endpoint of that name; the first one where none is named.
-
-        Raises:
-            InvalidEndpoint: none of this console's.
-        """
+        """The endpoint of that name; the first one where none is named."""
         if not endpoint:
             return next(iter(self.sources.values()))
-        found = self.sources.get(endpoint)
-        if found is None:
+        if endpoint not in self.sources:
             known = ", ".join(self.sources)
             raise InvalidEndpoint(
                 f"endpoint {endpoint!r} is not shown here; those shown are {known}"
             )
-        return found
+        return self.sources[endpoint]
 
     def change(self, key: str) -> Change | None:
         """The change that was given that key, if it is still known."""
@@ -126,23 +116,13 @@ class Services:
             return self._changes.get(key)
 
     def make(
-        self,
-        key: str,
-        what: str,
-        source: Source,
-        who: str,
-        work: Callable[[], Generator[Outcome]],
-        request: object,
+        self, key: str, what: str, source: Source, who: str, work: Work, request: object
     ) -> Change:
         """Make a change, unless the same was asked for with that key before: its result is returned then.
 
         Args:
             key: of the form that asks for it, so that a second click changes nothing.
-            work: yields what became of each message.
             request: all that was asked for, compared by ``==``.
-
-        Raises:
-            ConfigurationError: the key is another change's.
         """
         change = Change(what, source.name, who, request)
         with self._lock:
@@ -170,20 +150,18 @@ class Services:
         for source in self.sources.values():
             source.close()
 
-    def _run(self, change: Change, work: Callable[[], Generator[Outcome]], source: Source) -> None:
+    def _run(self, change: Change, work: Work, source: Source) -> None:
         label = one_line(f"{change.what} {change.endpoint} by {change.who}")
+        counts = change.counts
         logger.info("%s: begun", label)
         try:
             with closing(work()) as outcomes:
-                for outcome in outcomes:
-                    change.counts[outcome.result] += 1
-                    line = f"{outcome.message_id}: {outcome.result}, {outcome.text}"
-                    logger.info("%s: %s", label, one_line(line))
-                    if (
-                        outcome.result is not Result.DONE
-                        or change.counts[Result.DONE] <= DONE_SHOWN
-                    ):
-                        change.outcomes.append(outcome)
+                for each in outcomes:
+                    counts[each.result] += 1
+                    told = one_line(f"{each.message_id}: {each.result}, {each.text}")
+                    logger.info("%s: %s", label, told)
+                    if each.result is not Result.DONE or counts[Result.DONE] <= DONE_SHOWN:
+                        change.outcomes.append(each)
                     if self._stop.is_set():
                         change.error = (
                             "the console was stopped; messages without an outcome were not touched"
@@ -196,9 +174,9 @@ class Services:
             logger.exception("%s: failed", label)
             change.error = one_line(f"{type(error).__name__}: {error}")
         finally:
-            counts = ", ".join(f"{count} {result}" for result, count in change.counts.items())
             ended = f"failed: {change.error}" if change.error else "ended"
-            logger.info("%s: %s, %s", label, ended, counts or "no messages")
+            some = ", ".join(f"{count} {result}" for result, count in counts.items())
+            logger.info("%s: %s, %s", label, ended, some or "no messages")
             source.changed()
             # What could not be done comes first.
             change.outcomes.sort(key=lambda each: each.result is Result.DONE)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from sqsdelay.console.sampling import Patience, Sample, Sampled
-from sqsdelay.console.settings import ConsoleSettings
+from sqsdelay.console.sampling import Patience, Sampled
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.errors import (
     ConfigurationError,
+    InvalidSetting,
     NoStore,
     QueueMissing,
     QueueUnavailable,
@@ -24,7 +26,12 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.ledger import FileLedger
-from sqsdelay.limits import ERROR_QUEUE_SUFFIX, SHORT_CALL_ATTEMPTS
+from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
+    DEFAULT_MAX_DELAY_SECONDS,
+    ERROR_QUEUE_SUFFIX,
+    SHORT_CALL_ATTEMPTS,
+)
 from sqsdelay.operating.error_queue import ErrorQueue
 from sqsdelay.operating.status import (
     EndpointStatus,
@@ -36,10 +43,11 @@ from sqsdelay.operating.status import (
     outlook,
     store_status,
 )
-from sqsdelay.ports.queues import QueueAges, Queues
+from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
 
 if TYPE_CHECKING:
+    from sqsdelay.sqs.cloudwatch import CloudWatchAges
     from sqsdelay.sqs.sender import DelaySender
 
 T = TypeVar("T")
@@ -60,8 +68,65 @@ NO_STORE_SECONDS: Final = 60.0
 CONNECTIONS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerQueue:
+_ONE: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})=(\w+://?.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSettings:
+    """What a console shows.
+
+    Args:
+        endpoints: names, URLs or ARNs of the endpoints.
+        stores: the URL of each endpoint's store, by the endpoint's name.
+        rabbitmq: the broker the endpoints' messages are released to, instead of SQS.
+        prefix: of the infrastructure on it.
+        ledger: the file that senders, the delay consumer and the dispatcher record in.
+        hop_seconds: the delay queues' delivery delay.
+        max_delay_seconds: the longest delay that is allowed.
+
+    Raises:
+        InvalidEndpoint
+        ConfigurationError: two endpoints of one name; no endpoint.
+    """
+
+    endpoints: tuple[str, ...]
+    stores: Mapping[str, str] = field(default_factory=dict)
+    rabbitmq: str | None = None
+    prefix: str | None = None
+    ledger: Path | None = None
+    hop_seconds: int = DEFAULT_HOP_SECONDS
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
+
+    def __post_init__(self) -> None:
+        if not self.endpoints:
+            raise InvalidSetting("the console has no endpoint to show; give --endpoint NAME")
+        names = [Endpoint.parse(each).name for each in self.endpoints]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise InvalidSetting(
+                f"endpoint {min(twice)!r} is named twice; run a console for each account or region"
+            )
+
+
+def stores_of(given: Sequence[str], endpoints: Sequence[str]) -> dict[str, str]:
+    """The store of each endpoint: ``URL`` is every endpoint's, ``NAME=URL`` that one's."""
+    names = [Endpoint.parse(each).name for each in endpoints]
+    matches = [_ONE.fullmatch(each) for each in given]
+    shared = [url for url, match in zip(given, matches, strict=True) if not match]
+    if len(shared) > 1:
+        raise InvalidSetting("more than one store without a name; give --store ENDPOINT=URL")
+    found = dict.fromkeys(names, shared[0]) if shared else {}
+    for match in filter(None, matches):
+        if match[1] not in names:
+            raise InvalidSetting(
+                f"--store {match[1]}=…: {match[1]!r} is not an endpoint of this console; its "
+                f"endpoints are {', '.join(names)}"
+            )
+        found[match[1]] = match[2]
+    return found
+
+
+class BrokerQueue(NamedTuple):
     """A queue on RabbitMQ, as `QueueStatus` has one on SQS."""
 
     name: str
@@ -72,14 +137,9 @@ class BrokerQueue:
     oldest_seconds: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerStatus:
-    """An endpoint's queues on RabbitMQ, as `EndpointStatus` has them on SQS.
-
-    Args:
-        pending: what waits in the delay levels, for all endpoints.
-        faults: what an operator should mend there.
-    """
+class BrokerStatus(NamedTuple):
+    """An endpoint's queues on RabbitMQ, as `EndpointStatus` has them on SQS; ``pending`` counts all
+    endpoints, ``faults`` says what an operator should mend there."""
 
     pending: int
     errors: int | None
@@ -90,17 +150,7 @@ class BrokerStatus:
 
 
 class Source:
-    """What is known of one endpoint. Thread-safe; nothing is asked before it is needed.
-
-    Args:
-        endpoint: the endpoint.
-        settings: the console's.
-        clock: tells how old an answer is.
-
-    Raises:
-        MissingExtra: pika is not installed.
-        ConfigurationError: no URL of a broker.
-    """
+    """What is known of one endpoint. Thread-safe; nothing is asked before it is needed."""
 
     def __init__(self, endpoint: Endpoint, settings: ConsoleSettings, clock: Clock) -> None:
         self.endpoint = endpoint
@@ -120,7 +170,9 @@ class Source:
         self._store_patience = Patience(f"the store of {endpoint.name}", StoreUnavailable)
         self._sqs_patience = Patience("SQS", QueueUnavailable)
         self._clock_unknown_until = float("-inf")
-        self._sqs: tuple[Queues, Sampled[Mapping[QueueRef, int]]] | None = None
+        self._client: Any = None
+        self._queues: Queues | None = None
+        self._cloudwatch: CloudWatchAges | None = None
         self._sender: DelaySender | None = None
         self._place: ParkingPlace | None = None
         self._no_place: tuple[float, StoreError | NoStore] | None = None
@@ -140,15 +192,16 @@ class Source:
         self.errors_sample: Sampled[list[Rejection]] = sampled(
             lambda: self.errors().look(ERRORS_LOOKED_AT), fresh_seconds=PAID_STORE_FRESH_SECONDS
         )
+        self.ages_sample: Sampled[Mapping[QueueRef, int]] = sampled(
+            self._ask_ages,
+            fresh_seconds=AGES_FRESH_SECONDS,
+            patience_seconds=AGES_PATIENCE_SECONDS,
+        )
         self._outlooks: dict[str, Sampled[Outlook]] = {}
         self._outlook_of = partial(sampled, fresh_seconds=max(fresh, 5 * FRESH_SECONDS))
 
     def outlook(self, name: str, edges_ms: Callable[[int], Sequence[int]]) -> Sampled[Outlook]:
-        """What becomes due between the edges that there are at an instant, epoch milliseconds.
-
-        Args:
-            name: of these edges.
-        """
+        """What becomes due between the edges that there are at an instant, epoch milliseconds."""
 
         def ask() -> Outlook | None:
             with suppress(NoStore):
@@ -158,24 +211,29 @@ class Source:
         return self._outlooks.setdefault(name, self._outlook_of(ask))
 
     def queues(self) -> Queues:
-        """SQS, asked with short time limits.
+        """SQS, asked with short time limits."""
+        from sqsdelay.sqs.queues import SqsQueues
 
-        Raises:
-            ConfigurationError: no region, or an unknown profile.
-        """
-        return self._of_sqs_client()[0]
+        with self._lock:
+            if self._queues is None:
+                self._queues = SqsQueues(self._opened_client())
+            return self._queues
 
-    def ages(self) -> Sample[Mapping[QueueRef, int]]:
-        """What CloudWatch knows of the ages of the oldest messages, without asking."""
-        return Sample() if self._sqs is None else self._sqs[1].known()
+    def _opened_client(self) -> Any:
+        """One for all that is asked of SQS; the lock is held."""
+        from sqsdelay.sqs.client import default_client
+
+        if self._client is None:
+            self._client = default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
+        return self._client
+
+    def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
+        """The ages of the oldest messages that CloudWatch answered within the last minute."""
+        known = self.ages_sample.get().value or {}
+        return {queue: age for queue, age in known.items() if queue in queues}
 
     def place(self) -> ParkingPlace:
-        """Where its messages wait.
-
-        Raises:
-            NoStore: none was named, and no deployed one is there.
-            ConfigurationError, StoreMissing, StoreUnavailable
-        """
+        """Where its messages wait; raises `NoStore` where none was named, and no deployed one is there."""
         from sqsdelay.stores import open_place
 
         if self._place is not None:
@@ -205,28 +263,15 @@ class Source:
             return place
 
     def of_store(self, ask: Callable[[ParkingPlace], T]) -> T:
-        """Ask its store.
-
-        Raises:
-            NoStore, ConfigurationError, StoreMissing
-            StoreUnavailable: or there is no answer in seconds.
-        """
+        """Ask its store; `StoreUnavailable` where there is no answer in seconds."""
         return self._store_patience.ask(lambda: ask(self.place()))
 
     def of_sqs(self, ask: Callable[[], T]) -> T:
-        """Ask SQS.
-
-        Raises:
-            QueueUnavailable: there is no answer in seconds.
-        """
+        """Ask SQS; `QueueUnavailable` where there is no answer in seconds."""
         return self._sqs_patience.ask(ask)
 
     def errors(self) -> ErrorQueue:
-        """Its error queue.
-
-        Raises:
-            ConfigurationError
-        """
+        """Its error queue."""
         if not self.on_sqs:
             raise ConfigurationError(
                 "the console counts error queues on RabbitMQ, and does not read them; use the broker's "
@@ -235,12 +280,7 @@ class Source:
         return ErrorQueue(self.queues(), self.endpoint)
 
     def sender(self) -> DelaySender:
-        """Sends to it as its producers do; parks at once where it has a store.
-
-        Raises:
-            ConfigurationError
-        """
-        from sqsdelay.sqs.client import default_client
+        """Sends to it as its producers do; parks at once where it has a store."""
         from sqsdelay.sqs.sender import DelaySender
 
         place: ParkingPlace | None = None
@@ -249,7 +289,7 @@ class Source:
         with self._lock:
             if self._sender is None:
                 self._sender = DelaySender(
-                    default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS),
+                    self._opened_client(),
                     hop_seconds=self.settings.hop_seconds,
                     max_delay_seconds=self.settings.max_delay_seconds,
                     store=place,
@@ -300,26 +340,6 @@ class Source:
         if self._place is not None:
             self._place.close()
 
-    def _of_sqs_client(self) -> tuple[Queues, Sampled[Mapping[QueueRef, int]]]:
-        from sqsdelay.sqs.client import default_client
-        from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
-        from sqsdelay.sqs.queues import SqsQueues
-
-        with self._lock:
-            if self._sqs is None:
-                client = default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
-                cloudwatch = CloudWatchAges(short_client("cloudwatch"))
-                # Those of the due queue too, where there is one; the destination's are its receivers'.
-                asked = [self.endpoint.delay_queue, self.endpoint.hand_over_queue]
-                ages: Sampled[Mapping[QueueRef, int]] = Sampled(
-                    lambda: cloudwatch.ask(asked),
-                    fresh_seconds=AGES_FRESH_SECONDS,
-                    clock=self.clock,
-                    patience_seconds=AGES_PATIENCE_SECONDS,
-                )
-                self._sqs = SqsQueues(client), ages
-            return self._sqs
-
     def _no_store(self) -> NoStore:
         return NoStore(
             f"no store is known for {self.name}, so what waits in its delay queue cannot be listed; "
@@ -327,8 +347,16 @@ class Source:
         )
 
     def _ask_queues(self) -> EndpointStatus:
-        queues, ages = self._of_sqs_client()
-        return endpoint_status(queues, self.endpoint, _Known(ages))
+        return endpoint_status(self.queues(), self.endpoint, self)
+
+    def _ask_ages(self) -> Mapping[QueueRef, int]:
+        from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
+
+        with self._lock:
+            if self._cloudwatch is None:
+                self._cloudwatch = CloudWatchAges(short_client("cloudwatch"))
+        # Those of the due queue too, where there is one; the destination's are its receivers'.
+        return self._cloudwatch.ask([self.endpoint.delay_queue, self.endpoint.hand_over_queue])
 
     def _ask_broker(self) -> BrokerStatus:
         from sqsdelay.rabbitmq.connection import Session, parameters
@@ -373,14 +401,3 @@ def _hangs(error: StoreError) -> bool:
     from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 
     return isinstance(error.__cause__, ConnectTimeoutError | ReadTimeoutError)
-
-
-class _Known(QueueAges):
-    """What CloudWatch answered within the last minute."""
-
-    def __init__(self, ages: Sampled[Mapping[QueueRef, int]]) -> None:
-        self._ages = ages
-
-    def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
-        known = self._ages.get().value or {}
-        return {queue: age for queue, age in known.items() if queue in queues}

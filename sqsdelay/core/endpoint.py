@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 from urllib.parse import urlsplit
@@ -122,6 +123,30 @@ class Endpoint:
     def _beside(self, suffix: str) -> QueueRef:
         name = self.queue.name.removesuffix(FIFO_SUFFIX) + suffix
         return QueueRef(name, self.queue.account_id, self.queue.region)
+
+
+def collision(endpoint: Endpoint, exists: Callable[[QueueRef], bool]) -> str | None:
+    """Why an endpoint cannot be, beside another endpoint of its account; None if it can.
+
+    ``orders`` and ``orders.fifo`` would share ``orders-delay.fifo``. A FIFO queue beside a standard
+    endpoint harms nobody while it is no endpoint itself, which its due queue shows.
+    """
+    if (endpoint.fifo or exists(endpoint.due_queue)) and exists(endpoint.twin):
+        return (
+            f"{endpoint.name} would share the delay queue {endpoint.delay_queue.name} with "
+            f"{endpoint.twin.name}, which exists; rename one of them"
+        )
+    for what, suffix, kind in (
+        ("due", DUE_QUEUE_SUFFIX, FIFO_SUFFIX),
+        ("parking", PARKING_QUEUE_SUFFIX, ""),
+        ("parking", PARKING_QUEUE_SUFFIX, FIFO_SUFFIX),
+    ):
+        if not endpoint.name.endswith(suffix):
+            continue
+        owner = replace(endpoint.queue, name=endpoint.name.removesuffix(suffix) + kind, url=None)
+        if exists(owner) and exists(Endpoint(owner).delay_queue):
+            return f"{endpoint.name} is the {what} queue of the endpoint {owner.name}; rename the endpoint"
+    return None
 
 
 def _from_arn(text: str) -> QueueRef:

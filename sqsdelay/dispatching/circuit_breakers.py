@@ -21,15 +21,14 @@ def report(
     critical: CriticalError | None, on_critical: Callable[[CriticalError], None] | None
 ) -> None:
     """Report a triggered breaker; without a callback, raise its error."""
-    if critical is None:
-        return
-    if on_critical is None:
-        raise critical
-    on_critical(critical)
+    if critical is not None:
+        if on_critical is None:
+            raise critical
+        on_critical(critical)
 
 
 class CircuitBreaker:
-    """Armed by the first failure, disarmed by a success, triggered when failures last too long.
+    """Armed by the first failure, disarmed by a success, triggered when failures last too long. Thread-safe.
 
     Args:
         name: what it watches, for the message of the critical error.
@@ -68,26 +67,19 @@ class CircuitBreaker:
     def arm(self) -> None:
         """Start counting now, unless it already is."""
         with self._lock:
-            if self._armed_at is None:
-                self._armed_at = self._clock.monotonic()
+            self._armed_at = self._clock.monotonic() if self._armed_at is None else self._armed_at
 
     def failed(self, error: Exception) -> CriticalError | None:
         """Arm, or return the critical error once failures have lasted; then arm again."""
+        self.arm()
         now = self._clock.monotonic()
         with self._lock:
-            if self._armed_at is None:
-                self._armed_at = now
-                return None
-            lasted = now - self._armed_at
+            lasted = 0.0 if self._armed_at is None else now - self._armed_at
             if lasted < self._seconds:
                 return None
             self._armed_at = now
-        critical = CriticalError(
-            f"{self._name} circuit breaker: failing for {lasted:.0f} s (limit {self._seconds:g} s), "
-            f"last with: {error}"
-        )
-        critical.__cause__ = error
-        return critical
+        text = f"failing for {lasted:.0f} s (limit {self._seconds:g} s), last with: {error}"
+        return _critical(self._name, text, error)
 
 
 class FailureRateBreaker:
@@ -120,9 +112,11 @@ class FailureRateBreaker:
         if counted <= self._per_second:
             return None
         self._failures.clear()
-        critical = CriticalError(
-            f"{self._name} circuit breaker: {counted} failures in a second "
-            f"(limit {self._per_second}), last: {error}"
-        )
-        critical.__cause__ = error
-        return critical
+        text = f"{counted} failures in a second (limit {self._per_second}), last: {error}"
+        return _critical(self._name, text, error)
+
+
+def _critical(name: str, text: str, cause: Exception) -> CriticalError:
+    critical = CriticalError(f"{name} circuit breaker: {text}")
+    critical.__cause__ = cause
+    return critical

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -31,12 +32,7 @@ SENT_BEFORE: Final = Released(timer_seconds=0, batch=0)
 
 Outcome = Failure | Released | None
 
-
-def unreadable(message: StoredMessage) -> Failure | None:
-    """The failure of a store's row that is no message; None for one that is."""
-    if message.unreadable is None:
-        return None
-    return Failure("Unreadable", InvalidMessage(message.unreadable), transient=False)
+_REMEMBERED: Final = 100_000
 
 
 FIRST_RETRY_SECONDS: Final = 1
@@ -144,56 +140,121 @@ class Destinations:
             left = [down.until - now for down in self._down.values() if down.until > now]
         return min(left, default=None)
 
-    def send(self, outbox: Outbox, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        """Send each message whose destination is not out of reach; an outcome per message.
 
-        A destination that was out of reach gets a single message first; the rest follow once
-        that one has arrived. Where it does not exist, the rest are refused with that one.
+class Destination(Destinations):
+    """Where a dispatcher delivers what it has claimed."""
+
+    mode: TransactionMode
+    max_ahead_seconds: int
+
+    def check(self) -> None:
+        """Raise if nothing can be delivered there."""
+
+    @abstractmethod
+    def now_ms(self) -> int:
+        """The time by which messages are due."""
+
+    @abstractmethod
+    def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        """Deliver messages of the claim; an outcome for each, also for those that cannot be read."""
+
+    @abstractmethod
+    def reject(
+        self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]
+    ) -> list[Failure | None]:
+        """Put messages aside, each with the reason."""
+
+    def remember(self, messages: Iterable[StoredMessage]) -> None:
+        """They were delivered, but the store failed before they were known to be gone."""
+
+    def forget(self, messages: Iterable[StoredMessage]) -> None:
+        """They were delivered, and have left the store for good."""
+
+
+class AtLeastOnce(Destination):
+    """The destination of a dispatcher that sends to an outbox. Thread-safe.
+
+    Args:
+        outbox: where messages are sent.
+        clock: times the pauses.
+    """
+
+    mode = TransactionMode.AT_LEAST_ONCE
+
+    def __init__(self, outbox: Outbox, clock: Clock) -> None:
+        super().__init__(clock)
+        self._outbox = outbox
+        self._sent: OrderedDict[tuple[str, int, int], None] = OrderedDict()
+        self.max_ahead_seconds = outbox.max_ahead_seconds
+
+    def check(self) -> None:
+        self._outbox.check()
+
+    def now_ms(self) -> int:
+        return self._outbox.now_ms()
+
+    def reject(
+        self,
+        claim: Claim,  # noqa: ARG002 - an outbox knows of none
+        messages: Sequence[tuple[StoredMessage, str]],
+    ) -> list[Failure | None]:
+        return self._outbox.reject(messages)
+
+    def deliver(
+        self,
+        claim: Claim,  # noqa: ARG002 - an outbox knows of none
+        messages: Sequence[StoredMessage],
+    ) -> list[Outcome]:
+        aside = {
+            place: _unreadable(m) or SENT_BEFORE
+            for place, m in enumerate(messages)
+            # Sent before, only the removal had failed: sending again would duplicate it.
+            if m.unreadable is not None or (self._sent and _key(m) in self._sent)
+        }
+        outcomes = self.send([m for place, m in enumerate(messages) if place not in aside])
+        for place, outcome in aside.items():
+            # In the order of their places: what is before each is in already.
+            outcomes.insert(place, outcome)
+        return outcomes
+
+    def send(self, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        """Send each message whose queue is not out of reach; an outcome per message.
+
+        A queue that was out of reach gets a single message first; the rest follow once that one has arrived.
+        Where it does not exist, the rest are refused with that one.
         """
         missing = self.missing()
         closed = self.closed() - missing
         probing = self.probing() | missing
         if not closed and not probing:
-            return self._send(outbox, messages)
+            return self._send(messages)
         outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
+
+        def send(places: Sequence[int]) -> None:
+            sent = self._send([messages[place] for place in places])
+            for place, outcome in zip(places, sent, strict=True):
+                outcomes[place] = outcome
+
         probes: dict[str, int] = {}
         first: list[int] = []
+        behind: list[tuple[int, int]] = []
         for place, message in enumerate(messages):
             name = message.destination
-            if name in closed or name in probes:
-                continue
-            if name in probing:
-                probes[name] = place
-            first.append(place)
-        self._send_some(outbox, messages, first, outcomes)
-        for place, message in enumerate(messages):
-            probe = probes.get(message.destination)
-            if probe is not None and _is_missing(outcomes[probe]):
+            if name in probes:
+                behind.append((place, probes[name]))
+            elif name not in closed:
+                first.append(place)
+                if name in probing:
+                    probes[name] = place
+        send(first)
+        for place, probe in behind:
+            if _is_missing(outcomes[probe]):
                 outcomes[place] = outcomes[probe]
-        passed = {name for name, place in probes.items() if _answered(outcomes[place])}
-        then = [
-            place
-            for place, message in enumerate(messages)
-            if message.destination in passed and place != probes[message.destination]
-        ]
-        self._send_some(outbox, messages, then, outcomes)
+        send([place for place, probe in behind if _answered(outcomes[probe])])
         return outcomes
 
-    def _send_some(
-        self,
-        outbox: Outbox,
-        messages: Sequence[StoredMessage],
-        places: Sequence[int],
-        outcomes: list[Outcome],
-    ) -> None:
-        sent = self._send(outbox, [messages[place] for place in places])
-        for place, outcome in zip(places, sent, strict=True):
-            outcomes[place] = outcome
-
-    def _send(self, outbox: Outbox, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        if not messages:
-            return []
-        outcomes: list[Outcome] = list(outbox.send(messages))
+    def _send(self, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        outcomes: list[Outcome] = list(self._outbox.send(messages)) if messages else []
         well: set[str] = set()
         failed: dict[str, Failure] = {}
         for message, outcome in zip(messages, outcomes, strict=True):
@@ -215,11 +276,29 @@ class Destinations:
                 )
         return outcomes
 
+    def remember(self, messages: Iterable[StoredMessage]) -> None:
+        for message in messages:
+            self._sent[_key(message)] = None
+            if len(self._sent) > _REMEMBERED:
+                self._sent.popitem(last=False)
+
+    def forget(self, messages: Iterable[StoredMessage]) -> None:
+        if self._sent:
+            for message in messages:
+                self._sent.pop(_key(message), None)
+
+
+def _unreadable(message: StoredMessage) -> Failure | None:
+    """The failure of a store's row that is no message; None for one that is."""
+    if message.unreadable is None:
+        return None
+    return Failure("Unreadable", InvalidMessage(message.unreadable), transient=False)
+
 
 def _answered(outcome: Outcome) -> bool:
-    """Whether the destination has taken the message, or refused just this one.
+    """Whether the queue has taken the message, or refused just this one.
 
-    A message that is refused before it is sent tells nothing of its destination.
+    A message that is refused before it is sent tells nothing of its queue.
     """
     if not isinstance(outcome, Failure):
         return True
@@ -230,77 +309,7 @@ def _is_missing(outcome: Outcome) -> bool:
     return isinstance(outcome, Failure) and isinstance(outcome.error, QueueMissing)
 
 
-_REMEMBERED: Final = 100_000
-
-_Key = tuple[str, int, int]
-
-
-class AtLeastOnce:
-    """The destination of a dispatcher that sends to an outbox. Thread-safe.
-
-    Args:
-        outbox: where messages are sent.
-        destinations: which of them are out of reach.
-    """
-
-    mode: Final = TransactionMode.AT_LEAST_ONCE
-
-    def __init__(self, outbox: Outbox, destinations: Destinations) -> None:
-        self._outbox = outbox
-        self._destinations = destinations
-        self._sent: OrderedDict[_Key, None] = OrderedDict()
-
-    @property
-    def max_ahead_seconds(self) -> int:
-        return self._outbox.max_ahead_seconds
-
-    def check(self) -> None:
-        self._outbox.check()
-
-    def now_ms(self) -> int:
-        return self._outbox.now_ms()
-
-    def deliver(
-        self,
-        claim: Claim,  # noqa: ARG002 - an outbox knows of none
-        messages: Sequence[StoredMessage],
-    ) -> list[Outcome]:
-        """Send; an outcome for each, also for those that cannot be read, or were sent before."""
-        aside = {
-            place: unreadable(m) or SENT_BEFORE
-            for place, m in enumerate(messages)
-            # Sent before, only the removal had failed: sending again would duplicate it.
-            if m.unreadable is not None or (self._sent and _key(m) in self._sent)
-        }
-        new = [m for place, m in enumerate(messages) if place not in aside]
-        outcomes = self._destinations.send(self._outbox, new)
-        for place, outcome in aside.items():
-            # In the order of their places: what is before each is in already.
-            outcomes.insert(place, outcome)
-        return outcomes
-
-    def remember(self, messages: Iterable[StoredMessage]) -> None:
-        """They were sent, but the store failed before they were known to be gone."""
-        for message in messages:
-            self._sent[_key(message)] = None
-            if len(self._sent) > _REMEMBERED:
-                self._sent.popitem(last=False)
-
-    def forget(self, messages: Iterable[StoredMessage]) -> None:
-        """They were sent, and have left the store for good."""
-        if self._sent:
-            for message in messages:
-                self._sent.pop(_key(message), None)
-
-    def reject(
-        self,
-        claim: Claim,  # noqa: ARG002 - an outbox knows of none
-        messages: Sequence[tuple[StoredMessage, str]],
-    ) -> list[Failure | None]:
-        return self._outbox.reject(messages)
-
-
-def _key(message: StoredMessage) -> _Key:
+def _key(message: StoredMessage) -> tuple[str, int, int]:
     # In a store for which an id is no key, another message may have the same id and due time.
     return message.message_id, message.due_ms, hash(message.body)
 
@@ -321,34 +330,24 @@ class ExactlyOnce:
     reject: Callable[[Any, StoredMessage, str], None]
 
 
-class InTransaction:
+class InTransaction(Destination):
     """The destination of a dispatcher whose effects are inside the store's database.
 
-    Args:
-        effects: what to write there.
-        clock: the local clock.
+    Its methods raise StoreError when the transaction itself is broken; then nothing has happened.
     """
 
-    mode: Final = TransactionMode.EXACTLY_ONCE
-    max_ahead_seconds: Final = 0
+    mode = TransactionMode.EXACTLY_ONCE
+    max_ahead_seconds = 0
 
     def __init__(self, effects: ExactlyOnce, clock: Clock) -> None:
+        super().__init__(clock)
         self._effects = effects
-        self._clock = clock
-
-    def check(self) -> None:
-        """The store checks its mode itself."""
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
     def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        """Deliver messages of the claim together, or else one by one; a failure per message.
-
-        Raises:
-            StoreError: the transaction itself is broken; nothing has happened.
-        """
-        outcomes: list[Outcome] = [unreadable(message) for message in messages]
+        outcomes: list[Outcome] = [_unreadable(message) for message in messages]
         readable = [place for place, failure in enumerate(outcomes) if failure is None]
         if not readable:
             return outcomes
@@ -364,24 +363,9 @@ class InTransaction:
     def reject(
         self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]
     ) -> list[Failure | None]:
-        """Reject each message; a failure per message.
-
-        Raises:
-            StoreError: the transaction itself is broken; nothing has happened.
-        """
         return [
             _attempted(claim, self._effects.reject, message, reason) for message, reason in messages
         ]
-
-    def remember(self, messages: Iterable[StoredMessage]) -> None:
-        """What was delivered is undone with its claim."""
-
-    def forget(self, messages: Iterable[StoredMessage]) -> None:
-        """What was delivered left the store with its effect."""
-
-
-Destination = AtLeastOnce | InTransaction
-"""Where a dispatcher delivers what it has claimed."""
 
 
 def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Failure | None:

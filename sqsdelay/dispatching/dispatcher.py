@@ -22,7 +22,6 @@ from sqsdelay.dispatching.circuit_breakers import (
 from sqsdelay.dispatching.destinations import (
     AtLeastOnce,
     Destination,
-    Destinations,
     ExactlyOnce,
     InTransaction,
 )
@@ -37,6 +36,8 @@ from sqsdelay.errors import (
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
 from sqsdelay.ports.stores import Claim, DelayedMessageStore
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_BATCH: Final = 500
 MAX_POLL_SECONDS: Final = 3600
@@ -84,6 +85,7 @@ class DispatchSettings:
             )
 
 
+FIRST_IDLE_SECONDS: Final = 0.25
 BUSY_PAUSE_SECONDS: Final = 0.1
 _STOP_LOOK_SECONDS: Final = 0.5
 
@@ -107,11 +109,6 @@ def wait_for(wake: threading.Event, stop: threading.Event, seconds: float) -> No
         if wake.wait(min(seconds, _STOP_LOOK_SECONDS)):
             return
         seconds -= _STOP_LOOK_SECONDS
-
-
-logger = logging.getLogger(__name__)
-
-_FIRST_IDLE_SECONDS: Final = 0.25
 
 
 class Dispatcher:
@@ -151,11 +148,10 @@ class Dispatcher:
         self._on_critical = on_critical
         self._on_round = on_round
         self._clock = clock or SystemClock()
-        self._destinations = Destinations(self._clock)
         self._destination: Destination = (
             InTransaction(destination, self._clock)
             if isinstance(destination, ExactlyOnce)
-            else AtLeastOnce(destination, self._destinations)
+            else AtLeastOnce(destination, self._clock)
         )
         most = self._destination.max_ahead_seconds
         self._ahead_ms = 1000 * _checked_ahead(self._settings.release_ahead_seconds, most)
@@ -169,8 +165,9 @@ class Dispatcher:
             "recovery", self._settings.maximum_recovery_failures_per_second, self._clock
         )
         self._settlement = Settlement(
+            store,
             self._destination,
-            self._destinations,
+            batch_size=self._settings.batch_size,
             number_of_retries=self._settings.number_of_retries,
             on_lost_count=lambda error: report(self._recovery.failed(error), self._on_critical),
             ledger=ledger,
@@ -193,34 +190,17 @@ class Dispatcher:
             StoreError: the store failed; what was sent is remembered and not sent again.
             CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
         """
-        closed = self._destinations.closed()
-        missing = closed & self._destinations.missing()
-        done = self._dispatch_except(closed)
-        if missing and not done.claimed:
-            # Nothing else is due: now what is for queues that do not exist is counted, or rejected.
-            done = self._dispatch_except(closed - missing)
+        done = self._settlement.claim_due(self._release, ahead_ms=self._ahead_ms)
+        if done.claimed and self._on_round is not None:
+            self._on_round(done)
         # Only now, when nothing of the claim can be undone any more.
         self._judge(done)
         return done
 
-    def _dispatch_except(self, destinations: frozenset[str]) -> Round:
-        done = Round(now_ms=self._destination.now_ms())
-        claiming = self._store.claim(
-            self._settings.batch_size,
-            due_by_ms=done.now_ms + self._ahead_ms,
-            except_destinations=destinations,
-        )
-        with self._settlement.claimed(claiming, done) as claim:
-            done.claimed = len(claim.messages)
-            if claim.messages:
-                self._settlement.release(claim, claim.messages, done)
-            self._forget_what_is_not_due(claim)
-        if done.claimed and self._on_round is not None:
-            self._on_round(done)
-        return done
-
-    def _forget_what_is_not_due(self, claim: Claim) -> None:
-        if len(claim.messages) < self._settings.batch_size and self._destinations.forget_but(
+    def _release(self, claim: Claim, done: Round) -> None:
+        if claim.messages:
+            self._settlement.release(claim, claim.messages, done)
+        if done.claimed < self._settings.batch_size and self._destination.forget_but(
             {message.destination for message in claim.messages}
         ):
             # Another dispatcher sent it, or it was cancelled: there is nothing to fail with.
@@ -233,14 +213,14 @@ class Dispatcher:
             self._sending.succeeded()
             self._asked_again = False
             return
-        outage = done.outage or self._destinations.last_error()
+        outage = done.outage or self._destination.last_error()
         if outage is None:
             return
         self._sending.arm()
         # Behind a full batch may be messages whose destination is well: those first.
         if done.claimed == self._settings.batch_size or not self._sending.lasting:
             return
-        if not self._asked_again and self._destinations.end_pauses():
+        if not self._asked_again and self._destination.end_pauses():
             # A pause may be longer than the breaker's time: not critical before another attempt.
             self._asked_again = True
             return
@@ -257,13 +237,13 @@ class Dispatcher:
         """
         self.start()
         wake = threading.Event()
-        idle_seconds = _FIRST_IDLE_SECONDS
+        idle_seconds = FIRST_IDLE_SECONDS
         with self._store.watch(wake.set):
             while not stop.is_set():
                 wake.clear()
                 pause = self._turn(idle_seconds)
                 if pause is None:
-                    idle_seconds = _FIRST_IDLE_SECONDS
+                    idle_seconds = FIRST_IDLE_SECONDS
                     continue
                 wait_for(wake, stop, pause)
                 # Looking again soon after work finds what was committed just then, in any store.
@@ -287,8 +267,8 @@ class Dispatcher:
             return None
         if done.claimed:
             return BUSY_PAUSE_SECONDS
-        closed = self._destinations.closed()
-        at_most = min(idle_seconds, self._poll_seconds, self._destinations.seconds_to_next() or inf)
+        closed = self._destination.closed()
+        at_most = min(idle_seconds, self._poll_seconds, self._destination.seconds_to_next() or inf)
         return seconds_to_sleep(
             self._store.next_due_ms(except_destinations=closed),
             self._destination.now_ms(),

@@ -13,19 +13,12 @@ from typing import Final
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import (
-    NOT_TRIED,
-    SENT_BEFORE,
-    Destination,
-    Destinations,
-    Outcome,
-    retry_seconds,
-)
+from sqsdelay.dispatching.destinations import NOT_TRIED, SENT_BEFORE, Destination, retry_seconds
 from sqsdelay.errors import InvalidEndpoint, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.ports.queues import Failure, Released
-from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +52,12 @@ class Round:
 
 
 class Settlement:
-    """Releases messages of one claim after the other, and records what became of them.
+    """Claims messages and settles them: delivered, tried later, held or rejected.
 
     Args:
+        store: where messages wait.
         destination: where they are delivered, and rejected.
-        destinations: what is known of those that are out of reach.
+        batch_size: messages claimed at once.
         number_of_retries: after the first attempt on a message.
         on_lost_count: called with the store's error when a failed attempt cannot be counted.
         ledger: where to record; None records nothing. Events of effects in the store's transaction,
@@ -73,19 +67,46 @@ class Settlement:
 
     def __init__(
         self,
+        store: DelayedMessageStore,
         destination: Destination,
-        destinations: Destinations,
         *,
+        batch_size: int,
         number_of_retries: int,
-        on_lost_count: Callable[[StoreError], None],
+        on_lost_count: Callable[[StoreError], None] = lambda _: None,
         ledger: Ledger | None = None,
     ) -> None:
+        self._store = store
         self._destination = destination
-        self._destinations = destinations
+        self._batch_size = batch_size
         self._number_of_retries = number_of_retries
         self._on_lost_count = on_lost_count
         self._ledger = ledger
         self._waiting: list[Iterable[Event]] = []
+
+    def claim_due(self, act: Callable[[Claim, Round], None], *, ahead_ms: int = 0) -> Round:
+        """Claim a batch of due messages, and ``act`` on it.
+
+        Those for destinations out of reach are passed over; those for queues that do not exist are claimed
+        when nothing else is due.
+        """
+        closed = self._destination.closed()
+        missing = closed & self._destination.missing()
+        done = self._claim_except(closed, act, ahead_ms)
+        if missing and not done.claimed:
+            done = self._claim_except(closed - missing, act, ahead_ms)
+        return done
+
+    def _claim_except(
+        self, destinations: frozenset[str], act: Callable[[Claim, Round], None], ahead_ms: int
+    ) -> Round:
+        done = Round(now_ms=self._destination.now_ms())
+        claiming = self._store.claim(
+            self._batch_size, due_by_ms=done.now_ms + ahead_ms, except_destinations=destinations
+        )
+        with self.claimed(claiming, done) as claim:
+            done.claimed = len(claim.messages)
+            act(claim, done)
+        return done
 
     @contextmanager
     def claimed(self, claiming: AbstractContextManager[Claim], done: Round) -> Iterator[Claim]:
@@ -108,28 +129,27 @@ class Settlement:
             StoreError, CriticalError: the store failed; what was not removed is claimed again.
         """
         outcomes = self._destination.deliver(claim, messages)
-        done.released = [
-            message
-            for message, outcome in zip(messages, outcomes, strict=True)
-            if not isinstance(outcome, Failure)
-        ]
-        if self._ledger is not None:
-            sent = [
-                (message, outcome)
-                for message, outcome in zip(messages, outcomes, strict=True)
-                if not isinstance(outcome, Failure) and outcome is not SENT_BEFORE
-            ]
-            self._record(released(sent, at_ms=self._destination.now_ms()))
+        outcomes_of = list(zip(messages, outcomes, strict=True))
+        done.released = [m for m, outcome in outcomes_of if not isinstance(outcome, Failure)]
         done.now_ms = self._destination.now_ms()
         refused: list[tuple[StoredMessage, Failure]] = []
         if len(done.released) < len(outcomes):
-            refused = _refused(messages, outcomes, done)
+            for message, outcome in outcomes_of:
+                if not isinstance(outcome, Failure) or outcome is NOT_TRIED:
+                    continue
+                if outcome.outage:
+                    done.held.append(message)
+                    done.outage = outcome.error
+                else:
+                    refused.append((message, outcome))
+        if self._ledger is not None:
+            self._record(released(outcomes_of, at_ms=done.now_ms))
         if done.released:
             removed = claim.remove(ids_of(done.released))
             if not all(removed):
                 # A lease was lost: the process was frozen, or the store away, for longer than it.
                 logger.warning("%d messages may be sent twice", removed.count(False))
-        closed = self._destinations.closed()
+        closed = self._destination.closed()
         passing = [message for message in done.held if message.destination not in closed]
         if passing:
             # Others to the same destination were sent: these alone wait for a moment.
@@ -142,35 +162,29 @@ class Settlement:
         again: list[StoredMessage] = []
         hopeless: list[tuple[StoredMessage, str]] = []
         for message, failure in refused:
-            logger.warning(
-                "message %s not released: %s", one_line(message.message_id), one_line(failure.error)
-            )
             if failure.transient and message.failures < self._number_of_retries:
                 again.append(message)
             else:
                 hopeless.append((message, f"{failure.code}: {failure.error}"))
+        _tell(logger.warning, "not released", refused)
         self._count_failures(claim, again, done)
         if not hopeless:
             return
-        again = []
         rejections = self._destination.reject(claim, hopeless)
-        for (message, _), failed in zip(hopeless, rejections, strict=True):
+        gone: list[tuple[StoredMessage, str]] = []
+        stay: list[tuple[StoredMessage, Failure]] = []
+        for entry, failed in zip(hopeless, rejections, strict=True):
             if failed is None:
-                done.rejected.append(message)
-            else:
-                logger.error(
-                    "message %s not rejected: %s",
-                    one_line(message.message_id),
-                    one_line(failed.error),
-                )
-                if failed.transient:
-                    # The error queue is away or missing; a message it refuses is no outage of it.
-                    done.outage = failed.error
-                again.append(message)
-        if self._ledger is not None:
-            gone = [entry for entry, failed in zip(hopeless, rejections, strict=True) if not failed]
-            self._record(rejected(gone, at_ms=self._destination.now_ms()))
-        self._count_failures(claim, again, done)
+                gone.append(entry)
+                continue
+            stay.append((entry[0], failed))
+            if failed.transient:
+                # The error queue is away or missing; a message it refuses is no outage of it.
+                done.outage = failed.error
+        _tell(logger.error, "not rejected", stay)
+        done.rejected += [message for message, _ in gone]
+        self._record(rejected(gone, at_ms=self._destination.now_ms()))
+        self._count_failures(claim, [message for message, _ in stay], done)
         claim.remove(ids_of(done.rejected))
 
     def _record(self, events: Iterable[Event]) -> None:
@@ -193,20 +207,16 @@ class Settlement:
             raise
 
 
-def _refused(
-    messages: Sequence[StoredMessage], outcomes: Sequence[Outcome], done: Round
-) -> list[tuple[StoredMessage, Failure]]:
-    """What failed by itself; notes what an outage holds up."""
-    refused = []
-    for message, outcome in zip(messages, outcomes, strict=True):
-        if not isinstance(outcome, Failure) or outcome is NOT_TRIED:
-            continue
-        if outcome.outage:
-            done.held.append(message)
-            done.outage = outcome.error
-        else:
-            refused.append((message, outcome))
-    return refused
+def _tell(
+    log: Callable[..., None], what: str, failed: Sequence[tuple[StoredMessage, Failure]]
+) -> None:
+    """One line for all that failed with the same error: thousands may, at every attempt."""
+    together: dict[str, list[str]] = {}
+    for message, failure in failed:
+        together.setdefault(one_line(failure.error), []).append(message.message_id)
+    for error, ids in together.items():
+        more = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+        log("message %s%s %s: %s", one_line(ids[0]), more, what, error)
 
 
 def ids_of(messages: Iterable[StoredMessage]) -> list[str]:
@@ -215,10 +225,12 @@ def ids_of(messages: Iterable[StoredMessage]) -> list[str]:
 
 
 def released(
-    messages: Iterable[tuple[StoredMessage, Released | None]], *, at_ms: int
+    messages: Iterable[tuple[StoredMessage, Failure | Released | None]], *, at_ms: int
 ) -> Iterator[Event]:
-    """Messages that left their store for their destination."""
+    """Messages that left their store for their destination just now."""
     for message, how in messages:
+        if isinstance(how, Failure) or how is SENT_BEFORE:
+            continue
         late_ms = at_ms - message.due_ms
         if how is not None:
             late_ms += 1000 * how.timer_seconds

@@ -132,11 +132,12 @@ class Migration:
         while page := self._movable.taken(_AT_ONCE, after=after):
             after = (page[-1].due_ms, page[-1].message_id)
             # One that fails now stays taken: it may have been sent.
-            yield from self._migrate(page, put_back=False)
+            yield from list(self._migrate(page, put_back=False))
         after = None
         while page := self._movable.take(_AT_ONCE, due_from_ms=self.due_from_ms, after=after):
             after = (page[-1].due_ms, page[-1].message_id)
-            yield from self._migrate(page, put_back=True)
+            # All of the page at once: whoever reads the outcomes may take his time.
+            yield from list(self._migrate(page, put_back=True))
         if self._amendments_to is not None:
             # Last, with those that were left meanwhile.
             self._move_amendments(self._amendments_to)
@@ -152,55 +153,49 @@ class Migration:
             if later:
                 to.amend(later)
 
-    def _migrate(self, messages: Sequence[StoredMessage], *, put_back: bool) -> list[Migrated]:
+    def _migrate(self, messages: Sequence[StoredMessage], *, put_back: bool) -> Iterator[Migrated]:
         by_destination: dict[str, list[StoredMessage]] = {}
         for message in messages:
             by_destination.setdefault(message.destination, []).append(message)
-        return [
-            outcome
-            for destination, group in by_destination.items()
-            for outcome in self._send(destination, group, put_back=put_back)
-        ]
+        for destination, group in by_destination.items():
+            failed = self._send(destination, group)
+            if put_back and failed:
+                self._movable.put_back(list(failed))
+            sent = [message for message in group if message.message_id not in failed]
+            ids = [message.message_id for message in sent]
+            removed = self._movable.remove_taken(ids) if sent else []
+            for message in group:
+                if error := failed.get(message.message_id):
+                    yield Migrated(message=message, status=MigrationStatus.FAILED, error=str(error))
+            for message, gone in zip(sent, removed, strict=True):
+                if gone:
+                    yield Migrated(message=message, status=MigrationStatus.MIGRATED)
+                else:
+                    yield Migrated(
+                        message=message,
+                        status=MigrationStatus.SENT_NOT_REMOVED,
+                        error="it became due meanwhile, and a dispatcher has it: it may arrive twice; a "
+                        "later --due-from avoids this",
+                    )
 
-    def _send(
-        self, destination: str, group: Sequence[StoredMessage], *, put_back: bool
-    ) -> list[Migrated]:
-        failed: list[tuple[StoredMessage, SqsDelayError]] = []
-        sendable: list[tuple[StoredMessage, Message]] = []
+    def _send(self, destination: str, group: Sequence[StoredMessage]) -> dict[str, SqsDelayError]:
+        """Send them; by message id, why some were not sent."""
+        failed: dict[str, SqsDelayError] = {}
+        sendable: list[Message] = []
         for stored in group:
             try:
-                sendable.append((stored, as_message(stored)))
+                sendable.append(as_message(stored))
             except SqsDelayError as error:
-                failed.append((stored, error))
-        sent: list[StoredMessage] = []
+                failed[stored.message_id] = error
+        ids = [message.message_id or "" for message in sendable]
         try:
-            results = self._sender.send_many(destination, [message for _, message in sendable])
+            results = self._sender.send_many(destination, sendable)
         except SqsDelayError as error:
-            failed += [(stored, error) for stored, _ in sendable]
-        else:
-            for (stored, _), result in zip(sendable, results, strict=True):
-                if result.error is None:
-                    sent.append(stored)
-                else:
-                    failed.append((stored, result.error))
-        if put_back and failed:
-            self._movable.put_back([stored.message_id for stored, _ in failed])
-        removed = self._movable.remove_taken([stored.message_id for stored in sent]) if sent else []
-        return [
-            Migrated(message=stored, status=MigrationStatus.FAILED, error=str(error))
-            for stored, error in failed
-        ] + [_sent(stored, gone) for stored, gone in zip(sent, removed, strict=True)]
-
-
-def _sent(message: StoredMessage, removed: bool) -> Migrated:
-    if removed:
-        return Migrated(message=message, status=MigrationStatus.MIGRATED)
-    return Migrated(
-        message=message,
-        status=MigrationStatus.SENT_NOT_REMOVED,
-        error="it became due meanwhile, and a dispatcher has it: it may arrive twice; a later "
-        "--due-from avoids this",
-    )
+            return failed | dict.fromkeys(ids, error)
+        for message_id, result in zip(ids, results, strict=True):
+            if result.error is not None:
+                failed[message_id] = result.error
+        return failed
 
 
 def as_message(stored: StoredMessage) -> Message:

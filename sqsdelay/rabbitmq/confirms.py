@@ -1,4 +1,4 @@
-"""Publisher confirms, and what waits for them: jobs of one or many messages."""
+"""What waits for the broker's answer: publications, bindings, and the queue they come from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from pika import BasicProperties
 
@@ -14,70 +15,93 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.rabbitmq.topology import Topology
 
 
-@dataclass(slots=True, eq=False)
-class Publication:
-    """One message on its way to the broker, and in the end what became of it.
+class Job:
+    """One thing to do on a connection, and in the end what became of it.
 
-    ``error`` is None once the broker confirmed it; ``on_settled`` is called once, in either case.
-    ``before_write`` is called as it is written, to say in it what depends on the time.
+    ``error`` is None if the broker did it; ``on_settled`` is called once, in either case.
     """
 
-    exchange: str
-    routing_key: str
-    body: bytes
-    properties: BasicProperties
-    on_settled: Callable[[], None] = lambda: None
-    before_write: Callable[[], None] = lambda: None
-    error: SqsDelayError | None = None
-    published_at: float = inf
-    written_at: float = inf
-    size: int = 0
-    stream_end: int = 0
-    taken: bool = False
-    settled: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    def __init__(self) -> None:
+        self.error: SqsDelayError | None = None
+        self.settled = False
+        self.on_settled: Callable[[], None] = lambda: None
+        self._taken = False
+        self._lock = threading.Lock()
 
     def take(self) -> bool:
         """Claim it for writing; False if it was settled before."""
         with self._lock:
-            self.taken = not self.settled
-            return self.taken
+            self._taken = not self.settled
+            return self._taken
 
-    def hand_back(self) -> bool:
-        """Take back the claim of what the broker cannot have; False if it was settled before."""
-        with self._lock:
-            self.taken = False
-            self.published_at = self.written_at = inf
-            return not self.settled
+    def settle(
+        self, error: SqsDelayError | None = None, *, untaken: SqsDelayError | None = None
+    ) -> None:
+        """Say what became of it; what is said later changes nothing.
 
-    def settle(self, error: SqsDelayError | None = None) -> None:
-        """Say what became of it; what is said later changes nothing."""
-        with self._lock:
-            if self.settled:
-                return
-            self.settled = True
-            self.error = self.error or error
-        self.on_settled()
-
-    def expire(self, *, unwritten: SqsDelayError, unconfirmed: SqsDelayError) -> None:
-        """Its time is up: settle it by whether the broker may have it. It is not written any more."""
+        Args:
+            untaken: the error if it was not written, and is not to be written any more.
+        """
         with self._lock:
             if self.settled:
                 return
             self.settled = True
-            self.error = self.error or (unconfirmed if self.taken else unwritten)
+            self.error = self.error or (error if self._taken else untaken or error)
         self.on_settled()
 
 
+class Publication(Job):
+    """One message on its way to the broker.
+
+    Args:
+        on_write: called as it is written, for another exchange, routing key, properties and due time:
+            a delay counts from then.
+    """
+
+    def __init__(
+        self,
+        exchange: str,
+        routing_key: str,
+        body: bytes,
+        properties: BasicProperties,
+        *,
+        due_ms: int = 0,
+        on_write: Callable[[], Sequence[Any]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.exchange, self.routing_key, self.properties = exchange, routing_key, properties
+        self.due_ms = due_ms
+        self.body = body
+        self._on_write = on_write
+        self.published_at = inf
+        self.written_at = inf
+        self.size = 0
+
+    def renew(self) -> None:
+        """Say in it what depends on the time, just before it is written."""
+        if self._on_write is not None:
+            self.exchange, self.routing_key, self.properties, self.due_ms = self._on_write()
+
+
+class BindJob(Job):
+    """An endpoint whose due messages are to reach its queue."""
+
+    def __init__(self, endpoint: str, topology: Topology) -> None:
+        super().__init__()
+        self.endpoint = endpoint
+        self.topology = topology
+        self.queue = topology.hand_over_queue(endpoint)
+        self.retries = 0
+
+
+@dataclass(slots=True)
 class Outstanding:
     """Publications of one channel without an answer, by delivery tag, oldest first. Not thread-safe."""
 
-    def __init__(self) -> None:
-        self._by_tag: dict[int, Publication] = {}
-        self._unwritten: deque[Publication] = deque()
-        self._last_tag = 0
-        self.bytes = 0
-        """What they take on the wire, together."""
+    bytes: int = 0
+    """What they take on the wire, together."""
+    _by_tag: dict[int, Publication] = field(default_factory=dict)
+    _last_tag: int = 0
 
     def __len__(self) -> int:
         return len(self._by_tag)
@@ -87,22 +111,17 @@ class Outstanding:
         """When the oldest was published; infinity where there is none."""
         return next((each.published_at for each in self._by_tag.values()), inf)
 
-    def add(self, publication: Publication, *, now: float) -> None:
-        """Note a publication just before it is published."""
-        publication.published_at = now
+    def add(self, publication: Publication, *, size: int, now: float) -> None:
+        """Note that a publication of so many bytes was published."""
+        publication.published_at, publication.size = now, size
+        self.bytes += size
         self._last_tag += 1
         self._by_tag[self._last_tag] = publication
 
-    def buffered(self, publication: Publication, *, size: int, stream_end: int) -> None:
-        """Note that the bytes of the latest publication end the connection's stream so far."""
-        publication.size, publication.stream_end = size, stream_end
-        self.bytes += size
-        self._unwritten.append(publication)
-
-    def written(self, stream_position: int, *, now: float) -> None:
-        """Start the confirm's clock of what the socket has taken: the stream up to a position."""
-        while self._unwritten and self._unwritten[0].stream_end <= stream_position:
-            self._unwritten.popleft().written_at = now
+    def written(self, *, now: float) -> None:
+        """Start the confirm's clock of all: the socket has taken them."""
+        for each in self._by_tag.values():
+            each.written_at = min(each.written_at, now)
 
     def answered(
         self, tag: int, *, multiple: bool, error: SqsDelayError | None = None
@@ -110,22 +129,6 @@ class Outstanding:
         """Settle what an ack (no ``error``) or a nack answers for; answers out of order are fine."""
         tags = list(self._up_to(tag)) if multiple else [tag]
         return [self._settle(each, error) for each in tags if each in self._by_tag]
-
-    def refused(
-        self, named: Callable[[Publication], bool], error: SqsDelayError
-    ) -> list[Publication]:
-        """Settle with ``error`` the first one ``named`` and all such after it; the others after it,
-        which the broker did not look at, are no longer outstanding: they may be written again."""
-        ignored: list[Publication] = []
-        found = False
-        for tag, each in list(self._by_tag.items()):
-            if named(each):
-                found = True
-                self._settle(tag, error)
-            elif found and each.hand_back():
-                self.bytes -= self._by_tag.pop(tag).size
-                ignored.append(each)
-        return ignored
 
     def returned(
         self, exchange: str, routing_key: str, message_id: str | None, error: SqsDelayError
@@ -141,19 +144,14 @@ class Outstanding:
                 publication.error = error
                 return
 
-    def give_up(self, error: SqsDelayError, *, written_before: float = inf) -> int:
-        """Settle with ``error`` what was written before an instant; how many these were.
-
-        Without an instant: all, written or not.
-        """
-        overdue = [
-            tag
-            for tag, each in self._by_tag.items()
-            if written_before == inf or each.written_at < written_before
-        ]
-        for tag in overdue:
+    def give_up(
+        self, error: SqsDelayError, of: Callable[[Publication], bool] = lambda _: True
+    ) -> int:
+        """Settle with ``error`` those of which that is true, or all; how many these were."""
+        chosen = [tag for tag, each in self._by_tag.items() if of(each)]
+        for tag in chosen:
             self._settle(tag, error)
-        return len(overdue)
+        return len(chosen)
 
     def _settle(self, tag: int, error: SqsDelayError | None) -> Publication:
         publication = self._by_tag.pop(tag)
@@ -168,25 +166,6 @@ class Outstanding:
             yield each
 
 
-@dataclass(slots=True, eq=False)
-class BindJob:
-    """An endpoint whose due messages are to reach its queue, and in the end what became of it."""
-
-    endpoint: str
-    topology: Topology
-    retries: int = 0
-    error: SqsDelayError | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-
-    def settle(self, error: SqsDelayError | None = None) -> None:
-        if not self.done.is_set():
-            self.error = error
-            self.done.set()
-
-
-Job = Publication | BindJob
-
-
 class Jobs:
     """Bindings, and publications in the order in which they came. Thread-safe."""
 
@@ -198,38 +177,28 @@ class Jobs:
     def __len__(self) -> int:
         return len(self._bindings) + len(self._publications)
 
-    def publish(self, publications: Sequence[Publication]) -> None:
-        with self._lock:
-            self._publications.extend(publications)
-
-    def publish_first(self, publications: Sequence[Publication]) -> None:
-        """Before all others: these have waited longest."""
-        with self._lock:
-            self._publications.extendleft(reversed(publications))
-
-    def bind(self, bindings: Sequence[BindJob]) -> None:
+    def add(
+        self, *, bindings: Sequence[BindJob] = (), publications: Sequence[Publication] = ()
+    ) -> None:
         with self._lock:
             self._bindings.extend(bindings)
+            self._publications.extend(publications)
 
     def take_bindings(self) -> list[BindJob]:
         """All bindings that someone waits for, which are then the caller's to settle."""
         with self._lock:
-            taken = [job for job in self._bindings if not job.done.is_set()]
+            taken = [job for job in self._bindings if not job.settled]
             self._bindings.clear()
             return taken
 
-    def next_publication(self, *, room: int | None = None) -> Publication | None:
-        """A publication to be written now, which is then the caller's to settle.
-
-        Args:
-            room: the most bytes that its body may have; the next waits for more.
-        """
+    def next_publication(
+        self, fits: Callable[[Publication], bool] = lambda _: True
+    ) -> Publication | None:
+        """A publication to be written now, which is then the caller's to settle; None if the next does
+        not fit."""
         with self._lock:
-            while self._publications:
-                publication = self._publications[0]
-                if room is not None and len(publication.body) > room:
-                    return None
-                self._publications.popleft()
+            while self._publications and fits(self._publications[0]):
+                publication = self._publications.popleft()
                 if publication.take():
                     return publication
             return None
@@ -238,7 +207,7 @@ class Jobs:
         """Forget what nobody waits for any more."""
         with self._lock:
             self._publications = deque(each for each in self._publications if not each.settled)
-            self._bindings = deque(each for each in self._bindings if not each.done.is_set())
+            self._bindings = deque(each for each in self._bindings if not each.settled)
 
     def fail(self, error: SqsDelayError) -> None:
         """Settle all that waits."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, Self, TypeVar
 
 import pika
@@ -51,7 +53,7 @@ class Address:
 
     @property
     def user(self) -> str:
-        return _user(self.nodes[0])
+        return str(getattr(self.nodes[0].credentials, "username", "unknown"))
 
     def meets(self, other: Address) -> bool:
         """True if both name the same virtual host of the same node."""
@@ -74,7 +76,7 @@ def parameters(url: str | Sequence[str]) -> Address:
     """
     urls = url.split(";") if isinstance(url, str) else list(url)
     nodes = tuple(_node(each) for whole in urls for each in _one_host_each(whole.strip()))
-    if len({(node.virtual_host, _user(node)) for node in nodes}) != 1:
+    if len({(each.virtual_host, each.user) for each in map(Address, zip(nodes))}) != 1:
         raise InvalidSetting(
             "the RabbitMQ URLs differ in virtual host or user; all nodes of a broker share both: "
             "write e.g. amqp://user:password@host-a,host-b/vhost"
@@ -104,68 +106,55 @@ def _node(url: str) -> pika.URLParameters:
     return given
 
 
-def place(given: Address | pika.connection.Parameters) -> str:
+def place(given: Address) -> str:
     """Hosts, ports and virtual host, fit to be shown."""
-    nodes: Sequence[Any] = given.nodes if isinstance(given, Address) else [given]
-    hosts = ", ".join(f"{node.host}:{node.port}" for node in nodes)
-    return f"{hosts} (virtual host {nodes[0].virtual_host!r})"
-
-
-def is_denied(error: BaseException) -> bool:
-    """True for an error that no later attempt will cure: not let in, or no TLS between the two."""
-    denied = isinstance(error, _DENIED) and _LIMIT.search(str(error)) is None
-    return denied or _is_tls_mismatch(_cause(error))
+    hosts = ", ".join(f"{node.host}:{node.port}" for node in given.nodes)
+    return f"{hosts} (virtual host {given.virtual_host!r})"
 
 
 _LIMIT: Final = re.compile(r"(?:\w+ )?connection limit \(\d+\) is reached")
 """How the broker says that a user, virtual host or node has as many connections as it may."""
 
 
-def _is_tls_mismatch(cause: BaseException) -> bool:
-    return isinstance(cause, ssl.SSLCertVerificationError) or (
-        isinstance(cause, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(cause)
-    )
-
-
-def translated(error: BaseException, given: Address | pika.connection.Parameters) -> SqsDelayError:
+def translated(error: BaseException, given: Address) -> SqsDelayError:
     """The error to raise for what pika raised."""
     where = place(given)
-    if isinstance(error, _DENIED) and (limit := _LIMIT.search(str(error))):
-        return QueueUnavailable(
-            f"RabbitMQ at {where} takes no more connections of the user {_user(given)!r}: {limit[0]}; "
-            "close some, raise the limit, or try again later"
-        )
     if isinstance(error, _DENIED):
+        if limit := _LIMIT.search(str(error)):
+            return QueueUnavailable(
+                f"RabbitMQ at {where} takes no more connections of the user {given.user!r}: {limit[0]}; "
+                "close some, raise the limit, or try again later"
+            )
         return ConfigurationError(
-            f"RabbitMQ at {where} refused the user {_user(given)!r}; check user, password and virtual host"
+            f"RabbitMQ at {where} refused the user {given.user!r}; check user, password and virtual host"
         )
     if isinstance(error, ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
     cause = _cause(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ConfigurationError(
+            f"TLS with RabbitMQ at {where} failed: its certificate is not trusted: {cause}; set "
+            "SSL_CERT_FILE to its CA certificate, and use the host name in the certificate"
+        )
     if isinstance(cause, ssl.SSLError):
-        return _tls_error(cause, where)
+        plain = "WRONG_VERSION_NUMBER" in str(cause)
+        kind = ConfigurationError if plain else QueueUnavailable
+        return kind(
+            f"TLS with RabbitMQ at {where} failed: {cause}; check that the port uses TLS (default: "
+            "5671), or write amqp:// if it does not"
+        )
     if isinstance(error, AMQPConnectionError) or isinstance(cause, OSError):
-        return QueueUnavailable(f"RabbitMQ at {where} cannot be reached: {cause}; {_remedy(cause)}")
+        tls = isinstance(cause, IncompatibleProtocolError)
+        remedy = "if the port uses TLS, write amqps://; otherwise " if tls else ""
+        return QueueUnavailable(
+            f"RabbitMQ at {where} cannot be reached: {cause}; {remedy}try again later"
+        )
     return QueueUnavailable(f"RabbitMQ at {where} failed: {error!r}; try again later")
 
 
-def _tls_error(error: ssl.SSLError, where: str) -> SqsDelayError:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return ConfigurationError(
-            f"TLS with RabbitMQ at {where} failed: its certificate is not trusted: {error}; set "
-            "SSL_CERT_FILE to its CA certificate, and use the host name in the certificate"
-        )
-    kind = ConfigurationError if _is_tls_mismatch(error) else QueueUnavailable
-    return kind(
-        f"TLS with RabbitMQ at {where} failed: {error}; check that the port uses TLS (default: 5671), "
-        "or write amqp:// if it does not"
-    )
-
-
-def _remedy(cause: BaseException) -> str:
-    if isinstance(cause, IncompatibleProtocolError):
-        return "if the port uses TLS, write amqps://; otherwise try again later"
-    return "try again later"
+def is_denied(error: BaseException, given: Address) -> bool:
+    """True for an error that no later attempt will cure: not let in, or no TLS between the two."""
+    return isinstance(translated(error, given), ConfigurationError)
 
 
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
@@ -193,12 +182,6 @@ def _cause(error: BaseException) -> BaseException:
     return _cause(inner) if isinstance(inner, BaseException) else error
 
 
-def _user(given: Address | pika.connection.Parameters) -> str:
-    if isinstance(given, Address):
-        return given.user
-    return str(getattr(given.credentials, "username", "unknown"))
-
-
 _T = TypeVar("_T")
 
 
@@ -217,11 +200,8 @@ def first_that_opens(
             return number, open_one(given.nodes[number])
         except Exception as error:
             errors.append(error)
-    raise next((each for each in errors if not is_denied(each)), errors[-1])
+    raise next((each for each in errors if not is_denied(each, given)), errors[-1])
 
-
-ADMIN_SECONDS: Final = 30.0
-"""The most that administrative steps may take together, from when the connection is begun."""
 
 CLOSE_SECONDS: Final = 3.0
 """How long the broker may take to say goodbye."""
@@ -261,6 +241,77 @@ class Wire(SelectorIOServicesAdapter):
             self._transport.abort()
 
 
+class Connection:
+    """An open connection to one node. For one thread, which serves it whenever it waits for something.
+
+    Raises:
+        what pika raised while it was opened; pika gives up by itself.
+    """
+
+    def __init__(self, node: pika.URLParameters) -> None:
+        self.lost: BaseException | None = None
+        """What ended the connection, or will."""
+        self.blocked = ""
+        """Why the broker takes no messages now; empty while it does."""
+        self.wire = Wire()
+        self.amqp: Any = pika.SelectConnection(
+            node,
+            on_open_error_callback=self._on_end,
+            on_close_callback=self._on_end,
+            custom_ioloop=self.wire,
+        )
+        self.loop: Any = self.amqp.ioloop
+        try:
+            self.run(lambda: self.amqp.is_open or self.lost)
+        except BaseException as error:
+            self.lost = error
+        if self.lost is not None:
+            self.close()
+            raise self.lost
+        self.amqp.add_on_connection_blocked_callback(self.on_blocked)
+        self.amqp.add_on_connection_unblocked_callback(self.on_unblocked)
+
+    def run(self, until: Callable[[], object], seconds: float = inf) -> None:
+        """Serve the connection until that is true, or for so many seconds."""
+        over: list[bool] = []
+        timer = None if seconds == inf else self.loop.call_later(seconds, lambda: over.append(True))
+        self.loop.activate_poller()
+        try:
+            while not (until() or over):
+                self.loop.poll()
+                self.loop.process_timeouts()
+        finally:
+            self.loop.deactivate_poller()
+            if timer is not None:
+                self.loop.remove_timeout(timer)
+
+    def close(self) -> None:
+        """End the connection in order, or, if it is lost or the broker does not answer, without."""
+        if self.amqp.is_open and self.lost is None:
+            with suppress(AMQPError):
+                self.amqp.close()
+            self.run(lambda: self.amqp.is_closed, CLOSE_SECONDS)
+        if not self.amqp.is_closed:
+            self.wire.drop()
+            self.run(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
+        self.loop.close()
+
+    def on_blocked(self, _: Any, frame: Any) -> None:
+        self.blocked = (
+            f" (memory or disk alarm: the broker blocks publishers: {frame.method.reason})"
+        )
+
+    def on_unblocked(self, _: Any, __: Any) -> None:
+        self.blocked = ""
+
+    def _on_end(self, _: Any, reason: BaseException) -> None:
+        self.lost = self.lost or reason
+
+
+ADMIN_SECONDS: Final = 30.0
+"""The most that administrative steps may take together, from when the connection is open."""
+
+
 class Session:
     """A connection to one of a broker's nodes, and a channel. For one thread at a time; a context manager
     whose errors are ours.
@@ -275,34 +326,14 @@ class Session:
 
     def __init__(self, given: Address, *, seconds: float = ADMIN_SECONDS) -> None:
         self._given = given
-        self._connection: Any = None
         self._channel: Any = None
-        self._lost: BaseException | None = None
         self._refused: BaseException | None = None
-        self._timer: Any = None
         self._got: list[Any] = []
-        self._blocked = ""
         try:
-            first_that_opens(given, self._open)
+            _, self._connection = first_that_opens(given, Connection)
         except Exception as error:  # pika's own for this are no AMQPError
             raise translated(error, given) from error
         self.allow(seconds)
-
-    def _open(self, node: pika.connection.Parameters) -> None:
-        self._lost = None
-        self._wire = Wire()
-        self._connection = pika.SelectConnection(
-            node,
-            on_open_error_callback=self._on_end,
-            on_close_callback=self._on_end,
-            custom_ioloop=self._wire,
-        )
-        try:
-            self.wait(lambda: self._connection.is_open)  # pika gives up by itself
-        except BaseException:
-            self.close()
-            raise
-        self._connection.add_on_connection_blocked_callback(self._on_blocked)
 
     def __enter__(self) -> Self:
         return self
@@ -312,27 +343,19 @@ class Session:
         if isinstance(error, AMQPError | OSError):
             raise translated(error, self._given) from error
 
-    def allow(self, seconds: float | None) -> None:
-        """End the connection in so many seconds, or None for never, and not when it was said before.
+    def allow(self, seconds: float) -> None:
+        """Let the steps from now on take so many seconds, and not what was said before.
 
         pika sets no time limit, and a queue without a leader does not answer.
         """
-        if self._timer is not None:
-            self._connection.ioloop.remove_timeout(self._timer)
-        self._timer = None
-        if seconds is not None:
-            self._timer = self._connection.ioloop.call_later(seconds, lambda: self._expire(seconds))
-
-    def _expire(self, seconds: float) -> None:
-        self._timer = None
-        self._lost = TimeoutError(f"no answer within {seconds:g} s{self._blocked}")
-        self._wire.drop()
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
 
     def channel(self) -> Any:
         """The channel; a new one after the broker has closed the former."""
         if self._channel is None or not self._channel.is_open:
             opened: list[Any] = []
-            self._connection.channel(on_open_callback=opened.append)
+            self._connection.amqp.channel(on_open_callback=opened.append)
             self.wait(lambda: opened)
             (self._channel,) = opened
             self._channel.add_on_close_callback(self._on_refused)
@@ -352,24 +375,19 @@ class Session:
         self.wait(lambda: answers)
         return answers[0].method
 
-    def count(self, queue: str) -> int | None:
-        """Messages that are ready in a queue; None where there is no such queue."""
+    def found(self, method: str, name: str) -> Any:
+        """The broker's answer to a passive declaration; None where there is nothing of that name."""
         try:
-            return int(self.ask("queue_declare", queue, passive=True).message_count)
+            return self.ask(method, name, passive=True)
         except ChannelClosedByBroker as error:
             if error.reply_code != NOT_FOUND:
                 raise
             return None
 
-    def exists(self, exchange: str) -> bool:
-        """Whether there is an exchange of that name."""
-        try:
-            self.ask("exchange_declare", exchange, passive=True)
-        except ChannelClosedByBroker as error:
-            if error.reply_code != NOT_FOUND:
-                raise
-            return False
-        return True
+    def count(self, queue: str) -> int | None:
+        """Messages that are ready in a queue; None where there is no such queue."""
+        found = self.found("queue_declare", queue)
+        return None if found is None else int(found.message_count)
 
     def get(self, queue: str) -> Sequence[Any] | None:
         """Take a message, unacknowledged: its method, properties and body; None where there is none."""
@@ -379,52 +397,25 @@ class Session:
         taken: Sequence[Any] | None = self._got.pop()
         return taken
 
-    def wait(self, until: Callable[[], object], *, seconds: float | None = None) -> None:
+    def wait(self, until: Callable[[], object], *, seconds: float = inf) -> None:
         """Serve the connection until that is true, or for so many seconds.
 
         Raises:
-            what ended the connection, or the channel.
+            what ended the connection, or the channel, or the time that was allowed.
         """
-        self._run(lambda: until() or self._lost or self._refused, seconds)
+        on = self._connection
+        left = max(0.0, self._until - time.monotonic())
+        on.run(lambda: until() or on.lost or self._refused, min(seconds, left))
         refused, self._refused = self._refused, None
-        if self._lost is not None or refused is not None:
-            raise self._lost or refused or AssertionError
-
-    def _run(self, until: Callable[[], object], seconds: float | None) -> None:
-        loop, over = self._connection.ioloop, list[bool]()
-        timer = None if seconds is None else loop.call_later(seconds, lambda: over.append(True))
-        loop.activate_poller()
-        try:
-            while not (until() or over):
-                loop.poll()
-                loop.process_timeouts()
-        finally:
-            loop.deactivate_poller()
-            if timer is not None:
-                loop.remove_timeout(timer)
+        if on.lost is None and left <= seconds and not (until() or refused):
+            on.lost = TimeoutError(f"no answer within {self._seconds:g} s{on.blocked}")
+        if on.lost or refused:
+            raise on.lost or refused or AssertionError
 
     def close(self) -> None:
         """End the connection in order, or without the broker's answer if that does not come."""
-        connection = self._connection
-        if connection is None:
-            return
-        self.allow(None)
-        if connection.is_open:
-            with suppress(AMQPError):
-                connection.close()
-            self._run(lambda: connection.is_closed, CLOSE_SECONDS)
-        if not connection.is_closed:
-            self._wire.drop()
-            self._run(lambda: connection.is_closed, DISCONNECT_SECONDS)
-        connection.ioloop.close()
-        self._connection = self._channel = None
-
-    def _on_end(self, _: Any, reason: BaseException) -> None:
-        self._lost = self._lost or reason
+        self._connection.close()
 
     def _on_refused(self, _: Any, reason: BaseException) -> None:
         if isinstance(reason, ChannelClosedByBroker):
             self._refused = reason
-
-    def _on_blocked(self, _: Any, frame: Any) -> None:
-        self._blocked = f" (memory or disk alarm: {frame.method.reason})"

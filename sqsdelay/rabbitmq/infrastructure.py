@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tenacity
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
-from sqsdelay.errors import ConfigurationError, QueueMissing, SqsDelayError
+from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import (
+    ACCESS_REFUSED,
     ADMIN_SECONDS,
     PRECONDITION_FAILED,
     Address,
@@ -28,7 +29,7 @@ from sqsdelay.rabbitmq.message import DEATH_HEADERS, PERSISTENT
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import (
     MAX_LEVEL,
-    PROBE,
+    Binding,
     Exchange,
     Queue,
     Topology,
@@ -64,52 +65,50 @@ def declare(url: str | Sequence[str], topology: Topology | None = None) -> None:
         ConfigurationError: something of that name is there and different, or no permission.
         QueueUnavailable: the broker cannot be reached.
     """
-    wanted = topology or Topology()
+    on = topology or Topology()
+    wanted: list[Exchange | Queue | Binding] = [*on.exchanges(), *on.queues(), *on.bindings()]
     with Session(parameters(url)) as session:
-        retrying_races()(_declare_all, session, wanted)
+        for each in wanted:
+            make_though_others_do(session, each)
 
 
-def retrying_races() -> tenacity.Retrying:
-    """Tries a declaration again that met another's of the same moment."""
-    return tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(DECLARE_ATTEMPTS),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
-        retry=tenacity.retry_if_exception(_is_race),
-        reraise=True,
-    )
+def make(session: Session, wanted: Exchange | Queue | Binding) -> None:
+    """Declare one of these, or find it equal."""
+    if isinstance(wanted, Binding):
+        bind_to = "exchange_bind" if wanted.to_exchange else "queue_bind"
+        session.ask(bind_to, wanted.destination, wanted.source, wanted.routing_key)
+        return
+    arguments = dict(wanted.arguments)
+    if isinstance(wanted, Queue):
+        session.ask("queue_declare", wanted.name, durable=True, arguments=arguments)
+    else:
+        session.ask("exchange_declare", wanted.name, wanted.kind, durable=True, arguments=arguments)
 
 
 def _is_race(error: BaseException) -> bool:
     """True where another's declaration at the same moment closed our channel: 404, 405 or 541."""
-    return isinstance(error, ChannelClosedByBroker) and error.reply_code != PRECONDITION_FAILED
+    return isinstance(error, ChannelClosedByBroker) and error.reply_code not in (
+        ACCESS_REFUSED,
+        PRECONDITION_FAILED,
+    )
 
 
-def _declare_all(session: Session, topology: Topology) -> None:
-    for exchange in topology.exchanges():
-        declare_exchange(session, exchange)
-    for queue in topology.queues():
-        declare_queue(session, queue)
-    for binding in topology.bindings():
-        bind_to = "exchange_bind" if binding.to_exchange else "queue_bind"
-        session.ask(bind_to, binding.destination, binding.source, binding.routing_key)
-
-
-def declare_exchange(session: Session, exchange: Exchange) -> None:
-    """Declare one exchange, or find it equal."""
-    arguments = dict(exchange.arguments)
-    session.ask("exchange_declare", exchange.name, exchange.kind, durable=True, arguments=arguments)
-
-
-def declare_queue(session: Session, queue: Queue) -> None:
-    """Declare one queue, or find it equal."""
-    session.ask("queue_declare", queue.name, durable=True, arguments=dict(queue.arguments))
+@tenacity.retry(
+    stop=tenacity.stop_after_attempt(DECLARE_ATTEMPTS),
+    wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
+    retry=tenacity.retry_if_exception(_is_race),
+    reraise=True,
+)
+def make_though_others_do(session: Session, wanted: Exchange | Queue | Binding) -> None:
+    """As `make`, and again if another's declaration of the same moment was in the way."""
+    make(session, wanted)
 
 
 def ensure_queue(session: Session, queue: Queue) -> bool:
     """Leave a queue of that name as it is, whatever its arguments; declare a missing one, and say so."""
     if session.count(queue.name) is not None:
         return False
-    declare_queue(session, queue)
+    make_though_others_do(session, queue)
     return True
 
 
@@ -137,16 +136,16 @@ def bind(
     """
     check_queue_name(endpoint)
     given, on = parameters(url), topology or Topology()
+    wanted: list[Exchange | Queue | Binding] = list(on.endpoint_bindings(endpoint))
+    if (queue := on.hand_over_queue(endpoint)) is not None:
+        wanted.insert(0, queue)
+    if conventional:
+        wanted.append(Exchange(name=endpoint, kind="fanout"))
+        wanted.append(Binding(source=endpoint, destination=endpoint, routing_key=""))
     with Session(given) as session:
         session.ask("queue_declare", endpoint, passive=True)
-        queue = on.hand_over_queue(endpoint)
-        if queue is not None:
-            declare_queue(session, queue)
-        for each in on.endpoint_bindings(endpoint):
-            session.ask("queue_bind", each.destination, each.source, each.routing_key)
-        if conventional:
-            session.ask("exchange_declare", endpoint, "fanout", durable=True)
-            session.ask("queue_bind", endpoint, endpoint, "")
+        for each in wanted:
+            make(session, each)
         return _send_on(session, given, on, endpoint)
 
 
@@ -157,13 +156,11 @@ def _send_on(session: Session, given: Address, topology: Topology, endpoint: str
     an interruption may repeat up to `CHUNK` of them, and loses nothing.
     """
     sent = 0
-    waiting = session.count(topology.undeliverable) or 0  # NServiceBus declares no catch-all
+    errors: list[SqsDelayError] = []
     with closing(Publisher(given, blocked_seconds=BLOCKED_SECONDS)) as publisher:
-        for chunk in _chunks(session, topology, waiting, endpoint):
-            session.allow(None)
+        for chunk in _chunks(session, topology, endpoint):
             publisher.publish([publication for _, publication in chunk])
             session.allow(ADMIN_SECONDS)
-            errors: list[SqsDelayError] = []
             for tag, publication in chunk:
                 if publication.error is None:
                     session.channel().basic_ack(tag)
@@ -171,23 +168,29 @@ def _send_on(session: Session, given: Address, topology: Topology, endpoint: str
                 else:
                     errors.append(publication.error)
             if errors:
-                settle_acks(session, topology.undeliverable)
-                raise errors[0]
+                break
     if sent:
         settle_acks(session, topology.undeliverable)
+    if errors:
+        raise errors[0]
     return sent
 
 
 def _chunks(
-    session: Session, topology: Topology, waiting: int, endpoint: str
+    session: Session, topology: Topology, endpoint: str
 ) -> Iterator[list[tuple[int, Publication]]]:
-    """One endpoint's messages, each with its delivery tag."""
+    """One endpoint's undeliverable messages, each with its delivery tag."""
+    waiting = session.count(topology.undeliverable) or 0  # NServiceBus declares no catch-all
     chunk: list[tuple[int, Publication]] = []
     size = 0
     for tag, its_endpoint, properties, body in _each(session, topology, waiting):
         session.allow(ADMIN_SECONDS)
         if its_endpoint == endpoint:
-            chunk.append((tag, Publication("", endpoint, body, _without_deaths(properties))))
+            # Without the traces that levels left, which would hinder a second delay.
+            headers = (properties.headers or {}).items()
+            properties.headers = {k: v for k, v in headers if not k.startswith(DEATH_HEADERS)}
+            properties.delivery_mode = PERSISTENT
+            chunk.append((tag, Publication("", endpoint, body, properties)))
             size += len(body)
         if len(chunk) == CHUNK or size >= CHUNK_BYTES:
             yield chunk
@@ -204,45 +207,18 @@ def settle_acks(session: Session, queue: str) -> None:
     session.get(queue)
 
 
-def _without_deaths(properties: BasicProperties) -> BasicProperties:
-    """The properties without the traces that levels left, which would hinder a second delay."""
-    headers = properties.headers or {}
-    properties.headers = {
-        name: value for name, value in headers.items() if not name.startswith(DEATH_HEADERS)
-    }
-    properties.delivery_mode = PERSISTENT
-    return properties
-
-
-@dataclass(slots=True)
-class Undeliverable:
-    """What waits in the catch-all queue: how many messages, and of those looked at how many for whom."""
-
-    waiting: int
-    looked_at: int = 0
-    cut_short: bool = False
-    by_endpoint: Counter[str] = field(default_factory=Counter)
-
-
-def look(session: Session, given: Address, topology: Topology) -> Undeliverable:
-    """Count undeliverable messages by endpoint, for at most `LOOK_SECONDS`; all stay where they are.
-
-    Raises:
-        QueueMissing: no catch-all queue.
-    """
-    waiting = session.count(topology.undeliverable)
-    if waiting is None:
-        raise QueueMissing(f"no queue {topology.undeliverable} at {place(given)}")
+def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
+    """How many undeliverable messages there are, and, of those looked at in `LOOK_SECONDS`, how many for
+    each endpoint. All stay where they are."""
     # What is delivered and not acknowledged returns to its place as the channel closes.
-    found = Undeliverable(waiting)
+    waiting = session.count(topology.undeliverable) or 0
+    by_endpoint: Counter[str] = Counter()
     until = time.monotonic() + LOOK_SECONDS
     for _, endpoint, _, _ in _each(session, topology, waiting):
-        found.looked_at += 1
-        found.by_endpoint[endpoint] += not endpoint.startswith(PROBE)
+        by_endpoint[endpoint] += 1
         if time.monotonic() > until:
-            found.cut_short = True
             break
-    return found
+    return waiting, by_endpoint
 
 
 def _each(
@@ -260,13 +236,12 @@ def _each(
         session.ask("basic_qos", prefetch_count=MAX_PREFETCH)
     for _ in range(0, waiting, MAX_PREFETCH):
         session.ask("basic_consume", topology.undeliverable, on_message)
-    while waiting:
-        session.wait(lambda: arrived, seconds=QUIET_SECONDS)
+    for _ in range(waiting):
+        if not arrived:
+            session.wait(lambda: arrived, seconds=QUIET_SECONDS)
         if not arrived:
             return
-        while arrived and waiting:
-            waiting -= 1
-            yield arrived.popleft()
+        yield arrived.popleft()
 
 
 def teardown(
@@ -292,17 +267,16 @@ def teardown(
     given, doomed = parameters(url), topology or Topology()
     management = Management(management_url, given.virtual_host) if management_url else None
     with Session(given) as session:
-        counts = ready(session, doomed)
-        if not counts and not session.exists(doomed.level_name(MAX_LEVEL)):
+        queues = list(ready(session, doomed))
+        if not queues and not session.found("exchange_declare", doomed.level_name(MAX_LEVEL)):
             raise ConfigurationError(
                 f"there is no infrastructure {doomed.prefix!r} at {place(given)}; nothing was deleted; "
                 "check --prefix and the virtual host"
             )
-        queues = list(counts)
         if management is not None:
             queues += hand_overs(management.queues(), doomed)
         if not force:
-            _check_empty(session, doomed, management, queues, sum(counts.values()))
+            _check_empty(session, doomed, management, queues)
         # From the delivery up, so that nothing is routed into a gap on the way down.
         session.ask("exchange_delete", doomed.delivery_exchange)
         for name in queues:
@@ -312,34 +286,30 @@ def teardown(
 
 
 def _check_empty(
-    session: Session,
-    topology: Topology,
-    management: Management | None,
-    queues: Sequence[str],
-    waiting: int,
+    session: Session, topology: Topology, management: Management | None, queues: Sequence[str]
 ) -> None:
     """Count, and count again what the first count could have missed on its way between two queues."""
-    _check_none_ready(topology, waiting)
+    of = f"the infrastructure {topology.prefix!r}"
+
+    def check_none_ready() -> None:
+        if count := sum(ready(session, topology).values()):
+            raise ConfigurationError(
+                f"{count} messages wait in {of} and would be lost; move them first with: sqsdelay "
+                f"rabbitmq transfer --prefix {shlex.quote(topology.prefix)}, or discard them with --force"
+            )
+
+    check_none_ready()
     if management is None:
         raise ConfigurationError(
-            f"it is unknown whether the infrastructure {topology.prefix!r} is empty: "
-            f"{UNCOUNTED}; or delete it anyway with --force (force=True)"
+            f"it is unknown whether {of} is empty: {UNCOUNTED}; or delete it anyway with --force "
+            "(force=True)"
         )
-    session.allow(None)
     count = sum(each.unseen for each in held(management, queues).values())
     session.allow(ADMIN_SECONDS)
     if count:
         raise ConfigurationError(
-            f"{count} messages in the infrastructure {topology.prefix!r} are being handed over by the "
-            "broker (messages_dlx), or looked at by a consumer, and would be lost; bind their "
-            "endpoints, make room in their queues and wait, or discard them with --force"
+            f"{count} messages in {of} are being handed over by the broker (messages_dlx), or looked "
+            "at by a consumer, and would be lost; bind their endpoints, make room in their queues and "
+            "wait, or discard them with --force"
         )
-    _check_none_ready(topology, sum(ready(session, topology).values()))
-
-
-def _check_none_ready(topology: Topology, count: int) -> None:
-    if count:
-        raise ConfigurationError(
-            f"{count} messages wait in the infrastructure {topology.prefix!r} and would be lost; move "
-            "them first with: sqsdelay rabbitmq transfer, or discard them with --force"
-        )
+    check_none_ready()

@@ -70,21 +70,34 @@ class Management:
         login = f"{unquote(parts.username or 'guest')}:{unquote(parts.password or 'guest')}"
         self._authorization = "Basic " + base64.b64encode(login.encode("utf-8", "replace")).decode()
         host = parts.netloc.rpartition("@")[2]
-        self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/api", "", ""))
+        self.place = urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/api", "", ""))
+        """Where it is, fit to be shown."""
         self.virtual_host = virtual_host
         self._virtual_host = quote(virtual_host, safe="")
 
-    def version(self) -> str:
-        """The broker's version, e.g. ``3.10.8``."""
-        return str(self._get("/overview")["rabbitmq_version"])
+    def named(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Every one of the virtual host's ``queues`` or ``exchanges``, by name."""
+        return {each["name"]: each for each in self.get(f"/{kind}/{self._virtual_host}")}
 
     def queues(self) -> dict[str, dict[str, Any]]:
         """Every queue of the virtual host by name, with ``arguments`` and ``effective_policy_definition``."""
-        return {each["name"]: each for each in self._get(f"/queues/{self._virtual_host}")}
+        return self.named("queues")
+
+    def bindings(self) -> list[dict[str, Any]]:
+        """Every binding of the virtual host."""
+        return list(self.get(f"/bindings/{self._virtual_host}"))
+
+    def policy_of_exchange(self, name: str) -> dict[str, Any]:
+        """The definition of the policy that an exchange has; empty where it has none."""
+        policy = self.named("exchanges").get(name, {}).get("policy")
+        if not policy:
+            return {}
+        found = self.get(f"/policies/{self._virtual_host}/{quote(policy, safe='')}")
+        return dict(found.get("definition") or {})
 
     def held(self) -> dict[str, Held]:
         """What each quorum queue holds, as it counted last; one that has not counted yet is left out."""
-        rows = self._get(f"/queues/{self._virtual_host}?columns={_HELD}")
+        rows = self.get(f"/queues/{self._virtual_host}?columns={_HELD}")
         return {
             row["name"]: Held(
                 row["messages_dlx"], row.get("messages_unacknowledged", 0), row["reductions"]
@@ -93,57 +106,15 @@ class Management:
             if "messages_dlx" in row and "reductions" in row
         }
 
-    def nodes(self) -> list[dict[str, Any]]:
-        """Every node of the cluster with its name and alarms."""
-        return list(self._get("/nodes"))
+    def get(self, path: str) -> Any:
+        """An answer of the API: ``get("/nodes")``.
 
-    def policy_of_exchange(self, name: str) -> dict[str, Any]:
-        """The definition of the policy that an exchange has; empty where it has none."""
-        policy = self.exchanges().get(name, {}).get("policy")
-        if not policy:
-            return {}
-        found = self._get(f"/policies/{self._virtual_host}/{quote(policy, safe='')}")
-        return dict(found.get("definition") or {})
-
-    def standing(self, before: Mapping[str, Held]) -> dict[str, int]:
-        """Those queues that hand nothing over: at each of some newer counts, they hold as many messages as
-        before or more. Takes up to 20 s, and no time where ``before`` holds none."""
-        standing = {name: each.dead_lettering for name, each in before.items()}
-        for _ in range(STANDING_COUNTS):
-            standing = {name: count for name, count in standing.items() if count}
-            found = held(self, standing) if standing else {}
-            standing = {
-                name: found[name].dead_lettering
-                for name, count in standing.items()
-                if found[name].dead_lettering >= count
-            }
-        return standing
-
-    def feature_flags(self) -> dict[str, str]:
-        """The state of each feature flag by name: ``enabled``, ``disabled``, …"""
-        return {each["name"]: str(each["state"]) for each in self._get("/feature-flags")}
-
-    @property
-    def place(self) -> str:
-        """Where it is, fit to be shown."""
-        return self._base
-
-    def exchanges(self) -> dict[str, dict[str, Any]]:
-        """Every exchange of the virtual host by name, with ``arguments`` and ``policy``."""
-        return {each["name"]: each for each in self._get(f"/exchanges/{self._virtual_host}")}
-
-    def bindings(self) -> list[dict[str, Any]]:
-        """Every binding of the virtual host."""
-        return list(self._get(f"/bindings/{self._virtual_host}"))
-
-    def _get(self, path: str) -> Any:
-        """
         Raises:
             ConfigurationError: refused, or no management API there.
             QueueUnavailable: cannot be reached.
         """
         request = urllib.request.Request(
-            self._base + path, headers={"Authorization": self._authorization}
+            self.place + path, headers={"Authorization": self._authorization}
         )
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
@@ -151,12 +122,12 @@ class Management:
         except urllib.error.HTTPError as error:
             error.close()
             raise ConfigurationError(
-                f"the management API at {self._base} answers {error.code} {error.reason} to {path}; "
+                f"the management API at {self.place} answers {error.code} {error.reason} to {path}; "
                 "check user, password and virtual host (the user needs the tag 'monitoring')"
             ) from error
         except (OSError, ValueError, HTTPException) as error:
             raise QueueUnavailable(
-                f"the management API at {self._base} cannot be reached: {error}; enable it with: "
+                f"the management API at {self.place} cannot be reached: {error}; enable it with: "
                 "rabbitmq-plugins enable rabbitmq_management"
             ) from error
 
@@ -210,30 +181,38 @@ def held(
         QueueUnavailable: its counts do not change.
     """
     deadline = monotonic() + FRESH_SECONDS
-    seen: dict[str, list[int]] = {name: [] for name in names}
+    marks: dict[str, set[int]] = {name: set() for name in names}
     while True:
         counted = management.held()
-        for name, marks in seen.items():
-            now = counted.get(name)
-            if now is not None and (not marks or marks[-1] != now.mark):
-                marks.append(now.mark)
-        found = {name: counted[name] for name in names if name in counted}
-        stale = [name for name, marks in seen.items() if len(marks) <= NEWER]
+        for name in marks.keys() & counted.keys():
+            marks[name].add(counted[name].mark)
+        stale = [n for n in names if n not in counted or len(marks[n]) <= NEWER]
         if not stale:
-            return found
+            return {name: counted[name] for name in names}
         if monotonic() > deadline:
-            raise _uncounted(management, stale[0], known=bool(seen[stale[0]]))
+            break
         sleep(_POLL_SECONDS)
-
-
-def _uncounted(management: Management, name: str, *, known: bool) -> Exception:
-    if known:
-        return QueueUnavailable(
-            f"the counts of {name} in the management API at {management.place} did not change for "
+    if marks[stale[0]]:
+        raise QueueUnavailable(
+            f"the counts of {stale[0]} in the management API at {management.place} did not change for "
             f"{FRESH_SECONDS:g} s, so they may be old; try again later, or skip this check with --force"
         )
-    return ConfigurationError(
-        f"the management API at {management.place} does not count the messages of {name}; give the URL "
-        "of the same broker, with its statistics enabled (management.disable_stats = false), or skip "
-        "this check with --force"
+    raise ConfigurationError(
+        f"the management API at {management.place} does not count the messages of {stale[0]}; give the "
+        "URL of the same broker, with its statistics enabled (management.disable_stats = false), or "
+        "skip this check with --force"
     )
+
+
+def standing(management: Management, before: Mapping[str, Held]) -> dict[str, int]:
+    """Those queues that hand nothing over, and of how many messages: at each of some newer counts they
+    hold as many as before, or more. Takes up to 20 s, and no time where ``before`` holds none."""
+    left = {name: each for name, each in before.items() if each.dead_lettering}
+    for _ in range(STANDING_COUNTS):
+        found = held(management, left) if left else {}
+        left = {
+            name: each
+            for name, each in found.items()
+            if each.dead_lettering >= left[name].dead_lettering
+        }
+    return {name: each.dead_lettering for name, each in left.items()}

@@ -75,6 +75,17 @@ class RabbitMqMessage:
     properties: BasicProperties | None = None
 
 
+def check_message(message: object) -> None:
+    """
+    Raises:
+        InvalidMessage: something else than a `RabbitMqMessage`.
+    """
+    if not isinstance(message, RabbitMqMessage):
+        raise InvalidMessage(
+            f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
+        )
+
+
 def body_of(message: RabbitMqMessage, *, limit: int) -> bytes:
     """The body as sent.
 
@@ -115,13 +126,9 @@ def properties_of(
     given = bool(headers or message.properties)
     for name in [name for name in headers if str(name).startswith(DEATH_HEADERS)]:
         del headers[name]
-    headers.pop(DELAY_HEADER, None)
-    headers.pop(DUE_AT_HEADER, None)
     headers.pop(FORMER_DUE_AT_HEADER, None)
     if delay_seconds:
         _check_delayable(properties, headers)
-        headers[DELAY_HEADER] = delay_seconds
-        headers[DUE_AT_HEADER] = str(due_ms)
     if properties.user_id not in (None, user):
         raise InvalidMessage(
             f"user_id={properties.user_id!r}, but the connection is {user!r}'s, and the broker accepts "
@@ -130,9 +137,23 @@ def properties_of(
     properties.headers = headers
     properties.message_id = message_id
     properties.delivery_mode = PERSISTENT
+    properties = delayed(properties, seconds=delay_seconds, due_ms=due_ms)
     if given or message.message_id:
         check_encoding(properties)
     return properties
+
+
+def delayed(properties: BasicProperties, *, seconds: int, due_ms: int) -> BasicProperties:
+    """A copy that says this delay and due time; neither without a delay."""
+    headers = dict(properties.headers or {})
+    if seconds:
+        headers |= {DELAY_HEADER: seconds, DUE_AT_HEADER: str(due_ms)}
+    else:
+        headers.pop(DELAY_HEADER, None)
+        headers.pop(DUE_AT_HEADER, None)
+    copied = copy.copy(properties)
+    copied.headers = headers
+    return copied
 
 
 def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from pika import BasicProperties
@@ -24,7 +24,7 @@ from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Session, parameters
-from sqsdelay.rabbitmq.infrastructure import ensure_queue, retrying_races
+from sqsdelay.rabbitmq.infrastructure import ensure_queue
 from sqsdelay.rabbitmq.message import (
     COPY_HEADERS,
     DEATH_HEADERS,
@@ -77,7 +77,7 @@ class RabbitMqOutbox:
         clock: Clock | None = None,
     ) -> None:
         self._given = parameters(url)
-        self._endpoint = check_queue_name(endpoint)
+        self._needed = [check_queue_name(endpoint)]
         self._error_queue = endpoint + ERROR_QUEUE_SUFFIX
         self._max_message_bytes = max_message_bytes
         self._clock = clock or SystemClock()
@@ -91,8 +91,9 @@ class RabbitMqOutbox:
     def check(self) -> None:
         """The endpoint's queue exists, and so does the error queue, declared where it was missing."""
         with Session(self._given) as session:
-            session.ask("queue_declare", self._endpoint, passive=True)
-            retrying_races()(ensure_queue, session, lasting_queue(self._error_queue))
+            for queue in self._needed:
+                session.ask("queue_declare", queue, passive=True)
+            ensure_queue(session, lasting_queue(self._error_queue))
 
     def now_ms(self) -> int:
         """The local clock's now."""
@@ -129,23 +130,20 @@ class RabbitMqOutbox:
         outcomes: list[Publication | SqsDelayError] = []
         for message in messages:
             try:
-                outcomes.append(self._checked(published(message)))
+                publication = published(message)
+                # Found here, or it would end the channel, and with it everyone's messages.
+                if (size := len(publication.body)) > self._max_message_bytes:
+                    raise MessageTooLarge(
+                        f"body of {size} bytes; the limit is {self._max_message_bytes}; store a pointer "
+                        "to it instead, or, if the broker's max_message_size is higher, dispatch with "
+                        "RabbitMqOutbox(max_message_bytes=…)"
+                    )
+                outcomes.append(publication)
             except SqsDelayError as error:
                 outcomes.append(error)
         self._publisher.publish([each for each in outcomes if isinstance(each, Publication)])
         errors = (each.error if isinstance(each, Publication) else each for each in outcomes)
         return [None if error is None else _failure(error) for error in errors]
-
-    def _checked(self, publication: Publication) -> Publication:
-        """Find here what would end the channel, and with it everyone's messages."""
-        size = len(publication.body)
-        if size > self._max_message_bytes:
-            raise MessageTooLarge(
-                f"body of {size} bytes; the limit is {self._max_message_bytes}; store a pointer to it "
-                "instead, or, if the broker's max_message_size is higher, dispatch "
-                "with RabbitMqOutbox(max_message_bytes=…)"
-            )
-        return publication
 
 
 def _failure(error: SqsDelayError) -> Failure:
@@ -212,11 +210,15 @@ def _rejected(message: StoredMessage, reason: str) -> tuple[bytes, BasicProperti
     try:
         return message.body, with_headers(message, {ERROR: json.dumps(about)})
     except InvalidMessage:
-        about |= json.loads(message.headers())
-        about["body"] = base64.b64encode(message.body).decode("ascii")
+        return in_json(about | json.loads(message.headers()), message.body)
+
+
+def in_json(about: Mapping[str, Any], body: bytes) -> tuple[bytes, BasicProperties]:
+    """Body and properties of a rejected message whose own properties leave no room for the reason."""
     properties = BasicProperties(
         headers={ERROR: json.dumps({"bodyEncoding": "json"})},
         content_type="application/json",
         delivery_mode=PERSISTENT,
     )
-    return json.dumps(about).encode(), properties
+    encoded = base64.b64encode(body).decode("ascii")
+    return json.dumps({**about, "body": encoded}).encode(), properties

@@ -10,7 +10,6 @@ from functools import partial
 from math import inf
 from typing import Final
 
-import pika
 import tenacity
 from pika import BasicProperties
 
@@ -25,9 +24,9 @@ from sqsdelay.errors import (
     Unconfirmed,
 )
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.rabbitmq.confirms import BindJob, Jobs, Publication
+from sqsdelay.rabbitmq.confirms import BindJob, Job, Jobs, Publication
 from sqsdelay.rabbitmq.connection import Address, first_that_opens, is_denied, place, translated
-from sqsdelay.rabbitmq.link import Link
+from sqsdelay.rabbitmq.link import MAYBE_SENT, Link
 from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
 
 logger = logging.getLogger(__name__)
@@ -41,19 +40,21 @@ SLOWEST_PER_SECOND: Final = 100
 
 
 class _Call:
-    """How far one call's publications are."""
+    """How far one call's jobs are."""
 
-    def __init__(self, publications: Sequence[Publication]) -> None:
-        self.publications = publications
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = jobs
         self.done = threading.Event()
-        self.confirmed = 0
-        self._left = len(publications)
+        self.succeeded = 0
+        self._left = len(jobs)
         self._lock = threading.Lock()
+        for job in jobs:
+            job.on_settled = partial(self._note, job)
 
-    def note(self, publication: Publication) -> None:
+    def _note(self, job: Job) -> None:
         with self._lock:
             self._left -= 1
-            self.confirmed += publication.error is None
+            self.succeeded += job.error is None
             if not self._left:
                 self.done.set()
 
@@ -120,20 +121,7 @@ class Publisher:
         Args:
             since: when the call began, by `now`; now if left out.
         """
-        if not publications:
-            return
-        began = self.now() if since is None else since
-        call = _Call(publications)
-        for publication in publications:
-            publication.on_settled = partial(call.note, publication)
-        self._submit(publications=publications)
-        while not call.done.is_set():
-            now, blocked_at = self.now(), self._blocked_at()
-            deadline = began + self._call_seconds + call.confirmed / SLOWEST_PER_SECOND
-            if now >= min(deadline, blocked_at + self._blocked_seconds):
-                self._expire(call, seconds=now - began)
-                return
-            call.done.wait(min(deadline - now, self._blocked_seconds / 4))
+        self._do(self.now() if since is None else since, publications=publications)
 
     def bind(
         self, endpoints: Iterable[str], topology: Topology, *, since: float
@@ -151,24 +139,58 @@ class Publisher:
         jobs: list[BindJob] = []
         for endpoint in endpoints:
             try:
-                topology.hand_over_queue(endpoint)
+                jobs.append(BindJob(endpoint, topology))
             except InvalidEndpoint as error:
                 errors[endpoint] = error
-            else:
-                jobs.append(BindJob(endpoint, topology))
-        self._submit(bindings=jobs)
-        for job in jobs:
-            if not job.done.wait(max(0.0, since + self._call_seconds - self.now())):
-                job.settle(
-                    QueueUnavailable(
-                        f"RabbitMQ at {place(self._given)} did not bind {job.endpoint} within "
-                        f"{self._call_seconds:g} s{self._blocked()}; try again later"
-                    )
+        self._do(since, bindings=jobs)
+        return errors | {job.endpoint: job.error for job in jobs if job.error is not None}
+
+    def _do(
+        self,
+        began: float,
+        *,
+        publications: Sequence[Publication] = (),
+        bindings: Sequence[BindJob] = (),
+    ) -> None:
+        """Hand jobs to the thread, and wait until each is settled: by the broker, or by the deadline."""
+        jobs: list[Job] = [*publications, *bindings]
+        if not jobs:
+            return
+        call = _Call(jobs)
+        with self._changed:
+            if self._closing.is_set():
+                raise ConfigurationError("the sender is closed; create a new one")
+            self._jobs.add(publications=publications, bindings=bindings)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="sqsdelay-rabbitmq", daemon=True
                 )
-                self._jobs.discard_settled()
-            if job.error is not None:
-                errors[job.endpoint] = job.error
-        return errors
+                self._thread.start()
+            self._changed.notify_all()
+            if self._link is not None:
+                self._link.wake()
+        call_seconds = self._connect_seconds + self._confirm_seconds
+        while not call.done.is_set():
+            now, link = self.now(), self._link
+            blocked_at = inf if link is None else link.blocked_at
+            deadline = began + call_seconds + call.succeeded / SLOWEST_PER_SECOND
+            if now >= min(deadline, blocked_at + self._blocked_seconds):
+                self._expire(call, now - began, "" if link is None else link.blocked)
+                return
+            call.done.wait(min(deadline - now, self._blocked_seconds / 4))
+
+    def _expire(self, call: _Call, seconds: float, blocked: str) -> None:
+        where = f"RabbitMQ at {place(self._given)}"
+        untaken = QueueUnavailable(
+            f"{where} did not take the message within {seconds:.3g} s{blocked}; it was not sent: try "
+            "again later"
+        )
+        taken = Unconfirmed(
+            f"{where} did not confirm the message within {seconds:.3g} s{blocked}; {MAYBE_SENT}"
+        )
+        for job in call.jobs:
+            job.settle(taken, untaken=untaken)
+        self._jobs.discard_settled()
 
     def catches(self, topology: Topology, *, since: float | None = None) -> bool:
         """Whether a due message that nobody is bound for has a place to go to, and holds up no other.
@@ -187,33 +209,6 @@ class Publisher:
             raise probe.error
         return True
 
-    @property
-    def _call_seconds(self) -> float:
-        return self._connect_seconds + self._confirm_seconds
-
-    def _blocked_at(self) -> float:
-        with self._changed:
-            return inf if self._link is None else self._link.blocked_at
-
-    def _blocked(self) -> str:
-        with self._changed:
-            return "" if self._link is None else self._link.blocked
-
-    def _expire(self, call: _Call, *, seconds: float) -> None:
-        where, blocked = place(self._given), self._blocked()
-        unwritten = QueueUnavailable(
-            f"RabbitMQ at {where} did not take the message within {seconds:.3g} s{blocked}; it was not "
-            "sent: try again later"
-        )
-        unconfirmed = Unconfirmed(
-            f"RabbitMQ at {where} did not confirm the message within {seconds:.3g} s{blocked}; "
-            "it may have received it: send again with the same message_id, and let receivers "
-            "deduplicate"
-        )
-        for publication in call.publications:
-            publication.expire(unwritten=unwritten, unconfirmed=unconfirmed)
-        self._jobs.discard_settled()
-
     def close(self) -> None:
         """End the connection and the thread. What still waits fails."""
         with self._changed:
@@ -221,30 +216,17 @@ class Publisher:
             link, thread = self._link, self._thread
             self._changed.notify_all()
             if link is not None:
-                link.wake(close=True)
+                link.wake(end=True)
         if thread is not None:
             thread.join()
 
-    def _submit(
-        self, *, publications: Sequence[Publication] = (), bindings: Sequence[BindJob] = ()
-    ) -> None:
-        with self._changed:
-            if self._closing.is_set():
-                raise ConfigurationError("the sender is closed; create a new one")
-            self._jobs.publish(publications)
-            self._jobs.bind(bindings)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="sqsdelay-rabbitmq", daemon=True
-                )
-                self._thread.start()
-            self._changed.notify_all()
-            if self._link is not None:
-                self._link.wake()
-
     def _run(self) -> None:
         """The thread: connect whenever there is something to do, and serve until the link ends."""
-        while self._wait_for_jobs():
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closing.is_set())
+                if self._closing.is_set():
+                    break
             try:
                 self._serve_one_link()
             except SqsDelayError as error:
@@ -261,45 +243,31 @@ class Publisher:
             with self._changed:
                 self._link = link
                 if self._closing.is_set():
-                    link.close()
+                    link.end()
             link.serve()
         finally:
             with self._changed:
                 self._link = None
-            link.dispose()
-
-    def _wait_for_jobs(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closing.is_set())
-            return not self._closing.is_set()
+            link.close()
 
     def _connect(self) -> Link:
+        """To the node that answered last, or the next that does."""
         retrying = tenacity.Retrying(
             stop=tenacity.stop_any(
                 tenacity.stop_after_delay(self._connect_seconds),
                 tenacity.stop_when_event_set(self._closing),
             ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
-            retry=tenacity.retry_if_exception(lambda error: not is_denied(error)),
+            retry=tenacity.retry_if_exception(lambda error: not is_denied(error, self._given)),
             sleep=tenacity.sleep_using_event(self._closing),
             reraise=True,
         )
+        link = partial(
+            Link, jobs=self._jobs, confirm_seconds=self._confirm_seconds, clock=self._clock
+        )
         try:
-            link = retrying(self._open)
+            opened: Link
+            self._node, opened = retrying(first_that_opens, self._given, link, start=self._node)
         except Exception as error:
             raise translated(error, self._given) from error
-        return link
-
-    def _open(self) -> Link:
-        """To the node that answered last, or the next that does."""
-
-        def open_one(node: pika.connection.Parameters) -> Link:
-            link = Link(node, self._jobs, confirm_seconds=self._confirm_seconds, clock=self._clock)
-            link.open()
-            return link
-
-        self._node, link = first_that_opens(self._given, open_one, start=self._node)
-        return link
-
-    def __repr__(self) -> str:
-        return f"Publisher({place(self._given)})"
+        return opened

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, Final, Self
 
 from pika import BasicProperties
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
+from sqsdelay.core.delay import Delay, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.errors import (
     ConfigurationError,
@@ -26,11 +25,11 @@ from sqsdelay.ports.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.message import (
-    DELAY_HEADER,
-    DUE_AT_HEADER,
     MAX_MESSAGE_BYTES,
     RabbitMqMessage,
     body_of,
+    check_message,
+    delayed,
     properties_of,
 )
 from sqsdelay.rabbitmq.publisher import (
@@ -70,41 +69,10 @@ class RabbitMqSendResult:
     error: SqsDelayError | None = None
 
 
-@dataclass(slots=True)
-class _Prepared:
-    """A message as it will be written: what depends on the time is said at the last moment."""
-
-    publication: Publication
-    route: RabbitMqRoute
-    due_ms: int
-    endpoint: str
-    topology: Topology
-    due: DueTime
-    clock: Clock
-
-    def on_write(self) -> None:
-        """Count the delay from now: it may have waited for the broker, or behind others, meanwhile."""
-        now_ms = self.clock.now_ms()
-        self.due_ms = self.due.due_ms(now_ms)
-        seconds = min(seconds_until(self.due_ms, now_ms), MAX_DELAY_SECONDS)
-        self.route = RabbitMqRoute.DELAY_LEVEL if seconds else RabbitMqRoute.DIRECT
-        headers = self.publication.properties.headers
-        if seconds:
-            headers.update({DELAY_HEADER: seconds, DUE_AT_HEADER: str(self.due_ms)})
-        else:
-            headers.pop(DELAY_HEADER, None)
-            headers.pop(DUE_AT_HEADER, None)
-        self.publication.exchange, self.publication.routing_key = _address(
-            self.topology, self.endpoint, seconds
-        )
-
-    def result(self) -> RabbitMqSendResult:
-        return RabbitMqSendResult(
-            self.publication.properties.message_id,
-            self.route,
-            utc(self.due_ms),
-            self.publication.error,
-        )
+def _result(publication: Publication) -> RabbitMqSendResult:
+    route = RabbitMqRoute.DELAY_LEVEL if publication.exchange else RabbitMqRoute.DIRECT
+    message_id = publication.properties.message_id
+    return RabbitMqSendResult(message_id, route, utc(publication.due_ms), publication.error)
 
 
 class RabbitMqSender:
@@ -230,27 +198,23 @@ class RabbitMqSender:
         bound side by side."""
         began = self._publisher.now()
         results: list[RabbitMqSendResult] = []
-        ready: list[tuple[int, _Prepared]] = []
+        ready: list[tuple[int, str, Publication]] = []
         for position, (endpoint, message) in enumerate(messages):
             message_id = getattr(message, "message_id", None)
             results.append(RabbitMqSendResult(message_id))
             try:
-                ready.append((position, self._prepare(check_queue_name(endpoint), message)))
+                ready.append((position, endpoint, self._publication(endpoint, message)))
             except SqsDelayError as error:
                 results[position] = RabbitMqSendResult(message_id, error=error)
-        delayed = {each.endpoint for _, each in ready if each.route is RabbitMqRoute.DELAY_LEVEL}
+        # Without a delay a message goes by the nameless exchange, straight to its queue.
+        delayed = {endpoint for _, endpoint, publication in ready if publication.exchange}
         unbound = self._undeliverable(delayed, began)
-        sendable = []
-        for position, prepared in ready:
-            unreachable = unbound.get(prepared.endpoint)
-            if unreachable is not None and prepared.route is RabbitMqRoute.DELAY_LEVEL:
-                prepared.publication.error = unreachable
-                results[position] = prepared.result()
-            else:
-                sendable.append((position, prepared))
-        self._publisher.publish([prepared.publication for _, prepared in sendable], since=began)
-        for position, prepared in sendable:
-            results[position] = prepared.result()
+        for _, endpoint, publication in ready:
+            if publication.exchange and endpoint in unbound:
+                publication.settle(unbound[endpoint])
+        self._publisher.publish([each for _, _, each in ready if not each.settled], since=began)
+        for position, _, publication in ready:
+            results[position] = _result(publication)
         return results
 
     def _undeliverable(
@@ -258,32 +222,28 @@ class RabbitMqSender:
     ) -> Mapping[str, SqsDelayError]:
         """Why a delayed message would not reach its queue, by endpoint. Each time, as NServiceBus does: a
         queue may have been deleted and created again since."""
+        if not endpoints:
+            return {}
         try:
-            if endpoints and not self._caught:
-                self._ensure_caught(began)
-            if endpoints and self._bind:
+            # Find out once whether a message may hold up all others on this infrastructure.
+            if not self._caught and not self._publisher.catches(self._topology, since=began):
+                policy = self._topology.catching_policy(self._virtual_host)
+                raise ConfigurationError(
+                    f"exchange {self._topology.delivery_exchange} has no alternate exchange: one message "
+                    f"for a deleted endpoint would block all others; set the policy: {policy} -- or use "
+                    "a prefix of your own, or accept it with without_alternate_exchange=True "
+                    "(--without-alternate-exchange)"
+                )
+            self._caught = True
+            if self._bind:
                 return self._publisher.bind(endpoints, self._topology, since=began)
         except SqsDelayError as error:
             return dict.fromkeys(endpoints, error)
         return {}
 
-    def _ensure_caught(self, began: float) -> None:
-        """Find out whether the infrastructure is one in which a message can hold up all others."""
-        if not self._publisher.catches(self._topology, since=began):
-            policy = self._topology.catching_policy(self._virtual_host)
-            raise ConfigurationError(
-                f"exchange {self._topology.delivery_exchange} has no alternate exchange: one message for "
-                "a deleted endpoint would block all others; set the policy: "
-                f"{policy} -- or use a prefix of your own, or accept it with "
-                "without_alternate_exchange=True (--without-alternate-exchange)"
-            )
-        self._caught = True
-
-    def _prepare(self, endpoint: str, message: RabbitMqMessage) -> _Prepared:
-        if not isinstance(message, RabbitMqMessage):
-            raise InvalidMessage(
-                f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
-            )
+    def _publication(self, endpoint: str, message: RabbitMqMessage) -> Publication:
+        """The message as it will be written, and written anew then, since its delay counts from there."""
+        check_message(message)
         due = due_time(message.delay, message.due_at)
         now_ms = self._clock.now_ms()
         due_ms = due.due_ms(now_ms)
@@ -295,27 +255,27 @@ class RabbitMqSender:
             due_ms=due_ms,
             user=self._user,
         )
-        body = body_of(message, limit=self._max_message_bytes)
-        prepared = _Prepared(
-            Publication(*_address(self._topology, endpoint, seconds), body, properties),
-            RabbitMqRoute.DELAY_LEVEL if seconds else RabbitMqRoute.DIRECT,
-            due_ms,
-            endpoint,
-            self._topology,
-            due,
-            self._clock,
+
+        def at_write() -> tuple[str, str, BasicProperties, int]:
+            now_ms = self._clock.now_ms()
+            due_ms = due.due_ms(now_ms)
+            seconds = min(seconds_until(due_ms, now_ms), MAX_DELAY_SECONDS)
+            written = delayed(properties, seconds=seconds, due_ms=due_ms)
+            return *self._address(endpoint, seconds), written, due_ms
+
+        return Publication(
+            *self._address(endpoint, seconds),
+            body_of(message, limit=self._max_message_bytes),
+            properties,
+            due_ms=due_ms,
+            on_write=at_write if seconds else None,
         )
-        if seconds:
-            prepared.publication.before_write = prepared.on_write
-        return prepared
 
-
-def _address(topology: Topology, endpoint: str, seconds: int) -> tuple[str, str]:
-    """Exchange and routing key; the nameless exchange leads straight to the queue of that name."""
-    if not seconds:
-        return "", endpoint
-    level = entry_level(seconds)
-    return topology.level_name(level), routing_key(seconds, endpoint)
+    def _address(self, endpoint: str, seconds: int) -> tuple[str, str]:
+        """Exchange and routing key; the nameless exchange leads straight to the queue of that name."""
+        if not seconds:
+            return "", endpoint
+        return self._topology.level_name(entry_level(seconds)), routing_key(seconds, endpoint)
 
 
 def _message_id(message: RabbitMqMessage) -> str:
@@ -360,18 +320,12 @@ class AsyncRabbitMqSender:
     ) -> None:
         self._sender = sender
         self._calls = LoopCalls[tuple[str, RabbitMqMessage], RabbitMqSendResult](
-            self._send, linger_ms=linger_ms, lanes=LANES, max_waiting=max_waiting
+            lambda _, messages: sender._send_each(messages),
+            linger_ms=linger_ms,
+            lanes=LANES,
+            max_waiting=max_waiting,
         )
-        in_each_child(self, AsyncRabbitMqSender._begin_anew)
-
-    def _send(
-        self, _: Hashable, messages: list[tuple[str, RabbitMqMessage]]
-    ) -> list[RabbitMqSendResult]:
-        return self._sender._send_each(messages)
-
-    def _begin_anew(self) -> None:
-        """In a forked process."""
-        self._calls.begin_anew()
+        in_each_child(self._calls, LoopCalls.begin_anew)
 
     async def send(
         self,
@@ -439,10 +393,5 @@ class AsyncRabbitMqSender:
         self._calls.check_open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()

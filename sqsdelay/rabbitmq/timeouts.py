@@ -8,9 +8,9 @@ import logging
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from pika import BasicProperties
@@ -30,10 +30,9 @@ from sqsdelay.rabbitmq.connection import (
     Address,
     Session,
     parameters,
-    place,
     translated,
 )
-from sqsdelay.rabbitmq.infrastructure import ensure_queue, retrying_races
+from sqsdelay.rabbitmq.infrastructure import ensure_queue
 from sqsdelay.rabbitmq.message import (
     MAX_MESSAGE_BYTES,
     PERSISTENT,
@@ -41,6 +40,7 @@ from sqsdelay.rabbitmq.message import (
     RabbitMqMessage,
     body_of,
     check_encoding,
+    check_message,
     packed,
     properties_of,
     resendable,
@@ -48,6 +48,7 @@ from sqsdelay.rabbitmq.message import (
 from sqsdelay.rabbitmq.outbox import (
     CONNECT_SECONDS,
     RabbitMqOutbox,
+    in_json,
     released_properties,
     with_headers,
 )
@@ -115,22 +116,29 @@ class QueueConsumer:
         Raises:
             QueueMissing, QueueUnavailable
         """
-        with self._lock, self._translating():
-            session = self._session or self._open()
-            deadline = self._clock.monotonic() + wait_seconds
-            while True:
-                left = max(0.0, deadline - self._clock.monotonic())
-                pause = min(left, self._return_given_back())
-                session.wait(lambda: self._arrived or self._cancelled, seconds=pause)
-                if self._cancelled:
-                    self._drop()
-                    raise QueueUnavailable(
-                        f"RabbitMQ at {place(self._given)} ended the delivery from {self._queue}; "
-                        "it is tried again"
-                    )
-                if self._arrived or not left:
-                    arrived, self._arrived = self._arrived, []
-                    return arrived
+        with self._lock:
+            try:
+                return self._receive(wait_seconds)
+            except (AMQPError, OSError) as error:
+                self._drop()
+                failure = translated(error, self._given)
+                if isinstance(failure, QueueMissing):
+                    raise failure from error
+                # A refused login, too: `check` has found it let in, so it may be again.
+                raise QueueUnavailable(str(failure)) from error
+
+    def _receive(self, wait_seconds: float) -> list[Received]:
+        session = self._session or self._open()
+        deadline = self._clock.monotonic() + wait_seconds
+        while True:
+            left = max(0.0, deadline - self._clock.monotonic())
+            pause = min(left, self._return_given_back())
+            session.wait(lambda: self._arrived or self._cancelled, seconds=pause)
+            if self._cancelled:
+                raise ConnectionError(f"the broker ended the delivery from {self._queue}")
+            if self._arrived or not left:
+                arrived, self._arrived = self._arrived, []
+                return arrived
 
     def acknowledge(self, received: Received) -> None:
         """Be done with a message; one that could not be acknowledged is delivered again."""
@@ -164,7 +172,7 @@ class QueueConsumer:
         self._cancelled = False
         session.ask("basic_qos", prefetch_count=PREFETCH)
         session.ask("basic_consume", self._queue, self._on_message)
-        session.allow(None)
+        session.allow(inf)
         return session
 
     def _on_message(
@@ -182,19 +190,7 @@ class QueueConsumer:
             if due <= now:
                 self._channel.basic_nack(received.tag, requeue=True)
         self._given_back = [each for each in self._given_back if each[0] > now]
-        return min((due - now for due, _ in self._given_back), default=float("inf"))
-
-    @contextmanager
-    def _translating(self) -> Iterator[None]:
-        try:
-            yield
-        except (AMQPError, OSError) as error:
-            self._drop()
-            failure = translated(error, self._given)
-            if isinstance(failure, QueueMissing):
-                raise failure from error
-            # A refused login, too: `check` has found it let in, so it may be again.
-            raise QueueUnavailable(str(failure)) from error
+        return min((due - now for due, _ in self._given_back), default=inf)
 
     def _drop(self) -> None:
         session, self._session, self._channel = self._session, None, None
@@ -244,7 +240,7 @@ def create_timeout_queues(url: str, endpoint: str) -> list[str]:
         lasting_queue(dispatcher),
     )
     with Session(parameters(url)) as session:
-        return [each.name for each in wanted if retrying_races()(ensure_queue, session, each)]
+        return [each.name for each in wanted if ensure_queue(session, each)]
 
 
 class RabbitMqTimeouts(RabbitMqOutbox):
@@ -284,27 +280,17 @@ class RabbitMqTimeouts(RabbitMqOutbox):
             clock=clock,
         )
         self._timeouts, self._dispatcher = timeout_queues(endpoint)
-        self._user = self._given.user
+        self._needed += [self._timeouts, self._dispatcher]
         self._arriving = QueueConsumer(self._given, self._timeouts, self._clock)
         self._announced = QueueConsumer(self._given, self._dispatcher, self._clock)
 
-    def check(self) -> None:
-        """Both timeout queues and the endpoint's exist; a missing error queue is declared."""
-        super().check()
-        with Session(self._given) as session:
-            for queue in (self._timeouts, self._dispatcher):
-                session.ask("queue_declare", queue, passive=True)
-
     def addressed(self, message: RabbitMqMessage, destination: str) -> StoredMessage:
-        if not isinstance(message, RabbitMqMessage):
-            raise InvalidMessage(
-                f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
-            )
+        check_message(message)
         due_ms = due_time(message.delay, message.due_at).due_ms(self.now_ms())
         own = message.properties.message_id if message.properties else None
         message_id = message.message_id or own or str(uuid.uuid4())
         kept = properties_of(
-            message, message_id=message_id, delay_seconds=0, due_ms=due_ms, user=self._user
+            message, message_id=message_id, delay_seconds=0, due_ms=due_ms, user=self._given.user
         )
         return StoredMessage(
             message_id=message_id,
@@ -334,7 +320,8 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         """
         deliveries: list[Delivery[str]] = []
         for each in self._announced.receive(wait_seconds=wait_seconds):
-            ahead_ms = _announced_ms(each.properties) - self.now_ms()
+            announced_ms = whole_number((each.properties.headers or {}).get(ANNOUNCED_AT)) or 0
+            ahead_ms = announced_ms - self.now_ms()
             if ahead_ms > 0:
                 self._announced.give_back(each, seconds=ahead_ms / 1000)
             else:
@@ -414,11 +401,6 @@ def _said(properties: BasicProperties) -> dict[str, Attribute]:
     }
 
 
-def _announced_ms(properties: BasicProperties) -> int:
-    """When it was announced; 0 if unknown."""
-    return whole_number((properties.headers or {}).get(ANNOUNCED_AT)) or 0
-
-
 def _unreadable(received: Received, reason: str) -> tuple[bytes, BasicProperties]:
     """Body and properties as they were, plus why; all in a body of JSON if they leave no room."""
     properties = resendable(received.properties)
@@ -428,14 +410,6 @@ def _unreadable(received: Received, reason: str) -> tuple[bytes, BasicProperties
     try:
         check_encoding(properties)
     except InvalidMessage:
-        about = {
-            "reason": reason,
-            "amqpProperties": encoded.decode("ascii"),
-            "body": base64.b64encode(received.body).decode("ascii"),
-        }
-        return json.dumps(about).encode(), BasicProperties(
-            headers={ERROR: json.dumps({"bodyEncoding": "json"})},
-            content_type="application/json",
-            delivery_mode=PERSISTENT,
-        )
+        about = {"reason": reason, "amqpProperties": encoded.decode("ascii")}
+        return in_json(about, received.body)
     return received.body, properties

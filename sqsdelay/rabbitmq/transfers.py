@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,12 +15,7 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.rabbitmq.connection import (
-    ADMIN_SECONDS,
-    Address,
-    Session,
-    parameters,
-)
+from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, Address, Session, parameters
 from sqsdelay.rabbitmq.infrastructure import settle_acks
 from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
 from sqsdelay.rabbitmq.message import (
@@ -48,15 +43,6 @@ class Transfer:
 
     moved: int = 0
     left: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    tag: int
-    level: int
-    key: RoutedDelay | None
-    properties: BasicProperties
-    body: bytes
 
 
 def transfer(
@@ -96,7 +82,15 @@ def transfer(
         raise InvalidSetting(
             f"source and target are both {of.prefix!r} on the same virtual host; give another"
         )
-    management = _management(given, management_url, force=force)
+    management: Management | None = None
+    if management_url is not None:
+        management = Management(management_url, given.virtual_host)
+        management.held()  # an error now rather than when all has moved
+    elif not force:
+        raise ConfigurationError(
+            f"it is unknown what would stay at the source: {UNCOUNTED}; or move what can be moved, "
+            "with --force (force=True)"
+        )
     done = Transfer()
     with RabbitMqSender(
         target_url,
@@ -106,26 +100,11 @@ def transfer(
     ) as sender:
         for level in range(MAX_LEVEL, -1, -1):
             with Session(given) as session:
-                for chunk in _chunks(session, of, level):
-                    _move(session, sender, chunk, done)
+                _move_level(session, of.level_name(level), level, sender, done)
             on_level(level, done)
     if management is not None:
         done.left += _handed_over(given, management, of)
     return done
-
-
-def _management(given: Address, url: str | None, *, force: bool) -> Management | None:
-    """The source's management API, found to answer; None if what it alone tells is not asked for."""
-    if url is None:
-        if force:
-            return None
-        raise ConfigurationError(
-            f"it is unknown what would stay at the source: {UNCOUNTED}; or move what can be moved, "
-            "with --force (force=True)"
-        )
-    management = Management(url, given.virtual_host)
-    management.held()
-    return management
 
 
 def _handed_over(given: Address, management: Management, topology: Topology) -> Counter[str]:
@@ -141,48 +120,49 @@ def _handed_over(given: Address, management: Management, topology: Topology) -> 
     return Counter({reason: count}) if count else Counter()
 
 
-def _chunks(session: Session, topology: Topology, level: int) -> Iterator[list[_Taken]]:
-    name = topology.level_name(level)
+def _move_level(
+    session: Session, name: str, level: int, sender: RabbitMqSender, done: Transfer
+) -> None:
+    """Move what is in a level now, a chunk at a time. What is left returns as the channel closes."""
     count = session.count(name)
     if count is None:
         raise ConfigurationError(
             f"there is no queue {name} to transfer from; check URL and prefix of the source"
         )
-    chunk: list[_Taken] = []
-    for _ in range(count):
-        got = session.get(name)
-        if got is None:
+    for start in range(0, count, CHUNK):
+        gets = (session.get(name) for _ in range(start, min(start + CHUNK, count)))
+        chunk = [got for got in gets if got is not None]
+        if not chunk:
             break
-        method, properties, body = got
-        key = read_key(method.routing_key)
-        chunk.append(_Taken(method.delivery_tag, level, key, properties, body))
-        if len(chunk) == CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+        _move(session, level, sender, chunk, done)
+        session.allow(ADMIN_SECONDS)
     settle_acks(session, name)
 
 
-def _move(session: Session, sender: RabbitMqSender, chunk: list[_Taken], done: Transfer) -> None:
-    """Send a chunk on and acknowledge what was confirmed. The rest returns as the channel closes."""
-    by_endpoint: dict[str, list[tuple[_Taken, RabbitMqMessage]]] = {}
-    for taken in chunk:
-        due_ms = due_of(taken.key, taken.properties, level=taken.level)
-        if taken.key is None:
+def _move(
+    session: Session,
+    level: int,
+    sender: RabbitMqSender,
+    chunk: Sequence[Sequence[Any]],
+    done: Transfer,
+) -> None:
+    """Send a chunk on and acknowledge what was confirmed."""
+    by_endpoint: dict[str, list[tuple[int, RabbitMqMessage]]] = {}
+    for method, properties, body in chunk:
+        key = read_key(method.routing_key)
+        due_ms = due_of(key, properties, level=level)
+        if key is None:
             done.left["its routing key is not a delay and an endpoint"] += 1
         elif due_ms is None:
             done.left["it has no sending time, so the remaining delay is unknown"] += 1
         else:
-            message = RabbitMqMessage(taken.body, due_at=utc(due_ms), properties=taken.properties)
-            by_endpoint.setdefault(taken.key.endpoint, []).append((taken, message))
+            message = RabbitMqMessage(body, due_at=utc(due_ms), properties=properties)
+            by_endpoint.setdefault(key.endpoint, []).append((method.delivery_tag, message))
     for endpoint, pairs in by_endpoint.items():
-        session.allow(None)
         results = sender.send_many(endpoint, [message for _, message in pairs])
-        session.allow(ADMIN_SECONDS)
-        for (taken, _), result in zip(pairs, results, strict=True):
+        for (tag, _), result in zip(pairs, results, strict=True):
             if result.error is None:
-                session.channel().basic_ack(taken.tag)
+                session.channel().basic_ack(tag)
                 done.moved += 1
             else:
                 done.left[str(result.error)] += 1

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.readable import Problem
-from sqsdelay.errors import ConfigurationError, QueueMissing
+from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq.connection import (
     ACCESS_REFUSED,
     ADMIN_SECONDS,
     PRECONDITION_FAILED,
-    Address,
     Session,
     parameters,
 )
-from sqsdelay.rabbitmq.infrastructure import declare_exchange, declare_queue, look
-from sqsdelay.rabbitmq.management import Management, hand_overs
+from sqsdelay.rabbitmq.infrastructure import look, make
+from sqsdelay.rabbitmq.management import Management, hand_overs, standing
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import (
     DELIVERY_LIMIT,
     LEVELS,
-    MIN_BROKER_VERSION,
+    PROBE,
+    Exchange,
+    Queue,
     Topology,
     declare_command,
 )
+
+MIN_BROKER_VERSION: Final = (3, 10)
+"""At-least-once dead-lettering and message TTL in quorum queues.
+Source: rabbitmq.com/blog/2022/03/29/at-least-once-dead-lettering."""
 
 REPLICAS: Final = 3
 """Members of a queue that outlive one node's loss. Source: rabbitmq.com/docs/quorum-queues, "Replication
@@ -74,62 +78,48 @@ def verify(
         QueueUnavailable: the broker, or its management API, cannot be reached.
     """
     given, wanted = parameters(url), topology or Topology()
+    management = Management(management_url, given.virtual_host) if management_url else None
     with Session(given) as session:
-        problems = list(_missing(session, wanted))
-        if management_url is not None:
-            session.allow(None)
-            problems += _hidden(Management(management_url, given.virtual_host), wanted)
+        problems = list(_declared(session, wanted, compare=management is None))
+        if management is not None:
+            problems += _hidden(management, wanted)
             session.allow(ADMIN_SECONDS)
-        else:
-            problems += _different(session, wanted, {each.subject for each in problems})
         if not any(problem.fatal for problem in problems):
-            problems += _undeliverable(session, given, wanted)
-    if management_url is None:
-        problems.append(_unseen(fatal=not force))
+            problems += _undeliverable(session, wanted)
+    if management is None:
+        problems.append(
+            Problem(
+                "management API",
+                "messages being handed over (messages_dlx), arguments, version, alarms, feature flags, "
+                "policies, bindings and replicas were not checked",
+                "give --management http://user:password@host:15672 (the plugin is enabled with: "
+                "rabbitmq-plugins enable rabbitmq_management), or skip this check with --force",
+                fatal=not force,
+            )
+        )
     return problems
 
 
-def _unseen(*, fatal: bool) -> Problem:
-    return Problem(
-        "management API",
-        "messages being handed over (messages_dlx), arguments, version, alarms, feature flags, policies, "
-        "bindings and replicas were not checked",
-        "give --management http://user:password@host:15672 (the plugin is enabled with: "
-        "rabbitmq-plugins enable rabbitmq_management), or skip this check with --force",
-        fatal=fatal,
-    )
-
-
-def _missing(session: Session, topology: Topology) -> Iterator[Problem]:
-    names = [("exchange", each.name) for each in topology.exchanges()]
-    names += [("queue", each.name) for each in topology.queues()]
-    for kind, name in names:
-        found = session.exists(name) if kind == "exchange" else session.count(name) is not None
-        if not found:
+def _declared(session: Session, topology: Topology, *, compare: bool) -> Iterator[Problem]:
+    """What is missing; to compare, what was declared with other arguments, as far as this user may ask by
+    declaring it again."""
+    wanted: list[Exchange | Queue] = [*topology.exchanges(), *topology.queues()]
+    for each in wanted:
+        kind = "queue" if isinstance(each, Queue) else "exchange"
+        subject = f"{kind} {each.name}"
+        if session.found(f"{kind}_declare", each.name) is None:
             # NServiceBus declares no catch-all: its infrastructure delays without one.
-            optional = topology.shared and name == topology.undeliverable
+            optional = topology.shared and each.name == topology.undeliverable
             command = declare_command(topology.level_name(0))
-            yield Problem(f"{kind} {name}", "is missing", command, fatal=not optional)
-
-
-def _different(session: Session, topology: Topology, missing: Collection[str]) -> Iterator[Problem]:
-    """What was declared with other arguments, as far as this user may ask by declaring it again."""
-    steps: list[tuple[str, Callable[[], None]]] = [
-        (f"exchange {each.name}", partial(declare_exchange, session, each))
-        for each in topology.exchanges()
-    ]
-    steps += [
-        (f"queue {each.name}", partial(declare_queue, session, each)) for each in topology.queues()
-    ]
-    for subject, declare_equal in steps:
-        try:
-            if subject not in missing:
-                declare_equal()
-        except ChannelClosedByBroker as error:
-            if error.reply_code == PRECONDITION_FAILED:
-                yield _difference(subject, error.reply_text)
-            elif error.reply_code != ACCESS_REFUSED:
-                raise
+            yield Problem(subject, "is missing", command, fatal=not optional)
+        elif compare:
+            try:
+                make(session, each)
+            except ChannelClosedByBroker as error:
+                if error.reply_code == PRECONDITION_FAILED:
+                    yield _difference(subject, error.reply_text)
+                elif error.reply_code != ACCESS_REFUSED:
+                    raise
 
 
 def _difference(subject: str, what: str) -> Problem:
@@ -142,7 +132,8 @@ def _difference(subject: str, what: str) -> Problem:
 
 def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     """What AMQP does not show."""
-    version, queues = management.version(), management.queues()
+    version = str(management.get("/overview")["rabbitmq_version"])
+    queues, nodes = management.queues(), management.get("/nodes")
     if _release(version) < MIN_BROKER_VERSION:
         yield Problem(
             "broker",
@@ -151,73 +142,62 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
             f"upgrade to {'.'.join(map(str, MIN_BROKER_VERSION))} or newer",
         )
     yield from _feature_flags(management)
-    yield from _alarms(management)
-    yield from _differences(management, queues, topology)
+    for node in nodes:
+        for resource, name in (("mem", "memory"), ("disk_free", "disk")):
+            if node.get(f"{resource}_alarm"):
+                yield Problem(
+                    f"node {node['name']}",
+                    f"has a {name} alarm: the broker takes no messages from anyone, on any node",
+                    "free memory or disk space on it; rabbitmq-diagnostics alarms shows the limits",
+                )
+    yield from _differences(management.named("exchanges"), queues, topology)
     yield from _handed_over(management, topology)
     yield from _policies(management, queues, topology, version)
-    yield from _missing_bindings(management, topology)
-    yield from _replicas(management, queues, topology)
+    bindings = management.bindings()
+    yield from _missing_bindings(bindings, topology)
+    yield from _replicas(len(nodes), management.virtual_host, queues, topology)
     if topology.shared:
-        yield from _holding_up(management, queues, topology)
+        yield from _holding_up(management, queues, bindings, topology)
 
 
 def _feature_flags(management: Management) -> Iterator[Problem]:
+    subject = f"feature flag {STREAM_QUEUE}"
     try:
-        state = management.feature_flags().get(STREAM_QUEUE, "enabled")
+        states = {each["name"]: each["state"] for each in management.get("/feature-flags")}
     except ConfigurationError as error:  # RabbitMQ shows them to its administrators only
         yield Problem(
-            f"feature flag {STREAM_QUEUE}",
+            subject,
             f"was not checked: {error}",
             f"let an administrator run: rabbitmqctl list_feature_flags | grep {STREAM_QUEUE}",
             fatal=False,
         )
         return
-    if state != "enabled":
+    if states.get(STREAM_QUEUE, "enabled") != "enabled":
         yield Problem(
-            f"feature flag {STREAM_QUEUE}",
+            subject,
             "is disabled: without it the broker dead-letters at most once, and loses messages",
             f"rabbitmqctl enable_feature_flag {STREAM_QUEUE}",
         )
 
 
-def _alarms(management: Management) -> Iterator[Problem]:
-    for node in management.nodes():
-        for resource in ("mem", "disk_free"):
-            if node.get(f"{resource}_alarm"):
-                yield Problem(
-                    f"node {node['name']}",
-                    f"has a {'memory' if resource == 'mem' else 'disk'} alarm: the broker takes no "
-                    "messages from anyone, on any node",
-                    "free memory or disk space on it; rabbitmq-diagnostics alarms shows the limits",
-                )
-
-
 def _differences(
-    management: Management, queues: Mapping[str, Any], topology: Topology
+    exchanges: Mapping[str, Any], queues: Mapping[str, Any], topology: Topology
 ) -> Iterator[Problem]:
     """What was declared with other arguments. What is missing is told apart."""
-    exchanges = management.exchanges()
-    wanted: list[tuple[str, dict[str, Any] | None, str, Mapping[str, Any]]] = [
-        (f"exchange {each.name}", exchanges.get(each.name), each.kind, each.arguments)
-        for each in topology.exchanges()
-    ]
-    wanted += [
-        (f"queue {each.name}", queues.get(each.name), "quorum", each.arguments)
-        for each in topology.queues()
-    ]
-    for subject, found, kind, arguments in wanted:
+    wanted: list[Exchange | Queue] = [*topology.exchanges(), *topology.queues()]
+    for each in wanted:
+        if isinstance(each, Queue):
+            subject, kind, found = f"queue {each.name}", "quorum", queues.get(each.name)
+        else:
+            subject, kind, found = f"exchange {each.name}", each.kind, exchanges.get(each.name)
         if found is None:
             continue
         there = {"type": found.get("type", kind), **(found.get("arguments") or {})}
-        expected = {"type": kind, **arguments}
-        differing = sorted(
-            name for name in there | expected if there.get(name) != expected.get(name)
-        )
-        if differing:
-            what = "; ".join(
-                f"{name} is {there.get(name)!r} instead of {expected.get(name)!r}"
-                for name in differing
-            )
+        expected = {"type": kind, **each.arguments}
+        differing = (n for n in sorted(there | expected) if there.get(n) != expected.get(n))
+        if what := "; ".join(
+            f"{name} is {there.get(name)!r} instead of {expected.get(name)!r}" for name in differing
+        ):
             yield _difference(subject, what)
 
 
@@ -235,12 +215,12 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
             )
     names = [topology.level_name(level) for level in reversed(range(LEVELS))]
     waiting = {name: held[name] for name in names if name in held and held[name].dead_lettering}
-    standing = management.standing(waiting)
+    stuck = standing(management, waiting)
     for name in waiting:
-        stands = name in standing
+        stands = name in stuck
         yield Problem(
             f"queue {name}",
-            f"{standing.get(name, held[name].dead_lettering)} messages are due, and the broker is handing "
+            f"{stuck.get(name, held[name].dead_lettering)} messages are due, and the broker is handing "
             "them over to the next queue (messages_dlx)"
             + (
                 "; it has got nowhere while this looked: no queue is bound for them, or it refuses "
@@ -255,10 +235,9 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
 
 
 def _replicas(
-    management: Management, queues: Mapping[str, Any], topology: Topology
+    nodes: int, virtual_host: str, queues: Mapping[str, Any], topology: Topology
 ) -> Iterator[Problem]:
     """Queues with fewer members than a cluster has nodes to lose one."""
-    nodes = len(management.nodes())
     for queue in topology.queues():
         found = queues.get(queue.name, {})
         members, online = found.get("members"), found.get("online")
@@ -267,7 +246,7 @@ def _replicas(
                 f"queue {queue.name}",
                 f"has {len(members)} of the {min(nodes, REPLICAS)} members that a cluster of {nodes} nodes "
                 "allows: its messages may be lost, or wait, with one node",
-                f"rabbitmq-queues grow <node> all --vhost-pattern '{management.virtual_host}' "
+                f"rabbitmq-queues grow <node> all --vhost-pattern '{virtual_host}' "
                 f"--queue-pattern '{re.escape(topology.prefix)}\\.delay-', for each other node",
             )
         elif members is not None and online is not None and len(online) < len(members):
@@ -281,7 +260,10 @@ def _replicas(
 
 
 def _holding_up(
-    management: Management, queues: Mapping[str, Any], topology: Topology
+    management: Management,
+    queues: Mapping[str, Any],
+    bindings: Sequence[Mapping[str, Any]],
+    topology: Topology,
 ) -> Iterator[Problem]:
     """On NServiceBus's topology: what can make one endpoint's messages hold up all others."""
     try:
@@ -290,7 +272,7 @@ def _holding_up(
         policy = {}
     if "alternate-exchange" not in policy:
         yield uncaught_problem(topology, management.virtual_host)
-    for binding in management.bindings():
+    for binding in bindings:
         queue = queues.get(binding["destination"], {})
         settings = queue.get("effective_policy_definition") or {}
         settings = {**settings, **{k[2:]: v for k, v in (queue.get("arguments") or {}).items()}}
@@ -362,10 +344,12 @@ def _policies(
         )
 
 
-def _missing_bindings(management: Management, topology: Topology) -> Iterator[Problem]:
+def _missing_bindings(
+    bindings: Sequence[Mapping[str, Any]], topology: Topology
+) -> Iterator[Problem]:
     present = {
         (b["source"], b["destination"], b["routing_key"], b["destination_type"] == "exchange")
-        for b in management.bindings()
+        for b in bindings
     }
     for binding in topology.bindings():
         if topology.shared and binding.source == topology.undeliverable:
@@ -379,14 +363,12 @@ def _missing_bindings(management: Management, topology: Topology) -> Iterator[Pr
             )
 
 
-def _undeliverable(session: Session, given: Address, topology: Topology) -> Iterator[Problem]:
-    try:
-        found = look(session, given, topology)
-    except QueueMissing:
-        return  # reported as missing already
-    part = f" (of the first {found.looked_at} of {found.waiting})" if found.cut_short else ""
-    for endpoint, count in sorted(found.by_endpoint.items()):
-        if count:
+def _undeliverable(session: Session, topology: Topology) -> Iterator[Problem]:
+    waiting, by_endpoint = look(session, topology)
+    looked_at = by_endpoint.total()
+    part = f" (of the first {looked_at} of {waiting})" if looked_at < waiting else ""
+    for endpoint, count in sorted(by_endpoint.items()):
+        if not endpoint.startswith(PROBE):
             yield Problem(
                 f"endpoint {endpoint}",
                 f"{count} messages{part} were due, but no queue was bound for it; they wait in "

@@ -6,11 +6,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from sqsdelay.core.delay import check_hop, checked_max_delay
+from sqsdelay.core.delay import check_hop, checked_max_delay, seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, full_batches
 from sqsdelay.core.outgoing import without_identity
@@ -116,46 +117,6 @@ _SETTLED: Final = {
 """By a copy's status; one that failed is received again, and nothing befell it."""
 
 
-def settled_copies(
-    endpoint: str,
-    outcomes: Sequence[tuple[Outcome, OutgoingMessage | None]],
-    *,
-    at_ms: int,
-    batch: int | None,
-    receive_batch: int | None,
-    source: Source = Source.CONSUMER,
-    to_due_queue: bool = False,
-) -> Iterator[Event]:
-    """Copies that were settled with one request, or with none where there is no message.
-
-    Args:
-        batch: messages in that request.
-        receive_batch: copies received together; None of the parking queue, whose messages hold many.
-        source: who settled them.
-        to_due_queue: a hand-over goes to a FIFO endpoint's due queue, which is not the last step.
-    """
-    forwarded = sum(outcome.status is Status.FORWARDED for outcome, _ in outcomes)
-    for outcome, entry in outcomes:
-        kind = _SETTLED.get(outcome.status)
-        if kind is None:
-            continue
-        waits_on = to_due_queue and kind is EventKind.HANDED_OVER
-        yield Event(
-            kind=EventKind.HOP if waits_on else kind,
-            at_ms=at_ms,
-            endpoint=endpoint,
-            message_id=outcome.copy.message_id,
-            source=source,
-            due_ms=outcome.due_ms,
-            size=None if entry is None else entry.size,
-            batch=forwarded if kind is EventKind.FORWARDED else batch,
-            receive_batch=receive_batch,
-            timer_seconds=outcome.delay_seconds,
-            late_ms=None if waits_on else outcome.late_ms,
-            reason=outcome.error,
-        )
-
-
 logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_SECONDS: Final = 5
@@ -175,6 +136,9 @@ class Move:
 
 
 _T = TypeVar("_T")
+
+_Settled = Sequence[tuple[Outcome, OutgoingMessage | None]]
+"""Outcomes, and the messages that were sent for them, where one was."""
 
 Held = Callable[[], bool]
 """Whether the consumer still holds its copies, and has time for one more call."""
@@ -277,8 +241,20 @@ class Mover(ABC):
             self._queues.synchronise(self.source)
         return clock.now_ms()
 
-    def _set_timer(self, move: Move) -> None:  # noqa: B027 - most moves have none
+    def _set_timer(self, move: Move) -> None:
         """Update a message timer right before its send: earlier sends took time."""
+        timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
+        if timer is None or due_ms is None:
+            return
+        try:
+            now_ms = self._broker_now(move.copy)
+        except SqsDelayError:
+            return  # Late by what the sends before it took, and not early.
+        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
+        timer = min(timer, seconds_until(due_ms, now_ms))
+        move.entry.delay_seconds = timer
+        late_ms = now_ms + timer * 1000 - due_ms
+        move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
 
     def _sent(self, moves: Sequence[Move], received: int, held: Held) -> Iterator[Outcome]:
         hopeless: list[Move] = []
@@ -292,7 +268,7 @@ class Mover(ABC):
                 self._set_timer(move)
             answered = list(zip(batch, self._send_traced(batch), strict=True))
             settled = [(move.settled, move.entry) for move, failure in answered if failure is None]
-            self._record(settled, received, batch=len(batch))
+            self._record(settled, received, len(batch))
             for move, failure in answered:
                 if failure is None:
                     yield move.settled
@@ -303,30 +279,37 @@ class Mover(ABC):
         if hopeless:
             yield from self._sent(hopeless, received, held)
 
-    def _record(
-        self,
-        settled: Sequence[tuple[Outcome, OutgoingMessage | None]],
-        received: int,
-        *,
-        batch: int | None = None,
-    ) -> None:
+    def _record(self, settled: _Settled, received: int, batch: int | None = None) -> None:
         """Before the copies are deleted: a worker that dies in between sends, and records, again."""
-        ledger = self._settings.ledger
-        if ledger is None:
-            return
-        parks = self.source == self._endpoint.parking_queue
-        record_safely(
-            ledger,
-            settled_copies(
-                self._endpoint.name,
-                settled,
-                at_ms=self._queues.broker_clock.now_ms(),
-                batch=batch,
-                receive_batch=None if parks else received,
+        if self._settings.ledger is not None:
+            record_safely(self._settings.ledger, self._events(settled, received, batch))
+
+    def _events(self, settled: _Settled, received: int, batch: int | None) -> Iterator[Event]:
+        """What befell copies that were settled with one request, or with none."""
+        endpoint, at_ms = self._endpoint, self._queues.broker_clock.now_ms()
+        parks = self.source == endpoint.parking_queue
+        forwarded = sum(outcome.status is Status.FORWARDED for outcome, _ in settled)
+        for outcome, entry in settled:
+            kind = _SETTLED.get(outcome.status)
+            if kind is None:
+                continue
+            # A FIFO endpoint's due queue is not the last step.
+            waits_on = endpoint.fifo and outcome.status is Status.HANDED_OVER
+            yield Event(
+                kind=EventKind.HOP if waits_on else kind,
+                at_ms=at_ms,
+                endpoint=endpoint.name,
+                message_id=outcome.copy.message_id,
                 source=Source.DISPATCHER if parks else Source.CONSUMER,
-                to_due_queue=self._endpoint.fifo and self.source != self._endpoint.due_queue,
-            ),
-        )
+                due_ms=outcome.due_ms,
+                size=None if entry is None else entry.size,
+                batch=forwarded if kind is EventKind.FORWARDED else batch,
+                # The parking queue's messages hold many copies.
+                receive_batch=None if parks else received,
+                timer_seconds=outcome.delay_seconds,
+                late_ms=None if waits_on else outcome.late_ms,
+                reason=outcome.error,
+            )
 
     def _is_hopeless(self, move: Move, failure: Failure) -> bool:
         return (
@@ -384,11 +367,7 @@ class Mover(ABC):
 
     def _hide(self, source_url: str, failed: list[Outcome]) -> None:
         entries = [(o.copy, backoff_seconds(o.copy.receive_count or 1)) for o in failed]
-        hidden = [
-            failure
-            for some in _tens(entries)
-            for failure in self._queues.hide_batch(source_url, some)
-        ]
+        hidden = by_tens(partial(self._queues.hide_batch, source_url), entries)
         for outcome, failure in zip(failed, hidden, strict=True):
             if failure is not None:
                 # Harmless: it comes back after the queue's visibility timeout instead.
@@ -399,13 +378,8 @@ class Mover(ABC):
                 )
 
     def _delete(self, source_url: str, settled: list[Outcome]) -> None:
-        if not settled:
-            return
-        deleted = [
-            failure
-            for some in _tens([outcome.copy for outcome in settled])
-            for failure in self._queues.delete_batch(source_url, some)
-        ]
+        copies = [outcome.copy for outcome in settled]
+        deleted = by_tens(partial(self._queues.delete_batch, source_url), copies)
         for outcome, failure in zip(settled, deleted, strict=True):
             key = _key(outcome.copy)
             if failure is None:
@@ -422,10 +396,12 @@ class Mover(ABC):
                 self._undeleted.popitem(last=False)
 
 
-def _tens(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """Slices that fit one call to SQS."""
-    for start in range(0, len(items), MAX_BATCH_ENTRIES):
-        yield items[start : start + MAX_BATCH_ENTRIES]
+def by_tens(
+    call: Callable[[Sequence[_T]], list[Failure | None]], items: Sequence[_T]
+) -> list[Failure | None]:
+    """The outcomes of calls for as many items as one takes."""
+    starts = range(0, len(items), MAX_BATCH_ENTRIES)
+    return [failure for n in starts for failure in call(items[n : n + MAX_BATCH_ENTRIES])]
 
 
 def backoff_seconds(receive_count: int) -> int:

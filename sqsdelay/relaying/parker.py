@@ -10,7 +10,6 @@ from typing import Final
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import Requeue
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
@@ -39,14 +38,14 @@ class _FromParkingQueue(Relay):
         self,
         copy: ReceivedMessage,
         message: DelayedMessage,
-        decision: Requeue,
+        remaining_seconds: int,
         now_ms: int,  # noqa: ARG002 - no queue has held it for a hop
     ) -> Move:
         """Moved to so near a due time meanwhile that it hops on."""
         return Move(
             copy,
             self._endpoint.delay_queue,
-            outgoing.requeued(copy, message, decision.remaining_seconds),
+            outgoing.requeued(copy, message, remaining_seconds),
             Outcome(copy, Status.REQUEUED, message.due_ms),
         )
 

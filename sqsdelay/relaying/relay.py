@@ -12,7 +12,6 @@ from sqsdelay.core.delay import (
     HandOver,
     Park,
     Reject,
-    Requeue,
     decide,
     seconds_until,
     too_far,
@@ -40,12 +39,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ToStore:
-    """A copy and the message in the store that would settle it. If there is none, it is requeued."""
+    """A copy and the message in the store that would settle it. If there is none, it is requeued, with so
+    many seconds to wait."""
 
     copy: ReceivedMessage
     message: DelayedMessage
     stored: StoredMessage
-    requeue: Requeue
+    remaining_seconds: int
 
 
 class Relay(Mover):
@@ -156,8 +156,8 @@ class Relay(Mover):
         if isinstance(decision, HandOver):
             return self._hand_over(copy, message, decision, now_ms)
         if isinstance(decision, Park):
-            return self._to_store(copy, message, Requeue(decision.remaining_seconds))
-        return self._requeue(copy, message, decision, now_ms)
+            return self._to_store(copy, message, decision.remaining_seconds)
+        return self._requeue(copy, message, decision.remaining_seconds, now_ms)
 
     def _hand_over(
         self, copy: ReceivedMessage, message: DelayedMessage, decision: HandOver, now_ms: int
@@ -172,31 +172,17 @@ class Relay(Mover):
         )
 
     def _to_store(
-        self, copy: ReceivedMessage, message: DelayedMessage, requeue: Requeue
+        self, copy: ReceivedMessage, message: DelayedMessage, remaining_seconds: int
     ) -> Move | ToStore:
         """In the store's form; what no store can keep (an id no sender may give) is rejected."""
         try:
             stored = parked(copy, message, self._endpoint.address)
         except InvalidMessage as error:
             return self._reject(copy, str(error))
-        return ToStore(copy, message, stored, requeue)
-
-    def _set_timer(self, move: Move) -> None:
-        timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
-        if move.settled.status is not Status.HANDED_OVER or timer is None or due_ms is None:
-            return
-        try:
-            now_ms = self._broker_now(move.copy)
-        except SqsDelayError:
-            return  # Late by what the sends before it took, and not early.
-        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
-        timer = min(timer, seconds_until(due_ms, now_ms))
-        move.entry.delay_seconds = timer
-        late_ms = now_ms + timer * 1000 - due_ms
-        move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
+        return ToStore(copy, message, stored, remaining_seconds)
 
     def _requeue(
-        self, copy: ReceivedMessage, message: DelayedMessage, decision: Requeue, now_ms: int
+        self, copy: ReceivedMessage, message: DelayedMessage, remaining_seconds: int, now_ms: int
     ) -> Move:
         held_ms = now_ms - (copy.sent_ms or 0)
         if 0 <= held_ms < self.hop_seconds * 500:
@@ -209,7 +195,7 @@ class Relay(Mover):
         return Move(
             copy,
             self.source,
-            outgoing.requeued(copy, message, decision.remaining_seconds),
+            outgoing.requeued(copy, message, remaining_seconds),
             Outcome(copy, Status.REQUEUED, message.due_ms),
         )
 
@@ -250,7 +236,7 @@ class Relay(Mover):
 
         def requeue() -> Move:
             now_ms = self._broker_now(each.copy)
-            return self._requeue(each.copy, each.message, each.requeue, now_ms)
+            return self._requeue(each.copy, each.message, each.remaining_seconds, now_ms)
 
         return self._or_failed(each.copy, requeue)
 

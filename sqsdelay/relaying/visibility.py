@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sqsdelay.core.clock import Clock
+from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import InvalidSetting
@@ -78,12 +79,13 @@ class Visibility:
         """How often `extend` is to be called."""
         return self._seconds / BEATS
 
-    def receive(self, queue_url: str, *, wait_seconds: int) -> InHand:
+    def receive(self, queue: QueueRef, *, wait_seconds: int) -> InHand:
         """Receive a batch, which may be empty; `done` ends the work on it.
 
         Raises:
             QueueMissing, QueueUnavailable
         """
+        queue_url = self._queues.url(queue)
         copies = self._queues.receive_batch(
             queue_url, wait_seconds=wait_seconds, visibility_seconds=self._seconds
         )

@@ -2,8 +2,8 @@
 
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Sender, SentMessage
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, SendResult
-from sqsdelay.sending.settings import SenderSettings
 
 __all__ = [
     "ParkingSettings",

@@ -1,29 +1,35 @@
-"""One call's messages to one endpoint: checked, routed, sent in full batches, a result for each."""
+"""One call's messages to one endpoint: checked, routed, sent in full batches, a result for each. Large bodies
+wait elsewhere, and the message carries a pointer, in the format of AWS's Extended Client Libraries."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, Route, full_batches, size_of
+from sqsdelay.core.message import (
+    MOST_ADDED_BYTES,
+    Attribute,
+    Message,
+    Route,
+    full_batches,
+    size_of,
+)
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import SqsDelayError, StoreError
+from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
-from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
 from sqsdelay.parking.parking import Parking, Stores
-from sqsdelay.ports.queues import Failure, Queues, SendReceipt, begun_within
-from sqsdelay.sending.large_bodies import Offloading
-from sqsdelay.sending.router import Asked, Router, ToQueue, ToStore
-from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt, begun_within
+from sqsdelay.sending.router import Asked, Router, SenderSettings, ToQueue, ToStore
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +52,115 @@ class SendResult:
     due: datetime | None = None
     sqs_message_id: str | None = None
     error: SqsDelayError | None = None
+
+
+PAYLOAD_SIZE: Final = "ExtendedPayloadSize"
+"""The attribute (Number) by which receivers tell a pointer: the body's bytes in UTF-8."""
+
+LEGACY_PAYLOAD_SIZE: Final = "SQSLargePayloadSize"
+"""Its name in version 1 of the libraries; read, never written."""
+
+_POINTER: Final = "software.amazon.payloadoffloading.PayloadS3Pointer"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Where a body is."""
+
+    bucket: str
+    key: str
+
+    def to_body(self) -> str:
+        """The message body that represents it."""
+        return json.dumps([_POINTER, {"s3BucketName": self.bucket, "s3Key": self.key}])
+
+
+def payload_size(body: str) -> Attribute:
+    """The attribute that goes with a pointer to this body."""
+    return {"DataType": "Number", "StringValue": str(len(body.encode("utf-8")))}
+
+
+def read_pointer(body: str, attributes: Mapping[str, Attribute]) -> Pointer | None:
+    """The pointer a received message is; None if it holds its body itself.
+
+    Raises:
+        MalformedMessage: it claims to be a pointer and is not.
+    """
+    if PAYLOAD_SIZE not in attributes and LEGACY_PAYLOAD_SIZE not in attributes:
+        return None
+    try:
+        _, place = json.loads(body)
+        return Pointer(str(place["s3BucketName"]), str(place["s3Key"]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        # Not the body itself: errors end up in logs.
+        raise MalformedMessage(
+            f"the message has the attribute {PAYLOAD_SIZE}, and its body of {len(body)} characters "
+            "is not a pointer to a large body"
+        ) from error
+
+
+_SIZES: Final = frozenset({PAYLOAD_SIZE, LEGACY_PAYLOAD_SIZE})
+
+_PLACEHOLDER: Final = Pointer("b" * 63, "k" * 1024).to_body()
+"""As long as a pointer can be: S3 takes bucket names of 63 characters and keys of 1,024 bytes."""
+
+
+class Offloading:
+    """Takes large bodies off messages.
+
+    Args:
+        bodies: where they are kept.
+    """
+
+    def __init__(self, bodies: LargeBodies) -> None:
+        self._bodies = bodies
+
+    def as_new(self, message: CheckedMessage) -> CheckedMessage:
+        """The message without the attributes that marked its body as a pointer.
+
+        They are on what is received, and on what is sent again with all that was received. One whose
+        body is a pointer still keeps them.
+        """
+        if not _SIZES & message.attributes.keys():
+            return message
+        try:
+            read_pointer(message.body, message.attributes)
+        except MalformedMessage:
+            left = {n: value for n, value in message.attributes.items() if n not in _SIZES}
+            return replace(message, attributes=left)
+        return message
+
+    def wants(self, message: CheckedMessage, limit: Callable[[int], int]) -> bool:
+        """Whether the message is too large to carry its body itself.
+
+        Args:
+            limit: what the queues on its way take, bytes, for a message of so many.
+        """
+        size = message.size
+        most = size + MOST_ADDED_BYTES
+        return size > self._bodies.above_bytes or most > MAX_MESSAGE_BYTES or most > limit(most)
+
+    def stand_in(self, message: CheckedMessage) -> CheckedMessage:
+        """The message with a pointer's room for a body: all else can be checked before the body is put."""
+        attributes = {**message.attributes, PAYLOAD_SIZE: payload_size(message.body)}
+        return replace(message, body=_PLACEHOLDER, attributes=attributes)
+
+    def put(self, body: str, prepared: ToQueue | ToStore) -> ToQueue | ToStore:
+        """Keep the body, and put the pointer into the message that is ready to go.
+
+        It is kept until the message's last day in the destination queue at least.
+
+        Raises:
+            ConfigurationError, BodyStoreMissing, BodyStoreUnavailable
+        """
+        due_ms = prepared.due_ms if isinstance(prepared, ToQueue) else prepared.stored.due_ms
+        pointer = self._bodies.put(body, needed_until_ms=due_ms + MAX_RETENTION_SECONDS * 1000)
+        if isinstance(prepared, ToStore):
+            prepared.stored = replace(prepared.stored, body=pointer.encode("utf-8"))
+        else:
+            prepared.entry.body = pointer
+            prepared.entry.size = size_of(pointer, prepared.entry.attributes)
+        return prepared
 
 
 _PENDING: Final = SendResult()
@@ -184,11 +299,35 @@ class BatchSender:
         outcomes = self._queues.send_batch(
             batch[0][1].queue_url, [prepared.entry for _, prepared in batch]
         )
-        if self._ledger is not None:
-            now_ms = self._queues.broker_clock.now_ms()
-            sent = [prepared for _, prepared in batch]
-            record_safely(self._ledger, sent_to_queue(endpoint.name, sent, outcomes, at_ms=now_ms))
+        self._record(
+            endpoint,
+            (
+                {
+                    "message_id": prepared.message_id or outcome.sqs_message_id,
+                    "due_ms": prepared.due_ms,
+                    "size": prepared.entry.size,
+                    "batch": len(batch),
+                    "route": prepared.route,
+                    "timer_seconds": prepared.entry.delay_seconds,
+                    "sqs_message_id": outcome.sqs_message_id,
+                }
+                for (_, prepared), outcome in zip(batch, outcomes, strict=True)
+                if isinstance(outcome, SendReceipt)
+            ),
+        )
         return outcomes
+
+    def _record(self, endpoint: Endpoint, sent: Iterable[dict[str, Any]]) -> None:
+        """Record messages that a queue or the store has taken, by what an event tells of each."""
+        if self._ledger is not None:
+            told = partial(
+                Event,
+                kind=EventKind.SENT,
+                at_ms=self._queues.broker_clock.now_ms(),
+                endpoint=endpoint.name,
+                source=Source.SENDER,
+            )
+            record_safely(self._ledger, (told(**each) for each in sent))
 
     def _heed_amendments(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
         """Set messages apart from former ones of the same id that were cancelled or moved.
@@ -233,10 +372,19 @@ class BatchSender:
     def _park(self, endpoint: Endpoint, chunk: Sequence[ToStore]) -> list[SendResult]:
         parked = chunk[0].parking.park([prepared.stored for prepared in chunk])
         errors = [each if isinstance(each, SqsDelayError) else None for each in parked]
-        if self._ledger is not None:
-            now_ms = self._queues.broker_clock.now_ms()
-            kept = [p.stored for p, error in zip(chunk, errors, strict=True) if error is None]
-            record_safely(self._ledger, sent_to_store(endpoint.name, kept, at_ms=now_ms))
+        self._record(
+            endpoint,
+            (
+                {
+                    "message_id": prepared.stored.message_id,
+                    "due_ms": prepared.stored.due_ms,
+                    "size": len(prepared.stored.body) + size_of("", prepared.stored.attributes),
+                    "route": Route.STORE,
+                }
+                for prepared, error in zip(chunk, errors, strict=True)
+                if error is None
+            ),
+        )
         return [_parked(p, error) for p, error in zip(chunk, errors, strict=True)]
 
 
@@ -259,44 +407,3 @@ def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
 def _parked(prepared: ToStore, error: SqsDelayError | None) -> SendResult:
     stored = prepared.stored
     return SendResult(stored.message_id, Route.STORE, utc(stored.due_ms), error=error)
-
-
-def sent_to_queue(
-    endpoint: str,
-    batch: Sequence[ToQueue],
-    outcomes: Sequence[SendReceipt | Failure],
-    *,
-    at_ms: int,
-) -> Iterator[Event]:
-    """The messages of one request; those that SQS did not take were not sent."""
-    for prepared, outcome in zip(batch, outcomes, strict=True):
-        if isinstance(outcome, Failure):
-            continue
-        yield Event(
-            kind=EventKind.SENT,
-            at_ms=at_ms,
-            endpoint=endpoint,
-            message_id=prepared.message_id or outcome.sqs_message_id,
-            source=Source.SENDER,
-            due_ms=prepared.due_ms,
-            size=prepared.entry.size,
-            batch=len(batch),
-            route=prepared.route,
-            timer_seconds=prepared.entry.delay_seconds,
-            sqs_message_id=outcome.sqs_message_id,
-        )
-
-
-def sent_to_store(endpoint: str, stored: Iterable[StoredMessage], *, at_ms: int) -> Iterator[Event]:
-    """Messages that the sender parked at once; no request of a queue was needed."""
-    for message in stored:
-        yield Event(
-            kind=EventKind.SENT,
-            at_ms=at_ms,
-            endpoint=endpoint,
-            message_id=message.message_id,
-            source=Source.SENDER,
-            due_ms=message.due_ms,
-            size=len(message.body) + size_of("", message.attributes),
-            route=Route.STORE,
-        )

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
+from sqsdelay.core import endpoint as endpoints
 from sqsdelay.core import outgoing
 from sqsdelay.core.checked_message import CheckedMessage
-from sqsdelay.core.delay import seconds_until, too_far
+from sqsdelay.core.coalescing import checked_linger
+from sqsdelay.core.delay import check_hop, checked_max_delay, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import (
     DELAY_SECONDS,
     MESSAGE_ID,
-    Attributes,
     OutgoingMessage,
     Route,
     check_limits,
     size_of,
     string,
-)
-from sqsdelay.core.outgoing import (
-    after_amendment,
-    check_whole_way,
-    new_send_deduplication_id,
-    send_deduplication_id,
-    waiting_identity,
-    with_message_id,
 )
 from sqsdelay.core.received_message import FifoIds
 from sqsdelay.core.stored_message import StoredMessage, as_stored
@@ -35,16 +29,62 @@ from sqsdelay.errors import (
     DelayQueueMissing,
     DelayTooLong,
     InvalidDelay,
+    InvalidSetting,
     QueueMissing,
     QueueUnavailable,
+    QueueUnreachable,
     SqsDelayError,
 )
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, MIN_QUEUE_LIMIT_BYTES
-from sqsdelay.parking.parking import Parking
-from sqsdelay.ports.queues import Queues, SizeLimits
-from sqsdelay.sending.settings import SenderSettings, refuse_collision
+from sqsdelay.ledger.events import Ledger
+from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
+    DEFAULT_MAX_DELAY_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MIN_QUEUE_LIMIT_BYTES,
+)
+from sqsdelay.parking.parking import Parking, ParkingSettings
+from sqsdelay.ports.queues import LargeBodies, Queues, SizeLimits
+from sqsdelay.ports.tracing import Tracing
 
 T = TypeVar("T")
+
+DEFAULT_CONCURRENCY: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderSettings:
+    """The settings of a sender; `sqsdelay.DelaySender` says what they mean.
+
+    With a store it is idempotent in any case: it sees what was cancelled or rescheduled.
+
+    Raises:
+        ConfigurationError: a setting out of range, or a hop without a delay queue.
+    """
+
+    unrestricted: bool = True
+    hop_seconds: int = DEFAULT_HOP_SECONDS
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
+    concurrency: int = DEFAULT_CONCURRENCY
+    parking: ParkingSettings | None = None
+    large_bodies: LargeBodies | None = None
+    idempotent: bool = False
+    ledger: Ledger | None = None
+    linger_ms: float = 0
+    tracing: Tracing | None = None
+    begin_within_seconds: float = math.inf
+
+    def __post_init__(self) -> None:
+        check_hop(self.hop_seconds)
+        checked_max_delay(self.max_delay_seconds)
+        checked_linger(self.linger_ms)
+        if self.concurrency < 1:
+            raise InvalidSetting("use 1 or more", concurrency=self.concurrency)
+        if not self.unrestricted and self.hop_seconds != DEFAULT_HOP_SECONDS:
+            raise InvalidSetting(
+                "with unrestricted=False; without a delay queue there is no hop; leave hop_seconds out",
+                hop_seconds=self.hop_seconds,
+            )
+
 
 ALWAYS_PARKED_BYTES: Final = 32 * 1024
 """What every place keeps that this package has; above it the place is asked."""
@@ -76,7 +116,7 @@ class ToQueue:
     def sent_after(self, amended_ms: int) -> None:
         """Tell the delay consumer that amendments left until then do not apply to this message."""
         deduplication_id = self.entry.deduplication_id or ""
-        self.entry.deduplication_id = after_amendment(deduplication_id, amended_ms)
+        self.entry.deduplication_id = outgoing.after_amendment(deduplication_id, amended_ms)
 
 
 @dataclass(slots=True)
@@ -183,8 +223,7 @@ class Router:
         Raises:
             InvalidDelay
         """
-        problem = too_far(due_ms, now_ms, self._settings.max_delay_seconds)
-        if problem is not None:
+        if problem := too_far(due_ms, now_ms, self._settings.max_delay_seconds):
             raise InvalidDelay(problem)
 
     def broker_now(self, endpoint: Endpoint, asked: Asked) -> int:
@@ -253,7 +292,7 @@ class Router:
             delay_seconds=remaining,
             trace_header=message.trace_header,
         )
-        added = ids.attributes() | waiting_identity(message_id, due_ms)
+        added = ids.attributes() | outgoing.waiting_identity(message_id, due_ms)
         check_limits(message.body, message.attributes, added)
         self._check_arrival(endpoint, message)
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
@@ -311,6 +350,7 @@ class Router:
         asked: Asked,
     ) -> ToQueue:
         message_id, deduplication_id = message.ids(due_ms)
+        idempotent = self._settings.idempotent or self._settings.parking is not None
         wired = outgoing.delayed(
             message.attributes,
             remaining_ms=remaining_ms,
@@ -319,11 +359,13 @@ class Router:
             deduplication_id=deduplication_id,
         )
         added = {name: value for name, value in wired.items() if name not in message.attributes}
-        wired, size = with_message_id(wired, message_id, size=message.size + size_of("", added))
+        wired, size = outgoing.with_message_id(
+            wired, message_id, size=message.size + size_of("", added)
+        )
         entry = OutgoingMessage(
             body=message.body,
             attributes=wired,
-            size=check_whole_way(
+            size=outgoing.check_whole_way(
                 message.body,
                 message.attributes,
                 wired,
@@ -332,7 +374,11 @@ class Router:
                 size=size,
             ),
             group_id=message_id,
-            deduplication_id=self._deduplication_id(message_id, message, wired),
+            deduplication_id=(
+                outgoing.send_deduplication_id(message_id, message.content, wired)
+                if idempotent and message.named
+                else outgoing.new_send_deduplication_id()
+            ),
             trace_header=message.trace_header,
         )
         queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
@@ -348,39 +394,59 @@ class Router:
             named=message.named,
         )
 
-    def _deduplication_id(self, message_id: str, message: CheckedMessage, wired: Attributes) -> str:
-        idempotent = self._settings.idempotent or self._settings.parking is not None
-        if idempotent and message.named:
-            return send_deduplication_id(message_id, message.content, wired)
-        return new_send_deduplication_id()
-
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
+        hop = self._settings.hop_seconds
+        shorter = hop < MAX_MESSAGE_TIMER_SECONDS
         try:
             queue_url = self._queues.url(endpoint.delay_queue)
         except QueueMissing as error:
+            option = f" --hop {hop}" if shorter else ""
             raise DelayQueueMissing(
                 f"queue {endpoint.delay_queue.name} does not exist, so endpoint {endpoint.name} accepts "
-                f"no delays above {self._settings.hop_seconds} s; create it with: "
-                f"sqsdelay endpoint create {endpoint.name}{self._hop_option()}"
+                f"no delays above {hop} s; create it with: sqsdelay endpoint create {endpoint.name}{option}"
             ) from error
-        if (
-            self._settings.hop_seconds < MAX_MESSAGE_TIMER_SECONDS
-            and queue_url not in self._checked_hops
-        ):
-            self._check_hop(endpoint, queue_url)
+        if shorter and queue_url not in self._checked_hops:
+            # A hop longer than what the sender counts on would make every message late.
+            deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
+            if deployed > hop:
+                raise ConfigurationError(
+                    f"is too short for {endpoint.delay_queue.name}, which holds messages for {deployed} s; "
+                    f"use {deployed}",
+                    hop_seconds=hop,
+                )
+            self._checked_hops.add(queue_url)
         return queue_url
 
-    def _hop_option(self) -> str:
-        hop = self._settings.hop_seconds
-        return "" if hop == MAX_MESSAGE_TIMER_SECONDS else f" --hop {hop}"
 
-    def _check_hop(self, endpoint: Endpoint, queue_url: str) -> None:
-        """A hop longer than what the sender counts on would make every message late."""
-        deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
-        if deployed > self._settings.hop_seconds:
-            raise ConfigurationError(
-                f"is too short for {endpoint.delay_queue.name}, which holds messages for {deployed} s; "
-                f"use {deployed}",
-                hop_seconds=self._settings.hop_seconds,
-            )
-        self._checked_hops.add(queue_url)
+def refuse_collision(queues: Queues, endpoint: Endpoint) -> None:
+    """Raise if another endpoint of the account has the same queues.
+
+    Raises:
+        ConfigurationError: it has, with what to do.
+        QueueUnreachable
+    """
+    try:
+        problem = collision(queues, endpoint)
+    except QueueUnreachable as error:
+        # Named for what was asked for: the queues looked for here are often not there.
+        raise QueueUnreachable(
+            f"queue {endpoint.name} cannot be used now: {error.__cause__}; try again later"
+        ) from error.__cause__
+    if problem is not None:
+        raise ConfigurationError(problem)
+
+
+def collision(queues: Queues, endpoint: Endpoint) -> str | None:
+    """Why the endpoint cannot be, beside another; None when it can, or nobody may tell us."""
+
+    def exists(queue: QueueRef) -> bool:
+        try:
+            queues.url(queue)
+        except QueueUnreachable:
+            raise  # Nothing else would be answered, either, and each call takes its time.
+        except (QueueMissing, QueueUnavailable):
+            # Denied: a policy that names our queues only is no reason to send nothing.
+            return False
+        return True
+
+    return endpoints.collision(endpoint, exists)

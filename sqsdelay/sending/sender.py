@@ -18,8 +18,7 @@ from sqsdelay.errors import InvalidDelay, NoStore, Unconfirmed
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.sending.batches import BatchSender, SendResult
-from sqsdelay.sending.router import Asked
-from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.sending.router import Asked, SenderSettings
 
 __all__ = ["Change", "Route", "SendResult", "QueueSender"]
 

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import Clock, SystemClock
@@ -16,7 +15,8 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import QueueUnavailable
-from sqsdelay.limits import ANSWER_SECONDS, CONNECT_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.limits import SHORT_CALL_ATTEMPTS
+from sqsdelay.sqs.client import client_config
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +78,8 @@ class CloudWatchAges:
 
 def short_client(service: str) -> Any:
     """A client of the default session that gives up soon: what is only told is worth no long wait."""
-    retries: Any = {"mode": "standard", "total_max_attempts": SHORT_CALL_ATTEMPTS}
-    config = Config(retries=retries, connect_timeout=CONNECT_SECONDS, read_timeout=ANSWER_SECONDS)
     make: Any = boto3.client
-    return make(service, config=config)
+    return make(service, config=client_config(connections=1, attempts=SHORT_CALL_ATTEMPTS))
 
 
 def _query(query_id: str, queue: QueueRef) -> dict[str, Any]:

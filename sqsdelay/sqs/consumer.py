@@ -32,7 +32,7 @@ from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, parking
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.relaying.visibility import Visibility
-from sqsdelay.sending.settings import refuse_collision
+from sqsdelay.sending.router import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.endpoints import (
@@ -153,38 +153,26 @@ class DelayConsumer:
         self._start(self._queues)
 
     def _start(self, queues: Queues) -> None:
-        self._check_store()
-        relay = checked_relay(queues, self.endpoint, self._settings)
-        self._movers = [relay, *self._due_relays(queues)]
-        self._log_limits()
-
-    def _log_limits(self) -> None:
-        """What the queues take, as far as this worker may ask: it need not, to do its work."""
+        parking = self._settings.parking
+        if parking is not None:
+            # Find out now that the table is missing; an outage is waited for by hopping on.
+            try:
+                Stores(parking).of(self.endpoint.name).amendments(["-"])
+            except StoreUnavailable as error:
+                logger.warning("messages hop on until the store can be used: %s", one_line(error))
+        self._movers = [checked_relay(queues, self.endpoint, self._settings)]
+        if self.endpoint.fifo:
+            due = DueRelay(queues, self.endpoint, self._settings)
+            _refuse(waiting_problems(due.source.name, queues.attributes(queues.url(due.source))))
+            self._movers.append(due)
         for queue in self.endpoint.queues:
+            # What it takes, as far as this worker may ask: it need not, to do its work.
             try:
                 found = {queue: self._queues.attributes(self._queues.url(queue))}
             except SqsDelayError as error:
                 logger.info("the limit of %s is not known: %s", queue.name, one_line(error))
-                continue
-            _refuse(size_problems(self.endpoint, found))
-
-    def _due_relays(self, queues: Queues) -> list[DueRelay]:
-        if not self.endpoint.fifo:
-            return []
-        due_queue = self.endpoint.due_queue
-        attributes = queues.attributes(queues.url(due_queue))
-        _refuse(waiting_problems(due_queue.name, attributes))
-        return [DueRelay(queues, self.endpoint, self._settings)]
-
-    def _check_store(self) -> None:
-        """Find out now that the table is missing; an outage is waited for by hopping on."""
-        if self._settings.parking is None:
-            return
-        store = Stores(self._settings.parking).of(self.endpoint.name)
-        try:
-            store.amendments(["-"])
-        except StoreUnavailable as error:
-            logger.warning("messages hop on until the store can be used: %s", one_line(error))
+            else:
+                _refuse(size_problems(self.endpoint, found))
 
     def poll(self, *, wait_seconds: int | None = None) -> list[Outcome]:
         """Receive one batch from each queue, relay it and settle it.
@@ -206,21 +194,17 @@ class DelayConsumer:
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )
-        return [outcome for mover in self._movers for outcome in self._poll(mover, longest)]
-
-    def _poll(self, mover: Mover, wait_seconds: int) -> list[Outcome]:
-        batch = self._visibility.receive(self._queues.url(mover.source), wait_seconds=wait_seconds)
-        return self._told(processed(mover, self._visibility, batch)) if batch.copies else []
+        outcomes: list[Outcome] = []
+        for mover in self._movers:
+            batch = self._visibility.receive(mover.source, wait_seconds=longest)
+            if batch.copies:
+                outcomes += self._told(processed(mover, self._visibility, batch))
+        return outcomes
 
     def _told(self, outcomes: list[Outcome]) -> list[Outcome]:
         if self._on_outcomes is not None and outcomes:
             self._on_outcomes(outcomes)
         return outcomes
-
-    def _shared_queues(self) -> Queues:
-        if self._receivers == 1:
-            return self._queues
-        return SharedBatches(self._queues, lanes=self._most_receivers)
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish the batches in hand and return.
@@ -235,7 +219,10 @@ class DelayConsumer:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
         """
         retrying = retrying_until(stop, tenacity.retry_if_exception_type(QueueUnavailable))
-        starting = in_thread(retrying, self._start, self._shared_queues())
+        queues: Queues = self._queues
+        if self._receivers != 1:
+            queues = SharedBatches(queues, lanes=self._most_receivers)
+        starting = in_thread(retrying, self._start, queues)
         while not starting.done():
             if stop.wait(_START_LOOK_SECONDS):
                 # Its calls end by themselves; a process need not wait for them.
@@ -244,7 +231,6 @@ class DelayConsumer:
         Receivers(
             self._movers,
             self._visibility,
-            url=lambda mover: self._queues.url(mover.source),
             clock=self._clock,
             wait_seconds=self._wait_seconds,
             number=self._receivers,

@@ -182,7 +182,7 @@ back empty from a queue that is not. Source: sqs-short-and-long-polling.html."""
 
 
 class _Served:
-    """A queue and its receivers. Thread-safe."""
+    """A queue, its receivers and what they have gathered. Thread-safe."""
 
     def __init__(self, mover: Mover, concurrency: Concurrency, gathering: Gathering | None) -> None:
         self.mover = mover
@@ -191,21 +191,14 @@ class _Served:
         self._running = 0
         self._lock = threading.Lock()
 
-    def received(self, copies: int, *, now: float, cpu_seconds: float) -> int:
-        """A receive came back; how many receivers to start, which count as started."""
+    def to_start(self, received: int | None = None, *, now: float = 0) -> int:
+        """How many receivers to start, which count as started, after a receive that brought so many."""
         with self._lock:
-            self._concurrency.received(copies, now=now, cpu_seconds=cpu_seconds)
-            return self._to_start()
-
-    def first(self) -> int:
-        """How many to start with, which count as started."""
-        with self._lock:
-            return self._to_start()
-
-    def _to_start(self) -> int:
-        more = max(0, self._concurrency.wanted - self._running)
-        self._running += more
-        return more
+            if received is not None:
+                self._concurrency.received(received, now=now, cpu_seconds=time.process_time())
+            more = max(0, self._concurrency.wanted - self._running)
+            self._running += more
+            return more
 
     def one_too_many(self) -> bool:
         """Whether a receiver should end."""
@@ -227,7 +220,6 @@ class Receivers:
     Args:
         movers: what to serve.
         visibility: hides what is worked on.
-        url: a mover's queue.
         clock: the local clock.
         wait_seconds: long poll.
         number: of receivers for each queue; None for as many as it takes.
@@ -240,7 +232,6 @@ class Receivers:
         movers: Sequence[Mover],
         visibility: Visibility,
         *,
-        url: Callable[[Mover], str],
         clock: Clock,
         wait_seconds: int,
         number: int | None,
@@ -248,7 +239,6 @@ class Receivers:
         told: Callable[[list[Outcome]], object],
     ) -> None:
         self._visibility = visibility
-        self._url = url
         self._clock = clock
         self._wait_seconds = wait_seconds
         self._told = told
@@ -264,7 +254,7 @@ class Receivers:
         """Serve until ``stop`` is set; then finish what is in hand as far as calls are answered."""
         self._stop = stop
         for served in self._served:
-            for _ in range(served.first()):
+            for _ in range(served.to_start()):
                 self._start(self._receive_until_stopped, served)
         in_thread(self._extend_until_over)
         stop.wait()
@@ -299,30 +289,25 @@ class Receivers:
 
     def _poll(self, served: _Served, wait_seconds: int) -> bool:
         """Receive a batch and work on it; whether there was one."""
-        gathering = served.gathering
+        mover, gathering = served.mover, served.gathering
         left = None if gathering is None else gathering.seconds_left()
         if left is not None:
             wait_seconds = min(wait_seconds, int(left))
-        batch = self._visibility.receive(self._url(served.mover), wait_seconds=wait_seconds)
+        batch = self._visibility.receive(mover.source, wait_seconds=wait_seconds)
         if self._over.is_set():
             self._visibility.release(batch)
             return False
-        more = served.received(
-            len(batch.copies), now=self._clock.monotonic(), cpu_seconds=time.process_time()
-        )
-        for _ in range(more):
+        for _ in range(served.to_start(len(batch.copies), now=self._clock.monotonic())):
             self._start(self._receive_while_busy, served)
-        self._work_on(served, batch)
+        work = batch
+        if batch.copies and gathering is not None:
+            # What is to be parked waits until there is enough of it.
+            work = gathering.keep(batch)
+        if work.copies:
+            self._told(processed(mover, self._visibility, work))
         if gathering is not None:
             self._told(gathering.park_if_full())
         return bool(batch.copies)
-
-    def _work_on(self, served: _Served, batch: InHand) -> None:
-        if batch.copies and served.gathering is not None:
-            # What is to be parked waits until there is enough of it.
-            batch = served.gathering.keep(batch)
-        if batch.copies:
-            self._told(processed(served.mover, self._visibility, batch))
 
     def _park(self, served: _Served) -> None:
         if served.gathering is not None:

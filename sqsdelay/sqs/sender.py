@@ -17,8 +17,11 @@ from sqsdelay.ports.forks import in_each_child
 from sqsdelay.sending.async_sender import (
     AsyncQueueSender,
 )
+from sqsdelay.sending.router import (
+    DEFAULT_CONCURRENCY,
+    SenderSettings,
+)
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import DEFAULT_CONCURRENCY, SenderSettings
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.queues import SqsQueues
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
 
 from sqsdelay.core.stored_message import (
     Amendment,
@@ -15,32 +16,100 @@ from sqsdelay.core.stored_message import (
     from_rows,
     from_store,
 )
+from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.ids import found_among, page_bounds
 
 
-class SqlStore:
+class SqlTable:
+    """A table of a dialect: its queries by name, its connections, and a caller's."""
+
+    _SUFFIX: ClassVar[str]
+    """How the table's name ends, behind the endpoint's."""
+    _QUERIES: ClassVar[str]
+    """The file of its queries, in the dialect's folder."""
+    _REMEDY: ClassVar[str]
+    """How the table is made, for the error when it is missing."""
+    _DRIVER: ClassVar[type[Any]]
+    """The class of a caller's connection."""
+    _BEGIN: ClassVar[str]
+    """How a caller begins a transaction."""
+
+    _table: str
+    _sql: dict[str, Any]
+
+    @abstractmethod
+    def _statement(self) -> AbstractContextManager[Any]:
+        """A connection whose statements each commit by themselves."""
+
+    @abstractmethod
+    def _translated(self) -> AbstractContextManager[None]:
+        """The driver's errors as StoreError."""
+
+    @abstractmethod
+    def _check(self, connection: Any) -> None:
+        """Before the first use of all: is this a table of ours?
+
+        Raises:
+            StoreMissing, SchemaMismatch
+        """
+
+    @abstractmethod
+    def _commits_at_once(self, transaction: Any) -> bool:
+        """Whether a caller's connection has no transaction open, and would commit each statement."""
+
+    def _check_given(self, transaction: Any) -> None:
+        if not isinstance(transaction, self._DRIVER):
+            raise ConfigurationError(
+                f"transaction is a {type(transaction).__name__}; give the "
+                f"{self._DRIVER.__module__}.{self._DRIVER.__name__}"
+            )
+
+    def _missing(self) -> StoreMissing:
+        return StoreMissing(
+            f"table {self._table} does not exist; {self._REMEDY}, or correct the name"
+        )
+
+
+class SqlStore(SqlTable):
     """Everything but storing and claiming. A dialect adds the time, and how long a lease is."""
 
+    _SUFFIX = "delayed"
+    _QUERIES = "store.sql"
+    _REMEDY = "run sqsdelay store create or set_up()"
+
     @abstractmethod
+    def _times(self) -> dict[str, object]:
+        """What queries may ask for besides their own arguments."""
+
+    @abstractmethod
+    def _names(self, names: Collection[str]) -> Any:
+        """A list of names as a query takes it."""
+
     def _read(self, query: str, **arguments: object) -> list[Any]:
         """The rows of a query that only reads."""
+        with self._statement() as connection:
+            self._check(connection)
+            rows: list[Any] = connection.execute(
+                self._sql[query], self._times() | arguments
+            ).fetchall()
+            return rows
 
-    @abstractmethod
     def _changed(self, query: str, **arguments: object) -> list[Any]:
         """The rows that a query which writes gives back."""
-
-    @abstractmethod
-    def _names(self, names: Collection[str]) -> object:
-        """A list of names as a query takes it."""
+        return self._read(query, **arguments)
 
     def _wake(self) -> None:
         """Where the query does not wake the dispatchers itself."""
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
+        return self._next_due(except_destinations)
+
+    def _next_due(self, except_destinations: Collection[str], **more: object) -> int | None:
         rows = self._read(
             "next_due_except" if except_destinations else "next_due",
             except_destinations=self._names(except_destinations),
+            **more,
         )
         return None if not rows or rows[0][0] is None else due_found(rows[0][0])
 
@@ -117,12 +186,30 @@ class SqlStore:
         return found_among(message_ids, (row[0] for row in rows))
 
 
-class SqlInbox:
-    """Everything but the check of a caller's transaction."""
+class SqlInbox(SqlTable):
+    """An inbox."""
 
-    @abstractmethod
+    _SUFFIX = "received"
+    _QUERIES = "inbox.sql"
+    _REMEDY = "call set_up()"
+
     def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
         """The rows a query gives, and how many it changed."""
+        with self._statement() as connection:
+            self._check(connection)
+            cursor = connection.execute(self._sql[query], arguments)
+            return cursor.fetchall() if cursor.description else [], cursor.rowcount
+
+    def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
+        self._check_given(transaction)
+        if self._commits_at_once(transaction):
+            raise ConfigurationError(
+                f"the connection commits each statement and no transaction is open; {self._BEGIN}"
+            )
+        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
+        with self._translated():
+            self._check(transaction)
+            return bool(transaction.execute(self._sql["first"], arguments).rowcount == 1)
 
     def begin(self, message_id: str, *, claim: str, now_ms: int, until_ms: int) -> Copy:
         arguments = {"claim": claim, "now_ms": now_ms, "until_ms": until_ms}

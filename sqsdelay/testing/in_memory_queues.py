@@ -164,27 +164,13 @@ class InMemoryQueues:
     def _send(self, queue: _Queue, entry: OutgoingMessage) -> SendReceipt | Failure:
         delay = entry.delay_seconds
         if delay is not None and (queue.fifo or not 0 <= delay <= MAX_MESSAGE_TIMER_SECONDS):
-            error = SendFailed(
-                f"DelaySeconds {delay} is not possible on this queue",
-                code="InvalidParameterValue",
-                transient=False,
-            )
-            return Failure(error.code, error, transient=False)
+            return _refusal(f"DelaySeconds {delay} is not possible on this queue")
         if queue.fifo and entry.group_id is None:
-            error = SendFailed(
-                "The request must contain the parameter MessageGroupId.",
-                code="MissingParameter",
-                transient=False,
-            )
-            return Failure(error.code, error, transient=False)
+            text = "The request must contain the parameter MessageGroupId."
+            return _refusal(text, code="MissingParameter")
         limit = int(queue.attributes.get("MaximumMessageSize", MAX_MESSAGE_BYTES))
         if size_of(entry.body, entry.attributes) > limit:
-            error = SendFailed(
-                f"Message must be shorter than {limit} bytes",
-                code="InvalidParameterValue",
-                transient=False,
-            )
-            return Failure(error.code, error, transient=False)
+            return _refusal(f"Message must be shorter than {limit} bytes")
         now = self.clock.true_ms
         key = (entry.group_id or "", entry.deduplication_id or "")
         if queue.fifo:
@@ -271,10 +257,7 @@ class InMemoryQueues:
                 return None
             expired = stored.visible_ms <= self.clock.true_ms or str(stored.receive_count) != count
             if queue.fifo and expired:
-                error = SendFailed(
-                    "the receipt handle has expired", code="InvalidParameterValue", transient=False
-                )
-                return Failure(error.code, error, transient=False)
+                return _refusal("the receipt handle has expired")
             if hide_seconds is None:
                 del queue.messages[stored.sequence]
             else:
@@ -285,3 +268,7 @@ class InMemoryQueues:
         if queue_url not in self._queues:
             raise QueueMissing(f"queue {queue_url} does not exist")
         return self._queues[queue_url]
+
+
+def _refusal(text: str, *, code: str = "InvalidParameterValue") -> Failure:
+    return Failure(code, SendFailed(text, code=code, transient=False), transient=False)

@@ -239,12 +239,6 @@ class StoreContract(ParkingContract):
         with store.claim(limit, due_by_ms=clock.now_ms()) as claim:
             return ids(claim.messages)
 
-    def test_set_up_twice_is_harmless(self, store: DelayedMessageStore, clock: Clock) -> None:
-        """Every process may set up at its start; what is stored stays."""
-        store.store([message("a", clock.now_ms())])
-        store.set_up()
-        assert self.claimed(store, clock) == ["a"]
-
     def test_a_message_comes_back_intact(self, store: DelayedMessageStore, clock: Clock) -> None:
         """Body bytes, attributes of every type, group and trace header survive the wait."""
         kept = StoredMessage(
@@ -383,23 +377,14 @@ class StoreContract(ParkingContract):
         store.store([message("b", clock.now_ms() + 9000), message("a", clock.now_ms() + 4000)])
         assert store.next_due_ms() == clock.now_ms() + 4000
 
-    def test_finding_one(self, store: DelayedMessageStore, clock: Clock) -> None:
-        """By its id, held or not, as it was stored; what is not there is None."""
-        kept = message("a", clock.now_ms(), body=b"1")
-        store.store([kept, message("b", clock.now_ms())])
-        assert store.find("a") == kept
-        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
-            claim.hold(["a"], seconds=600)
-        assert store.find("a") == kept
-        assert store.find("unknown") is None
-
-    def test_a_held_message_can_be_cancelled(
+    def test_a_held_message_is_found_and_can_be_cancelled(
         self, store: DelayedMessageStore, clock: Clock
     ) -> None:
         """Held is not being released: nobody is sending it at this moment."""
         store.store([message("a", clock.now_ms())])
         with store.claim(1, due_by_ms=clock.now_ms()) as claim:
             claim.hold(["a"], seconds=600)
+        assert store.find("a") == message("a", clock.now_ms())
         assert store.cancel(["a"]) == [True]
         assert store.pending_count() == 0
 

@@ -16,8 +16,8 @@ from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import Mover, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing.in_memory_queues import InMemoryQueues, ManualClock
 from sqsdelay.testing.in_memory_store import InMemoryStore

@@ -14,7 +14,7 @@ from sqsdelay.core.delay import Reject
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, report
-from sqsdelay.dispatching.destinations import AtLeastOnce, Destinations
+from sqsdelay.dispatching.destinations import AtLeastOnce
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
 from sqsdelay.dispatching.settlement import Round, Settlement, ids_of
 from sqsdelay.errors import CriticalError, InvalidMessage, InvalidSetting, StoreError
@@ -110,8 +110,7 @@ class TimeoutParts:
         self.store = store
         self.transport = transport
         self.settings = settings
-        self.destinations = Destinations(clock)
-        self.destination = AtLeastOnce(transport, self.destinations)
+        self.destination = AtLeastOnce(transport, clock)
         self.look = threading.Event()
         """Set when the announcer should look into the store."""
         self._on_critical = on_critical
@@ -134,10 +133,10 @@ class TimeoutParts:
     def settlement(self) -> Settlement:
         """Releases what a task has claimed."""
         return Settlement(
+            self.store,
             self.destination,
-            self.destinations,
+            batch_size=self.settings.batch_size,
             number_of_retries=self.settings.number_of_retries,
-            on_lost_count=lambda _: None,
         )
 
     def tell(self, status: TimeoutStatus, message_ids: Sequence[str]) -> None:
@@ -203,7 +202,7 @@ class Arrivals:
         now_ms = parts.transport.now_ms()
         keep = [each for each in arrived if each[1].due_ms > now_ms]
         due = [each for each in arrived if each[1].due_ms <= now_ms]
-        outcomes = parts.destinations.send(parts.transport, [message for _, message in due])
+        outcomes = parts.destination.send([message for _, message in due])
         sent: list[Arrived] = []
         hopeless: list[tuple[Arrived, str]] = []
         for each, outcome in zip(due, outcomes, strict=True):

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
 from math import ceil, inf
 from typing import Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import seconds_to_sleep, wait_for
+from sqsdelay.dispatching.dispatcher import FIRST_IDLE_SECONDS, seconds_to_sleep, wait_for
 from sqsdelay.dispatching.settlement import Round, ids_of
 from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
 from sqsdelay.ports.queues import Delivery, TimeoutTransport
@@ -34,8 +33,6 @@ from sqsdelay.timeouts.arrivals import (
 )
 
 logger = logging.getLogger(__name__)
-
-_FIRST_IDLE_SECONDS: Final = 0.25
 
 _SOON_MS: Final = 5_000
 """Announced, and due so soon: clocks differ, or it was moved by a moment. The id waits for it."""
@@ -55,6 +52,8 @@ class Announcer:
         self._settlement = parts.settlement()
         self._fetching = parts.breaker("fetching")
         self._poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
+        # What a store cannot find by ids in one query is dispatched straight from there.
+        self._announces = isinstance(parts.store, ClaimsIds)
         self._unannounced: list[str] = []
 
     def turn(self) -> int:
@@ -72,57 +71,41 @@ class Announcer:
         """
         parts, done = self._parts, Round()
         if not self._unannounced:
-            closed = parts.destinations.closed()
-            missing = closed & parts.destinations.missing()
             try:
-                done = self._claim_except(closed)
-                if missing and not done.claimed:
-                    # Nothing else is due: now what is for queues that do not exist.
-                    done = self._claim_except(closed - missing)
+                done = self._settlement.claim_due(self._sort)
             except StoreError as error:
+                # Their holds may be undone.
+                self._unannounced = []
                 parts.failed(self._fetching, error)
                 raise
             self._fetching.succeeded()
             parts.tell_of(done)
-        waiting = self._unannounced
+        waiting, self._unannounced = self._unannounced, []
         outcomes = parts.transport.announce(waiting) if waiting else []
-        failures = [(i, f) for i, f in zip(waiting, outcomes, strict=True) if f is not None]
-        self._unannounced = [message_id for message_id, _ in failures]
-        announced = [i for i, f in zip(waiting, outcomes, strict=True) if f is None]
+        announced: list[str] = []
+        for message_id, failure in zip(waiting, outcomes, strict=True):
+            (announced if failure is None else self._unannounced).append(message_id)
         parts.tell(TimeoutStatus.ANNOUNCED, announced)
-        for _, failure in failures:
+        for failure in filter(None, outcomes):
             raise QueueUnavailable(f"due messages not announced: {failure.error}")
         return len(announced) + len(done.released) + len(done.rejected) + len(done.failed)
 
-    def _claim_except(self, destinations: frozenset[str]) -> Round:
-        parts = self._parts
-        done = Round(now_ms=parts.transport.now_ms())
-        claiming = parts.store.claim(
-            parts.settings.batch_size, due_by_ms=done.now_ms, except_destinations=destinations
-        )
-        unwell = parts.destinations.closed() | parts.destinations.probing()
-        with self._settlement.claimed(claiming, done) as claim:
-            done.claimed = len(claim.messages)
-            held = self._held_before(claim, done.now_ms)
-            new: list[StoredMessage] = []
-            again: list[StoredMessage] = []
-            for message in claim.messages:
-                known = message.message_id in held or message.destination in unwell
-                (again if known or message.unreadable is not None else new).append(message)
-            if new:
-                claim.hold(ids_of(new), seconds=parts.settings.announce_again_seconds)
-            if again:
-                self._settlement.release(claim, again, done)
+    def _sort(self, claim: Claim, done: Round) -> None:
+        """Hold what is to be announced, and dispatch the rest."""
+        destination = self._parts.destination
+        unwell = destination.closed() | destination.probing()
+        held: Collection[str] = getattr(claim, "again", ())
+        new: list[StoredMessage] = []
+        again: list[StoredMessage] = []
+        for message in claim.messages:
+            known = message.message_id in held or message.destination in unwell
+            straight = known or message.unreadable is not None or not self._announces
+            (again if straight else new).append(message)
+        if new:
+            claim.hold(ids_of(new), seconds=self._parts.settings.announce_again_seconds)
+        if again:
+            self._settlement.release(claim, again, done)
         self._unannounced = ids_of(new)
-        return done
-
-    def _held_before(self, claim: Claim, now_ms: int) -> Collection[str]:
-        """What was announced, or tried, before; for a store that does not tell, what failed or is late."""
-        held: Collection[str] | None = getattr(claim, "again", None)
-        if held is None:
-            since_ms = now_ms - 500 * self._parts.settings.announce_again_seconds
-            held = ids_of(m for m in claim.messages if m.failures or m.due_ms <= since_ms)
-        return frozenset(held)
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set: announce a batch, then sleep until the next message is due.
@@ -130,32 +113,35 @@ class Announcer:
         Raises:
             CriticalError
         """
-        look, idle_seconds = self._parts.look, _FIRST_IDLE_SECONDS
+        look, idle_seconds = self._parts.look, FIRST_IDLE_SECONDS
         with self._parts.store.watch(look.set):
             while not stop.is_set():
                 look.clear()
                 try:
                     if self.turn():
-                        idle_seconds = _FIRST_IDLE_SECONDS
+                        idle_seconds = FIRST_IDLE_SECONDS
                         continue
                     pause = self._until_next(idle_seconds)
                 except (StoreError, QueueUnavailable) as error:
                     logger.warning("cannot announce, trying again: %s", one_line(error))
                     pause = PAUSE_SECONDS
                 wait_for(look, stop, pause)
-                again = _FIRST_IDLE_SECONDS if look.is_set() else 2 * idle_seconds
+                again = FIRST_IDLE_SECONDS if look.is_set() else 2 * idle_seconds
                 idle_seconds = min(again, self._poll_seconds)
 
     def _until_next(self, idle_seconds: float) -> float:
-        destinations = self._parts.destinations
-        at_most = min(idle_seconds, destinations.seconds_to_next() or inf)
-        next_due_ms = self._parts.store.next_due_ms(except_destinations=destinations.closed())
+        destination = self._parts.destination
+        at_most = min(idle_seconds, destination.seconds_to_next() or inf)
+        next_due_ms = self._parts.store.next_due_ms(except_destinations=destination.closed())
         now_ms = self._parts.transport.now_ms()
         return seconds_to_sleep(next_due_ms, now_ms, ahead_ms=0, at_most=at_most)
 
 
 class TimeoutDispatch:
-    """Dispatches announced messages. What fails waits in the store, not in the queue."""
+    """Dispatches announced messages. What fails waits in the store, not in the queue.
+
+    Where the store does not find messages by ids, ids are dropped: the announcer dispatches from the store.
+    """
 
     def __init__(self, parts: TimeoutParts) -> None:
         self._parts = parts
@@ -185,30 +171,33 @@ class TimeoutDispatch:
 
     def _dispatch(self, brought: dict[str, list[Delivery[Any]]]) -> None:
         parts, done = self._parts, Round(now_ms=self._parts.transport.now_ms())
-        breaker = self._finding
-        try:
-            with self._settlement.claimed(_claiming(parts.store, list(brought)), done) as claim:
+        due: list[StoredMessage] = []
+        later: dict[str, int] = {}
+        if isinstance(parts.store, ClaimsIds):
+            breaker = self._finding
+            try:
+                with self._settlement.claimed(parts.store.claim_ids(list(brought)), done) as claim:
+                    breaker.succeeded()
+                    breaker = self._removing
+                    # Whoever has it now sends it, or lets it go.
+                    later = dict.fromkeys(getattr(claim, "busy", ()), 1)
+                    for message in claim.messages:
+                        ahead_ms = message.due_ms - done.now_ms
+                        if ahead_ms <= 0:
+                            due.append(message)
+                        elif ahead_ms <= _SOON_MS:
+                            later[message.message_id] = ceil(ahead_ms / 1000)
+                    if due:
+                        self._release(claim, due, done)
+            except (StoreError, CriticalError) as error:
+                parts.give_back(d for deliveries in brought.values() for d in deliveries)
+                if isinstance(error, StoreError):
+                    parts.failed(breaker, error)
+                raise
+            if due:
                 breaker.succeeded()
-                breaker = self._removing
-                found = {message.message_id: message for message in claim.messages}
-                due = [m for m in claim.messages if m.due_ms <= done.now_ms]
-                soon = [m for m in found.values() if 0 < m.due_ms - done.now_ms <= _SOON_MS]
-                busy: Collection[str] = getattr(claim, "busy", ())
-                if due:
-                    self._release(claim, due, done)
-        except (StoreError, CriticalError) as error:
-            parts.give_back(d for deliveries in brought.values() for d in deliveries)
-            if isinstance(error, StoreError):
-                parts.failed(breaker, error)
-            raise
-        if found:
-            breaker.succeeded()
-        for message_id in busy:
-            # Whoever has it sends it, or lets it go.
-            parts.give_back(brought.pop(message_id), seconds=1)
-        for message in soon:
-            seconds = ceil((message.due_ms - done.now_ms) / 1000)
-            parts.give_back(brought.pop(message.message_id), seconds=seconds)
+        for message_id, seconds in later.items():
+            parts.give_back(brought.pop(message_id), seconds=seconds)
         parts.settle(d for deliveries in brought.values() for d in deliveries)
         parts.tell_of(done)
         tried = set(ids_of(due))
@@ -216,7 +205,7 @@ class TimeoutDispatch:
 
     def _release(self, claim: Claim, due: list[StoredMessage], done: Round) -> None:
         self._settlement.release(claim, due, done)
-        closed = self._parts.destinations.closed()
+        closed = self._parts.destination.closed()
         settled = {*ids_of(done.released), *ids_of(done.rejected), *ids_of(done.failed)}
         away = [m for m in due if m.destination in closed and m.message_id not in settled]
         if away:
@@ -224,46 +213,6 @@ class TimeoutDispatch:
             claim.hold(ids_of(away), seconds=0)
         if len(done.released) < len(due):
             self._parts.look.set()
-
-
-@contextmanager
-def _found(store: DelayedMessageStore, message_ids: Sequence[str]) -> Iterator[Claim]:
-    """The messages of a store that cannot claim by ids; what fails waits until its hold ends."""
-    found = [store.find(message_id) for message_id in message_ids]
-    yield _Found(store, [message for message in found if message is not None])
-
-
-def _claiming(
-    store: DelayedMessageStore, message_ids: Sequence[str]
-) -> AbstractContextManager[Claim]:
-    if isinstance(store, ClaimsIds):
-        return store.claim_ids(message_ids)
-    return _found(store, message_ids)
-
-
-class _Found:
-    transaction: Final = None
-
-    def __init__(self, store: DelayedMessageStore, messages: Sequence[StoredMessage]) -> None:
-        self.messages = messages
-        self._store = store
-
-    def attempt(self) -> AbstractContextManager[None]:
-        raise NotImplementedError
-
-    def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        return self._store.cancel(message_ids)
-
-    def count_failures(
-        self,
-        message_ids: Sequence[str],
-        *,
-        retry_after_seconds: float,  # noqa: ARG002 - it is held since its announcement
-    ) -> list[bool]:
-        return [True] * len(message_ids)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self.count_failures(message_ids, retry_after_seconds=seconds)
 
 
 class TimeoutManager:

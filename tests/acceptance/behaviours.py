@@ -27,7 +27,10 @@ from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.s3 import BodyReader, Bucket
-from sqsdelay.sending.large_bodies import PAYLOAD_SIZE, Pointer
+from sqsdelay.sending.batches import (
+    PAYLOAD_SIZE,
+    Pointer,
+)
 from sqsdelay.sqs.consumer import DelayConsumer, checked_relay
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues

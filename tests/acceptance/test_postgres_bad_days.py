@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -342,13 +344,19 @@ def test_a_long_snapshot_elsewhere_slows_nothing(postgres: str, store: PostgresS
         store.next_due_ms()
 
         def looking(query: str, from_ms: int) -> int:
-            bounds = {"due_by_ms": now_ms(), "limit": 500, "now_ms": None, "from_ms": from_ms}
+            bounds = {
+                "due_by_ms": now_ms(),
+                "limit": 500,
+                "now_ms": None,
+                "from_ms": from_ms,
+                "held_from_ms": 0,
+            }
             return blocks_read(connection, store, query, bounds)
 
         for query in ("claim", "next_due"):
             looking(query, 0)
             assert looking(query, 0) > 200
-            assert looking(query, store._head.from_ms) < 20
+            assert looking(query, store._heads.look(()).new_ms) < 20
 
         def storing(name: str, in_ms: int, number: int) -> int:
             many = [message(f"{name}{n}", in_ms) for n in range(number)]
@@ -370,6 +378,50 @@ def test_a_long_snapshot_elsewhere_slows_nothing(postgres: str, store: PostgresS
             return {"late", "next"} <= {m.message_id for m in outbox.sent}
 
         wait_for(both_left, seconds=5)
+
+
+def test_what_was_held_or_passed_over_slows_nothing_either(
+    postgres: str, store: PostgresStore, table: str
+) -> None:
+    """The same for what was held and removed by id, as a timeout manager does, and retried; and while a
+    destination is out of reach."""
+    fetched = sql.SQL(
+        "SELECT sum(pg_stat_get_xact_blocks_fetched(oid)) FROM pg_class WHERE oid = {name}::regclass "
+        "OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = {name}::regclass)"
+    ).format(name=sql.Literal(sql.Identifier("public", table).as_string(None)))
+
+    def blocks(*passed_over: str) -> int:
+        with store.claim(500, due_by_ms=now_ms(), except_destinations=passed_over) as claim:
+            assert claim.messages == []
+            counted = int(claim.transaction.execute(fetched).fetchone()[0])
+            # So that the next claim begins to count at 0.
+            claim.transaction.execute("SELECT pg_stat_force_next_flush()")
+            return counted
+
+    with psycopg.connect(postgres) as snapshot, store.watch(lambda: None):
+        snapshot.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        snapshot.execute("SELECT 1")
+        for start in range(0, 20_000, 1000):
+            names = [f"m{start + n}" for n in range(1000)]
+            store.store([replace(message(n, -1), destination=f"to-{n[-1]}") for n in names])
+            for claiming in (store.claim(1000, due_by_ms=now_ms()), store.claim_ids(names)):
+                with claiming as claim:
+                    claim.count_failures(names, retry_after_seconds=0)
+            with store.claim(1000, due_by_ms=now_ms()) as claim:
+                assert all(claim.remove(names))
+        store._heads._anew_at = math.inf
+        for passed_over in ((), ("to-3",)):
+            blocks(*passed_over)
+            store._heads.forget()
+            assert blocks(*passed_over) > 5_000
+            # What was removed within the last seconds may still be read.
+            store._heads.look(passed_over).held_ms = now_ms()
+            assert blocks(*passed_over) < 300
+        store.store([message("late", -3_600_000)])
+        store.reschedule("late", now_ms() - 3_600_000)
+        wait_for(lambda: store.next_due_ms() is not None)
+        with store.claim(500, due_by_ms=now_ms(), except_destinations=["to-3"]) as claim:
+            assert [message.message_id for message in claim.messages] == ["late"]
 
 
 def test_what_locks_the_whole_table_is_named_once(

@@ -221,6 +221,8 @@ def test_what_waits_for_a_destination_out_of_reach_is_not_read(
             "now_ms": now_ms(),
             "limit": 500,
             "except_destinations": ["full"],
+            "from_ms": 0,
+            "held_from_ms": 0,
         }
         for name in ("claim_except", "next_due_except"):
             query = sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) " + store._sql[name].decode())

@@ -19,7 +19,7 @@ from sqsdelay.rabbitmq.topology import binding_key, entry_level, routing_key
 from sqsdelay.relaying import Relay
 from sqsdelay.relaying.mover import RelaySettings
 from sqsdelay.sending import QueueSender
-from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 
 FOLDER: Final = Path(__file__).parent / "payloads"

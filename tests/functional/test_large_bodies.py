@@ -32,9 +32,12 @@ from sqsdelay.errors import (
 )
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.s3 import BodyReader, Bucket
-from sqsdelay.sending.large_bodies import PAYLOAD_SIZE, Pointer
+from sqsdelay.sending.batches import (
+    PAYLOAD_SIZE,
+    Pointer,
+)
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
@@ -90,27 +93,6 @@ def test_a_large_body_travels_as_a_pointer(s3: Any, queues: InMemoryQueues) -> N
     assert keys(s3) == [key]
     reader.delete(large.body, large.attributes)
     assert keys(s3) == []
-
-
-@pytest.mark.parametrize(
-    ("size", "above", "offloaded"),
-    [
-        (100, 100, False),
-        (101, 100, True),
-        (0, 0, True),
-        (1_047_900, 1_048_576, False),
-        (1_048_576, 1_048_576, True),
-    ],
-)
-def test_from_which_size_on(
-    s3: Any, queues: InMemoryQueues, size: int, above: int, offloaded: bool
-) -> None:
-    """More than above_bytes, attributes included; what our own attributes would push over, too."""
-    sender = QueueSender(
-        queues, SenderSettings(large_bodies=Bucket("bodies", s3, above_bytes=above))
-    )
-    sender.send("orders", "b" * max(1, size), message_id="m", delay=5000)
-    assert len(keys(s3)) == offloaded
 
 
 def test_the_least_limit_on_the_way_is_where_bodies_leave(s3: Any, queues: InMemoryQueues) -> None:

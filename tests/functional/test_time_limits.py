@@ -58,7 +58,7 @@ SHORT = 0.2
 @pytest.fixture
 def black_hole(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The AWS of the default session: it accepts connections, and never answers."""
-    for name in ("sqs.client", "sqs.cloudwatch", "s3"):
+    for name in ("sqs.client", "s3"):
         monkeypatch.setattr(f"sqsdelay.{name}.ANSWER_SECONDS", SHORT)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -241,8 +241,8 @@ def _deaf_from_then_on(consumer: DelayConsumer, proxy: DeafProxy) -> threading.E
     in_hand = threading.Event()
     receive = consumer._visibility.receive
 
-    def receive_and_lose_the_network(queue_url: str, *, wait_seconds: int) -> Any:
-        batch = receive(queue_url, wait_seconds=wait_seconds)
+    def receive_and_lose_the_network(queue: QueueRef, *, wait_seconds: int) -> Any:
+        batch = receive(queue, wait_seconds=wait_seconds)
         if batch.copies:
             proxy.swallowing.set()
             in_hand.set()

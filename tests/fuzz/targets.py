@@ -36,9 +36,9 @@ from sqsdelay.rabbitmq.topology import binding_key, check_queue_name, read_key, 
 from sqsdelay.rabbitmq.transfers import due_of
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sending.large_bodies import read_pointer
+from sqsdelay.sending.batches import read_pointer
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.timeouts.sender import (

@@ -16,7 +16,10 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.sending.large_bodies import PAYLOAD_SIZE, Pointer
+from sqsdelay.sending.batches import (
+    PAYLOAD_SIZE,
+    Pointer,
+)
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_store
 from sqsdelay.testing.in_memory_store import InMemoryStore
@@ -181,7 +184,6 @@ def a_broker(reader: Reader, request: pytest.FixtureRequest) -> None:
 
 BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("README.md", 0): orders,
-    ("docs/index.md", 0): orders,
     ("docs/benchmarks.md", 0): orders,
     ("docs/boto3.md", 0): orders,
     ("docs/deploy.md", 0): orders,

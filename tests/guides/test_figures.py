@@ -14,13 +14,13 @@ from moto import mock_aws
 from benchmarks import cost_by_delay
 from benchmarks.support.blocks import rewritten
 from sqsdelay import limits, unrestricted
-from sqsdelay.cli.dispatch import EXIT_CRITICAL
+from sqsdelay.cli.console import EXIT_CRITICAL
 from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.cost import Workload, bill, break_even_seconds, shipped_prices
-from sqsdelay.cost.strategies import IDLE_READ_UNITS, ITEM_BYTES, write_units
+from sqsdelay.cost.places import IDLE_READ_UNITS, ITEM_BYTES, write_units
 from sqsdelay.cost.workload import (
     DELAY_ATTRIBUTES_BYTES,
     DISPATCH_MS,
@@ -38,13 +38,17 @@ from sqsdelay.operating.status import parse_cursor
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
-from sqsdelay.sending.large_bodies import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
+from sqsdelay.sending.batches import (
+    LEGACY_PAYLOAD_SIZE,
+    PAYLOAD_SIZE,
+    Pointer,
+)
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.postgres.listener import POLL_SECONDS
 from sqsdelay.stores.postgres.pool import LOCK_SECONDS, SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.postgres.watching import POLL_SECONDS
 from sqsdelay.stores.schema import VERSION, check_version
 from sqsdelay.stores.sqlite.file import RESERVE_BYTES
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, running
 
@@ -30,11 +28,10 @@ def test_the_pasted_lines_show_an_arrival() -> None:
     with running("local", "--port", "0", env={}, program=[str(COMMAND)]) as served:
         served.wait_for("Stop with Ctrl-C")
         shown = [line.strip() for line in served.text.splitlines() if line.startswith("  ")]
-        for page in ("README.md", "docs/index.md"):
-            assert [each.replace(".venv/bin/", "") for each in pasted(page)] == [
-                PRINTED_PORT.sub("127.0.0.1:4566", each).replace(f"{COMMAND.parent}/", "")
-                for each in shown
-            ]
+        assert [each.replace(".venv/bin/", "") for each in pasted("README.md")] == [
+            PRINTED_PORT.sub("127.0.0.1:4566", each).replace(f"{COMMAND.parent}/", "")
+            for each in shown
+        ]
         done = subprocess.run(
             ["bash", "-euc", "\n".join(shown)],
             cwd=ROOT,
@@ -70,10 +67,9 @@ def test_a_port_that_is_taken_is_told() -> None:
     assert f"port {port} is in use" in done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_no_bare_command_before_its_path_is_told(page: str) -> None:
+def test_no_bare_command_before_its_path_is_told() -> None:
     """Who types the first line of a page must find the program."""
-    blocks = re.findall(r"```console\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     bare = next(n for n, line in enumerate(lines) if line.startswith("sqsdelay "))
     assert any(line.startswith("export PATH=$PWD/.venv/bin") for line in lines[:bare])

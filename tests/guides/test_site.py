@@ -49,7 +49,9 @@ def test_the_site_is_built_of_every_page(site: Path) -> None:
     """And without the tool that builds it."""
     pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     built = {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")}
-    assert built - pages == {Path("404.md"), Path("changelog.md"), Path("security.md")}
+    assert built - pages == {
+        Path(f"{name}.md") for name in ("404", "changelog", "index", "security")
+    }
     assert pages <= built
     assert not (site / "docstrings.py").exists()
 

@@ -31,9 +31,12 @@ from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
 from sqsdelay.rabbitmq.verification import verify
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sending.large_bodies import PAYLOAD_SIZE, read_pointer
+from sqsdelay.sending.batches import (
+    PAYLOAD_SIZE,
+    read_pointer,
+)
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import open_store
@@ -265,7 +268,7 @@ def test_rabbitmq_passwords(printed: Quiet, closed_port: int) -> None:
         send,
         dispatch,
         lambda: verify(url),
-        lambda: Management(f"http://me:{SECRET}@127.0.0.1:{closed_port}", "/").version(),
+        lambda: Management(f"http://me:{SECRET}@127.0.0.1:{closed_port}", "/").queues(),
     ):
         with pytest.raises(SqsDelayError) as error:
             use()

@@ -10,8 +10,8 @@ from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import ManualClock

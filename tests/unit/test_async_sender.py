@@ -24,8 +24,8 @@ from sqsdelay.errors import (
 )
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryLedger, InMemoryStore, VirtualSqs
 from tests.faulty import GatedQueues
 

@@ -15,10 +15,11 @@ import typer.main
 
 from sqsdelay import errors
 from sqsdelay.cli import app
-from sqsdelay.cli.advice import exit_code, in_options, option
+from sqsdelay.cli.console import exit_code, in_options, option
 from sqsdelay.core.delay import delay_ms
 from sqsdelay.errors import (
     ConfigurationError,
+    CriticalError,
     DelayQueueMissing,
     InvalidDelay,
     InvalidMessage,
@@ -58,6 +59,7 @@ NO_OPTION = {
         (MessageConflict("x"), 1),
         (DelayQueueMissing("x"), 1),
         (QueueUnreachable("x"), 1),
+        (CriticalError("x"), 75),
     ],
 )
 def test_bad_values_have_one_exit_code(error: SqsDelayError, code: int) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import jmespath  # type: ignore[import-untyped]
@@ -10,6 +13,7 @@ import pytest
 
 from sqsdelay.errors import ConfigurationError, MalformedMessage, StoreUnavailable
 from sqsdelay.limits import MAX_RETENTION_SECONDS
+from sqsdelay.receiving import deduplication
 from sqsdelay.receiving.deduplication import IDEMPOTENCY_KEY, Copy, Deduplicator, message_id
 from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox
 from sqsdelay.testing import ManualClock
@@ -42,8 +46,11 @@ def test_powertools_key_is_the_same_id(given: str | None) -> None:
 
 def test_what_is_no_message_is_refused() -> None:
     """An id made up from nothing would take all such messages for one."""
-    with pytest.raises(MalformedMessage, match="this has neither"):
+    with pytest.raises(MalformedMessage) as raised:
         message_id({"body": "x"})
+    assert str(raised.value) == (
+        "a received message has a MessageId (boto3) or messageId (Lambda event); this has neither"
+    )
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
@@ -99,8 +106,9 @@ def test_an_effect_that_is_not_remembered_is_told(inbox: Inbox) -> None:
     with pytest.raises(StoreUnavailable):
         receiver.process("a", lambda: None)
     inbox.fails = set()
+    clock.advance(59.999)
     assert receiver.process("a", lambda: None) is Copy.IN_PROGRESS
-    clock.advance(60)
+    clock.advance(0.001)
     assert receiver.process("a", lambda: None) is Copy.FIRST
 
 
@@ -109,9 +117,14 @@ def test_the_effects_own_error_is_the_one_raised(
 ) -> None:
     """A claim that cannot be given up ends with its lease, and is logged."""
     inbox.fails = {"release"}
+    receiver = Deduplicator(inbox, lease_seconds=deduplication._LONGEST_SECONDS)
     with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError):
-        Deduplicator(inbox, lease_seconds=60).process("a", lambda: 1 / 0)
-    assert "message a stays claimed until its lease ends: release: no" in caplog.text
+        receiver.process("a", lambda: 1 / 0)
+    assert caplog.messages == ["message a stays claimed until its lease ends: release: no"]
+    inbox.fails = set()
+    with pytest.raises(ZeroDivisionError):
+        receiver.process("b", lambda: 1 / 0)
+    assert receiver.process("b", lambda: None) is Copy.FIRST
 
 
 def test_a_message_is_known_as_long_as_sqs_keeps_a_copy(inbox: Inbox) -> None:
@@ -119,8 +132,37 @@ def test_a_message_is_known_as_long_as_sqs_keeps_a_copy(inbox: Inbox) -> None:
     clock = ManualClock()
     receiver = Deduplicator(inbox, lease_seconds=60, clock=clock)
     receiver.process("a", lambda: None)
-    clock.advance(MAX_RETENTION_SECONDS - 1)
+    clock.advance(MAX_RETENTION_SECONDS - 0.001)
     assert receiver.process("a", lambda: None) is Copy.DUPLICATE
+    clock.advance(0.001)
+    assert receiver.process("a", lambda: None) is Copy.FIRST
+
+
+def test_in_a_transaction_a_message_is_known_as_long(tmp_path: Path) -> None:
+    """From the receiver's now on; what was rolled back is not known."""
+    clock, path = ManualClock(), tmp_path / "inbox.db"
+    inbox = SqliteInbox(str(path), endpoint="orders")
+    inbox.set_up()
+    receiver = Deduplicator(inbox, lease_seconds=60, remember_seconds=10, clock=clock)
+
+    def first(message_id: str, *, commit: bool = True) -> bool:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            new = receiver.first(message_id, connection)
+            connection.execute("COMMIT" if commit else "ROLLBACK")
+            return new
+
+    assert [first("a", commit=False), first("a"), first("a"), first("b")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    clock.advance(9.999)
+    assert (receiver.forget(), first("a")) == (0, False)
+    clock.advance(0.001)
+    assert (receiver.forget(), first("a")) == (2, True)
+    inbox.close()
 
 
 def test_old_entries_go_by_and_by(inbox: Inbox, caplog: pytest.LogCaptureFixture) -> None:
@@ -136,4 +178,17 @@ def test_old_entries_go_by_and_by(inbox: Inbox, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         copies = [receiver.process(f"new-{n}", lambda: None) for n in range(100)]
     assert set(copies) == {Copy.FIRST}
-    assert "old entries are not deleted now" in caplog.text
+    assert caplog.messages == ["old entries are not deleted now: forget: no"]
+
+
+def test_all_old_entries_go_when_asked(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose time is over by the receiver's clock, part by part."""
+    clock, left, asked = ManualClock(), [3, 2, 0], []
+
+    def forget(now_ms: int, *, limit: int) -> int:
+        asked.append((now_ms, limit))
+        return left.pop(0)
+
+    monkeypatch.setattr(inbox, "forget", forget)
+    assert Deduplicator(inbox, lease_seconds=60, clock=clock).forget() == 5
+    assert set(asked) == {(clock.now_ms(), deduplication._FORGET_AT_ONCE)}

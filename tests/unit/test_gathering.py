@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
@@ -57,7 +57,7 @@ class Site:
 
     def receive(self) -> int:
         """One receive; how many of its copies are not kept."""
-        batch = self.visibility.receive(DELAY, wait_seconds=0)
+        batch = self.visibility.receive(QueueRef(DELAY), wait_seconds=0)
         return len(self.gathering.keep(batch).copies) if batch.copies else 0
 
 

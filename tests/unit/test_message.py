@@ -23,8 +23,8 @@ from sqsdelay.core.message import (
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
 from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID, MAX_DUE_MS
 from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 
 MIB = 1_048_576

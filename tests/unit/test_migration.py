@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,8 +23,8 @@ from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.operating.migration import Migration, MigrationStatus
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
@@ -54,6 +55,7 @@ class World:
         self.endpoint = self.queues.create_endpoint("orders")
         self.store = FaultySqlite(":memory:", endpoint="orders", clock=self.clock)
         self.store.set_up()
+        weakref.finalize(self, self.store.close)  # Python 3.13 warns of a connection left open.
         self.sender = QueueSender(self.queues, SenderSettings(idempotent=True))
         for number in range(count):
             self.add(f"m{number}", hours=number + 1)

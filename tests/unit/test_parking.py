@@ -29,8 +29,8 @@ from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore

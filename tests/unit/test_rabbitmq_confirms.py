@@ -19,9 +19,8 @@ def three() -> tuple[Outstanding, Settled]:
     for number, name in enumerate("abc", start=1):
         publication = Publication("", name, b"", BasicProperties(message_id=name))
         publication.on_settled = _noting(settled, publication)
-        outstanding.add(publication, now=number * 10.0)
-        outstanding.buffered(publication, size=100, stream_end=number * 100)
-        outstanding.written(number * 100, now=number * 10.0)
+        outstanding.add(publication, size=100, now=number * 10.0)
+        outstanding.written(now=number * 10.0)
     return outstanding, settled
 
 
@@ -48,7 +47,7 @@ def test_one_confirm_for_several() -> None:
 def test_a_late_or_repeated_confirm_changes_nothing() -> None:
     """What was given up stays given up."""
     outstanding, settled = three()
-    assert outstanding.give_up(REFUSED, written_before=25.0) == 2
+    assert outstanding.give_up(REFUSED, lambda each: each.written_at < 25.0) == 2
     outstanding.answered(1, multiple=False)
     outstanding.answered(2, multiple=True)
     assert settled == [("a", REFUSED), ("b", REFUSED)]

@@ -37,7 +37,7 @@ class Broker(Management):
         self._answers["/policies/%2F/caught"] = {"definition": {"alternate-exchange": "any"}}
         self._answers["/nodes"] = nodes
 
-    def _get(self, path: str) -> Any:
+    def get(self, path: str) -> Any:
         return self._answers[path]
 
 
@@ -164,5 +164,5 @@ def test_management_urls_that_are_none_do_not_show_their_password() -> None:
         Management("amqp://u:sesame@host", "/")
     assert "sesame" not in str(caught.value)
     with pytest.raises(QueueUnavailable, match="cannot be reached") as unreachable:
-        Management("http://u:sesame@127.0.0.1:1", "/").version()
+        Management("http://u:sesame@127.0.0.1:1", "/").queues()
     assert "sesame" not in str(unreachable.value)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
-from sqsdelay.rabbitmq.management import FRESH_SECONDS, Held, Management, held
+from sqsdelay.rabbitmq.management import FRESH_SECONDS, Held, Management, held, standing
 
 LEVEL = "acme.delay-level-00"
 
@@ -22,7 +22,7 @@ class Counting(Management):
         self._last: dict[str, Any] | None = None
         self.seconds = 0.0
 
-    def _get(self, path: str) -> Any:
+    def get(self, path: str) -> Any:
         self._last = next(self._rows, self._last)
         return [] if self._last is None else [{"name": LEVEL, **self._last}]
 
@@ -78,15 +78,15 @@ def test_figures_that_stand_still_are_not_taken_for_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "standing"),
+    ("counts", "expected"),
     [((5, 5, 7), {LEVEL: 7}), ((5, 5, 4), {}), ((5, 0), {}), ((0,), {})],
 )
 def test_a_hand_over_stands_if_no_newer_count_is_lower(
-    counts: tuple[int, ...], standing: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    counts: tuple[int, ...], expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that goes on holds messages too, but not ever more."""
     rows = [row(mark, dead_lettering=count) for mark, count in enumerate(counts)]
     found = iter([{LEVEL: Held(each["messages_dlx"], 0, 0)} for each in rows])
     before = next(found)
     monkeypatch.setattr("sqsdelay.rabbitmq.management.held", lambda *_: next(found))
-    assert Counting(None).standing(before) == standing
+    assert standing(Counting(None), before) == expected

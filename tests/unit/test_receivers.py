@@ -101,7 +101,6 @@ def working(
     receivers = Receivers(
         movers,
         visibility or Visibility(queues, queues.clock),
-        url=lambda mover: queues.url(mover.source),
         clock=queues.clock,
         wait_seconds=20,
         number=number,

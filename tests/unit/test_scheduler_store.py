@@ -26,9 +26,9 @@ from sqsdelay.parking.parking import Parking, ParkingSettings
 from sqsdelay.parking.schedule import Change, Schedule
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.large_bodies import Pointer
+from sqsdelay.sending.batches import Pointer
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.stores import open_place, open_store
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock

@@ -14,8 +14,8 @@ import pytest
 from sqsdelay import DelaySender
 from sqsdelay.errors import InvalidDelay, SendFailed, Unconfirmed
 from sqsdelay.sending.batches import BatchSender
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, SendResult
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.testing import ManualClock
 from tests.faulty import GatedQueues
 from tests.patience import PATIENCE_SECONDS

@@ -24,8 +24,8 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
 from sqsdelay.relaying.mover import Status
 from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 

@@ -16,8 +16,8 @@ import pytest
 from sqsdelay.core.message import Message, OutgoingMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.sink.job import TaskReport
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds

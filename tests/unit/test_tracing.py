@@ -27,7 +27,7 @@ from sqsdelay.relaying import Relay
 from sqsdelay.relaying.mover import RelaySettings
 from sqsdelay.relaying.relay import DueRelay
 from sqsdelay.sending import QueueSender
-from sqsdelay.sending.settings import SenderSettings
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 from tests.contract.vectors import Sqs
@@ -234,7 +234,7 @@ def test_where_it_is_not_installed_nothing_is_imported() -> None:
     """Worker and functions go on without; importing sqsdelay never loads it."""
     program = (
         "import sys, importlib.util as u\n"
-        "import sqsdelay.cli.worker, sqsdelay.cli.dispatch, sqsdelay.sqs.sender\n"
+        "import sqsdelay.cli.run, sqsdelay.sqs.sender\n"
         "from sqsdelay.opentelemetry import if_installed\n"
         "assert not [m for m in sys.modules if m.split('.')[0] == 'opentelemetry']\n"
         "u.find_spec = lambda name: None\n"

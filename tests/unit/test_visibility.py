@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
@@ -33,7 +34,7 @@ def test_a_dead_workers_copies_come_back_after_its_own_visibility(
     queues: InMemoryQueues, clock: ManualClock
 ) -> None:
     """30 seconds, whatever the queue's 180 are: those are for Lambda."""
-    batch = Visibility(queues, clock).receive(DELAY, wait_seconds=0)
+    batch = Visibility(queues, clock).receive(QueueRef(DELAY), wait_seconds=0)
     assert len(batch.copies) == 3
     clock.advance(29.9)
     assert (visible(queues), batch.held()) == (0, True)
@@ -46,7 +47,7 @@ def test_what_is_worked_on_stays_hidden_up_to_three_minutes(
 ) -> None:
     """And no longer: a second attempt must deduplicate against the first, within five minutes."""
     visibility = Visibility(queues, clock)
-    batch = visibility.receive(DELAY, wait_seconds=0)
+    batch = visibility.receive(QueueRef(DELAY), wait_seconds=0)
     held_for = 0.0
     while batch.held():
         assert visible(queues) == 0
@@ -61,7 +62,7 @@ def test_what_is_worked_on_stays_hidden_up_to_three_minutes(
 def test_a_quick_batch_costs_no_request(queues: InMemoryQueues, clock: ManualClock) -> None:
     """Batches take milliseconds: only one that takes a third of the visibility is extended."""
     visibility = Visibility(queues, clock)
-    batch = visibility.receive(DELAY, wait_seconds=0)
+    batch = visibility.receive(QueueRef(DELAY), wait_seconds=0)
     clock.advance(4)
     visibility.extend()
     assert queues.calls.count("hide") == 0
@@ -74,10 +75,32 @@ def test_a_quick_batch_costs_no_request(queues: InMemoryQueues, clock: ManualClo
     assert queues.calls.count("hide") == 1
 
 
+def test_the_parts_of_a_batch_stay_hidden_as_the_whole_would(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """What is gathered and what is worked on at once: each is extended, for 180 s in all."""
+    visibility = Visibility(queues, clock)
+    batch = visibility.receive(QueueRef(DELAY), wait_seconds=0)
+    received_at = clock.monotonic()
+    assert visibility.last_touched() == received_at
+    clock.advance(15)
+    first, rest = visibility.divide(batch, batch.copies[:1])
+    assert [len(part.copies) for part in (first, rest)] == [1, 2]
+    assert visibility.last_touched() == received_at
+    visibility.extend()
+    assert queues.calls.count("hide") == 2
+    clock.advance(20)
+    assert (visible(queues), first.held(), rest.held(), batch.held()) == (0, True, True, False)
+    while clock.monotonic() < received_at + 200:
+        visibility.extend()
+        clock.advance(5)
+    assert visible(queues) == 3
+
+
 def test_what_was_lost_is_not_taken_back(queues: InMemoryQueues, clock: ManualClock) -> None:
     """After a stop of the process others have the copies; to hide them again would be theft."""
     visibility = Visibility(queues, clock)
-    batch = visibility.receive(DELAY, wait_seconds=0)
+    batch = visibility.receive(QueueRef(DELAY), wait_seconds=0)
     clock.advance(31)
     visibility.extend()
     assert not batch.held()
@@ -87,7 +110,7 @@ def test_what_was_lost_is_not_taken_back(queues: InMemoryQueues, clock: ManualCl
 def test_what_nobody_will_work_on_is_released(queues: InMemoryQueues, clock: ManualClock) -> None:
     """A long poll that returns after the stop: others get its copies at once."""
     visibility = Visibility(queues, clock)
-    visibility.release(visibility.receive(DELAY, wait_seconds=0))
+    visibility.release(visibility.receive(QueueRef(DELAY), wait_seconds=0))
     assert visibility.last_touched() is None
     assert visible(queues) == 3
 
@@ -100,7 +123,7 @@ def test_what_cannot_be_hidden_any_longer_is_in_the_log(
     queues.create_queue("q")
     queues.send_batch("q", [OutgoingMessage("x", {}, 1)])
     visibility = Visibility(queues, clock)
-    batch = visibility.receive("q", wait_seconds=0)
+    batch = visibility.receive(QueueRef("q"), wait_seconds=0)
     clock.advance(10)
     queues.hides_fail = True
     visibility.extend()

@@ -29,8 +29,8 @@ from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Queues, SizeLimits
 from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.sink.job import Counts
 from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows
 from sqsdelay.spark.sink.options import DELAY, Options

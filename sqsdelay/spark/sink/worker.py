@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from sqsdelay.ledger.files import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Queues
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Options

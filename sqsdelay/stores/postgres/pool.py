@@ -10,18 +10,20 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import psycopg
 from psycopg import IsolationLevel, sql
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
 from sqsdelay.core.readable import one_line
-from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
+from sqsdelay.stores.sql import SqlTable
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,8 @@ SERVER_SETTINGS: Final = {
     # While a table is almost empty, the planner would read and sort it whole, and keep that plan for
     # the session: when a million rows arrive, each claim reads them all.
     "enable_seqscan": "off",
+    # Claims that go from one destination to the next would sort all that is due instead.
+    "enable_sort": "off",
 }
 _SESSION: Final = ";".join(
     f"SET {name} = {value}"
@@ -156,34 +160,27 @@ def driver_text(error: psycopg.Error) -> str:
     return str(error) if primary is None else f"{primary} (SQLSTATE {error.sqlstate})"
 
 
-class PostgresTable:
+class PostgresTable(SqlTable):
     """A table, and its version in the comment of one of its indexes, which backups keep.
 
     Its connections are in autocommit mode, for the threads of this process.
-
-    Args:
-        conninfo: a libpq connection string or ``postgresql://`` URL.
-        table: its name; ``schema``: where it is, which must exist.
-        connections: the most that are opened.
-        queries: the ``.sql`` file with its queries; those named ``set_up…`` make it.
-        index: how the name of the index ends whose comment tells the version.
-        remedy: how the table is made, for the error when it is missing.
-
-    Raises:
-        ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
     """
+
+    _DRIVER = psycopg.Connection
+    _BEGIN = "use it within connection.transaction()"
+    _INDEX: ClassVar[str]
+    """How the name of the index ends whose comment tells the version."""
 
     def __init__(
         self,
         conninfo: str,
-        table: str,
         *,
-        schema: str,
-        connections: int,
-        queries: str,
-        index: str,
-        remedy: str,
+        endpoint: str,
+        table: str | None = None,
+        schema: str = DEFAULT_SCHEMA,
+        connections: int = DEFAULT_CONNECTIONS,
     ) -> None:
+        table = table or f"{endpoint}.{self._SUFFIX}"
         for name in (schema, table):
             _check_name(name)
         try:
@@ -197,19 +194,16 @@ class PostgresTable:
         self._conninfo = conninfo
         self._schema = schema
         self._table = table
-        self._remedy = remedy
         digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
         # An index lives in its table's schema, and its name may not be cut off either.
         self._prefix = f"sqsdelay_{digest}"
         self._place = sql.Identifier(schema, table).as_string(None)
-        self._index = sql.Identifier(schema, f"{self._prefix}_{index}").as_string(None)
-        names = self._identifiers() | {
-            "qualified_index": self._identifier(f"{self._prefix}_{index}")
+        self._index = sql.Identifier(schema, f"{self._prefix}_{self._INDEX}").as_string(None)
+        self._names_in_queries = self._identifiers() | {
+            "qualified_index": self._identifier(f"{self._prefix}_{self._INDEX}")
         }
-        self._sql = {
-            key: sql.SQL(query).format(**names).as_bytes()
-            for key, query in (read_queries("postgres/table.sql") | read_queries(queries)).items()
-        }
+        self._book = read_queries("postgres/table.sql") | read_queries(f"postgres/{self._QUERIES}")
+        self._sql = {name: self._query(name) for name in self._book}
         self._checked = False
         self._blocking: set[int] = set()
         self._make_pool = partial(
@@ -228,6 +222,11 @@ class PostgresTable:
         self._pools: list[ConnectionPool[TimedConnection]] = []
         self._begin_anew()
         in_each_child(self, PostgresTable._begin_anew)
+
+    def _query(self, name: str, **more: sql.Composable) -> bytes:
+        """A query of the book, with its names put in."""
+        names = self._names_in_queries | more
+        return sql.SQL(self._book[name]).format(**names).as_bytes()
 
     def _begin_anew(self) -> None:
         """A child keeps its parent's connections, unused: closing one would end the parent's session."""
@@ -285,7 +284,6 @@ class PostgresTable:
 
     @contextmanager
     def _statement(self) -> Iterator[Connection]:
-        """A connection whose statements each commit by themselves, or at the context's end."""
         with self._connection() as connection, self._committed(connection):
             yield connection
 
@@ -300,7 +298,6 @@ class PostgresTable:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """PostgreSQL's errors as StoreError."""
         try:
             yield
         except psycopg.Error as error:
@@ -310,9 +307,7 @@ class PostgresTable:
     def _error(self, error: psycopg.Error) -> StoreError:
         """The error to raise for one of PostgreSQL's."""
         if isinstance(error, psycopg.errors.UndefinedTable):
-            return StoreMissing(
-                f"table {self._table} does not exist; {self._remedy}, or correct the name"
-            )
+            return self._missing()
         if isinstance(error, psycopg.errors.UndefinedColumn):
             return mismatch(self._table, driver_text(error))
         text = f"PostgreSQL store {self._table}: {driver_text(error)}"
@@ -371,14 +366,13 @@ class PostgresTable:
         return bool(exists)
 
     def _check(self, connection: psycopg.Connection[Any]) -> None:
-        """Before the first use of all: is this a table of ours? A missing one says so when it is used."""
+        # A missing one says so when it is used.
         if not self._checked:
             self._checked = self._is_ours(connection)
 
-    def _rows(self, query: str, **arguments: object) -> list[tuple[Any, ...]]:
-        with self._statement() as connection:
-            self._check(connection)
-            return connection.execute(self._sql[query], arguments).fetchall()
+    def _commits_at_once(self, transaction: psycopg.Connection[Any]) -> bool:
+        idle = transaction.info.transaction_status == TransactionStatus.IDLE
+        return transaction.autocommit and idle
 
     def close(self) -> None:
         """Close all connections."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psycopg
 from psycopg import sql
-from psycopg.pq import TransactionStatus
+from psycopg.adapt import Dumper
+from psycopg.postgres import types
+from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int4, Int8
 
@@ -19,15 +21,14 @@ from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
     Amendment,
     StoredMessage,
+    from_rows,
     latest_amendments,
 )
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.ids import new_once
-from sqsdelay.stores.postgres.claim import Head, PostgresClaim
-from sqsdelay.stores.postgres.listener import Listener
+from sqsdelay.stores.ids import found_among, new_once
 from sqsdelay.stores.postgres.pool import (
     DEFAULT_CONNECTIONS,
     DEFAULT_SCHEMA,
@@ -35,12 +36,30 @@ from sqsdelay.stores.postgres.pool import (
     Locked,
     PostgresTable,
 )
+from sqsdelay.stores.postgres.watching import Heads, Listener
 from sqsdelay.stores.sql import SqlInbox, SqlStore
 
 DATABASE_CLOCK: Final = (
-    "coalesce({}::bigint, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
+    "coalesce({}::bigint, (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
 )
 """Dispatchers' clocks may differ: what one holds, another must not take for free."""
+
+_NEW: Final = {
+    "at": sql.SQL("due_ms"),
+    "kept": sql.SQL("held_until_ms = 0 AND due_ms >= %(from_ms)s"),
+    "until": sql.SQL("%(due_by_ms)s"),
+}
+_NOW: Final = sql.SQL(DATABASE_CLOCK.format("%(now_ms)s"))
+_HELD: Final = {
+    "at": sql.SQL("held_until_ms"),
+    "kept": sql.SQL("held_until_ms > 0 AND held_until_ms BETWEEN %(from_ms)s AND {}").format(_NOW),
+    "until": _NOW,
+}
+_UNCOMMITTED_MS: Final = 10_000
+"""A hold may be committed so long after the time that it counts from."""
+_TID: Final = types["tid"]
+_PLACES: Final = struct.Struct("!5I")
+_PLACE_BYTES: Final = struct.pack("!I", 6)
 
 _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
@@ -50,7 +69,7 @@ _TAKEN_MS: Final = round(1000 * DEFAULT_LEASE_SECONDS)
 """How long what was taken is held at least."""
 
 
-class PostgresStore(SqlStore, PostgresTable):
+class PostgresStore(PostgresTable, SqlStore):
     """Delayed messages in a PostgreSQL table.
 
     Args:
@@ -67,6 +86,7 @@ class PostgresStore(SqlStore, PostgresTable):
 
     poll_seconds: Final = 10.0
     modes: Final = frozenset(TransactionMode)
+    _INDEX = "due"
 
     def __init__(
         self,
@@ -80,24 +100,21 @@ class PostgresStore(SqlStore, PostgresTable):
     ) -> None:
         self._clock = clock
         PostgresTable.__init__(
-            self,
-            conninfo,
-            table or f"{endpoint}.delayed",
-            schema=schema,
-            connections=connections,
-            queries="postgres/store.sql",
-            index="due",
-            remedy="run sqsdelay store create or set_up()",
+            self, conninfo, endpoint=endpoint, table=table, schema=schema, connections=connections
         )
         self._channel = self._prefix
-        self._head = Head(clock or SystemClock(), seconds=self.poll_seconds)
+        self._heads = Heads(clock or SystemClock(), seconds=self.poll_seconds)
+        self._sql["claim_held"] = self._query("claim_except", **_HELD)
 
     def _identifiers(self) -> dict[str, sql.Composable]:
         quoted = self._identifier(self._table).as_string(None)
         return super()._identifiers() | {
             "table_name": sql.Literal(quoted),
             "amendments": self._identifier(f"{self._prefix}_amendments"),
-            "now": sql.SQL(DATABASE_CLOCK.format("%(now_ms)s")),
+            "columns": sql.SQL("message_id, destination, due_ms, body, headers, failures"),
+            "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
+            "now": _NOW,
+            **_NEW,
             "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
         }
 
@@ -106,15 +123,13 @@ class PostgresStore(SqlStore, PostgresTable):
             raise ConfigurationError(f"a PostgreSQL store cannot give {mode!r}")
         # Nothing depends on the mode: a claim is the open transaction either way.
         with suppress(Locked):
-            self._rows("exists")
+            self._read("exists")
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         if not messages:
             return []
-        if transaction is not None and not isinstance(transaction, psycopg.Connection):
-            raise ConfigurationError(
-                f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
-            )
+        if transaction is not None:
+            self._check_given(transaction)
         # Not `connection`: each layer less is felt in a call this short.
         own = None
         connection: Connection
@@ -170,25 +185,29 @@ class PostgresStore(SqlStore, PostgresTable):
     ) -> Iterator[Claim]:
         arguments: dict[str, object] = {
             "due_by_ms": due_by_ms,
-            "limit": limit,
             "now_ms": self._now_ms(),
             "except_destinations": list(except_destinations),
         }
+        head = self._heads.look(except_destinations)
         with self._claiming() as connection:
-            look = self._head.look()
-            arguments["from_ms"] = self._head.from_ms
-            query = "claim_except" if except_destinations else "claim"
-            rows = self._locked_rows(connection, query, arguments)
-            if not except_destinations:
-                self._head.found(look, rows[0][2] if rows else due_by_ms)
-            again: frozenset[str] = frozenset()
+
+            def locked(query: str, from_ms: int, most: int) -> list[tuple[Any, ...]]:
+                arguments.update(from_ms=from_ms, limit=most)
+                return self._locked_rows(connection, query, arguments) if most else []
+
+            rows = locked("claim_except" if except_destinations else "claim", head.new_ms, limit)
+            head.new_ms = rows[0][2] if rows else due_by_ms
             if len(rows) < limit:
                 # Behind what is new: what failed before.
-                arguments["limit"] = limit - len(rows)
-                held = self._locked_rows(connection, "claim_held", arguments)
-                again = frozenset(row[0] for row in held)
-                rows = sorted(rows + held, key=itemgetter(2, 0))
-            yield PostgresClaim(self, connection, rows, again, now_ms=self._now_ms)
+                held = locked("claim_held", head.held_ms, limit - len(rows))
+                rows += held
+                if head.at_start:
+                    rows += locked("claim_never_due", 0, limit - len(rows))
+                    now = self._locked_rows(connection, "now", arguments)
+                    head.held_ms = now[0][0] - _UNCOMMITTED_MS if now else head.held_ms
+                head.held_ms = min((row[-2] for row in held), default=head.held_ms)
+                rows.sort(key=itemgetter(2, 0))
+            yield PostgresClaim(self, connection, rows, now_ms=self._now_ms)
 
     @contextmanager
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
@@ -207,33 +226,28 @@ class PostgresStore(SqlStore, PostgresTable):
         try:
             return connection.execute(self._sql[query], arguments, binary=True).fetchall()
         except psycopg.errors.LockNotAvailable:
-            self._head.forget()
+            self._heads.forget()
             return []
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        look = self._head.look()
+        head = self._heads.look(except_destinations)
         try:
-            due_ms = super().next_due_ms(except_destinations)
+            due_ms = self._next_due(
+                except_destinations, from_ms=head.new_ms, held_from_ms=head.held_ms
+            )
         except Locked:
             return None
-        if due_ms is not None and not except_destinations:
-            self._head.found(look, due_ms)
+        if due_ms is not None:
+            head.new_ms = due_ms
         return due_ms
 
     @contextmanager
     def _claiming(self) -> Iterator[Connection]:
         """A transaction, whose row locks are the claim."""
-        with self._connection() as connection:
-            transaction = connection.transaction()
-            transaction.__enter__()
-            try:
-                self._begun(connection)
-                self._check(connection)
-                yield connection
-            except BaseException:
-                transaction.__exit__(*sys.exc_info())
-                raise
-            transaction.__exit__(None, None, None)
+        with self._connection() as connection, connection.transaction():
+            self._begun(connection)
+            self._check(connection)
+            yield connection
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         # In one order always: callers that amend the same messages at once do not deadlock.
@@ -252,16 +266,8 @@ class PostgresStore(SqlStore, PostgresTable):
             connection.execute(self._sql["forget_amendments"], {"now_ms": self._now_ms()})
             connection.execute(self._sql["amend"], arguments)
 
-    def _read(self, query: str, **arguments: object) -> list[Any]:
-        usual = {
-            "now_ms": self._now_ms(),
-            "channel": self._channel,
-            "hold_ms": _TAKEN_MS,
-            "from_ms": self._head.from_ms,
-        }
-        return self._rows(query, **(usual | arguments))
-
-    _changed = _read
+    def _times(self) -> dict[str, object]:
+        return {"now_ms": self._now_ms(), "channel": self._channel, "hold_ms": _TAKEN_MS}
 
     def _names(self, names: Collection[str]) -> list[str]:
         return list(names)
@@ -269,10 +275,10 @@ class PostgresStore(SqlStore, PostgresTable):
     @contextmanager
     def watch(self, wake: Callable[[], None]) -> Iterator[None]:
         def look_again() -> None:
-            self._head.forget()
+            self._heads.forget()
             wake()
 
-        with Listener(self._conninfo, self._channel, look_again), self._head.watched():
+        with Listener(self._conninfo, self._channel, look_again), self._heads.watched():
             yield
 
     def now_ms(self) -> int:
@@ -281,10 +287,88 @@ class PostgresStore(SqlStore, PostgresTable):
         Raises:
             StoreUnavailable
         """
-        return int(self._rows("now")[0][0])
+        return int(self._read("now", now_ms=None)[0][0])
 
 
-class PostgresInbox(SqlInbox, PostgresTable):
+class RowPlaces(list[bytes | None]):
+    """Where rows lie (ctid), as PostgreSQL gives it in binary; with None they cannot be sent."""
+
+
+class RowPlacesDumper(Dumper):
+    """`RowPlaces` as an array in binary."""
+
+    format = Format.BINARY
+    oid = _TID.array_oid
+
+    def dump(self, obj: RowPlaces) -> bytes:
+        head = _PLACES.pack(1, 0, _TID.oid, len(obj), 1)
+        return _PLACE_BYTES.join([head, *obj])
+
+
+class PostgresClaim:
+    """The rows of a claim.
+
+    Args:
+        table: whose they are.
+        connection: whose open transaction has locked them.
+        rows: what a query whose name begins with ``claim`` returned.
+        now_ms: the time of holds; None is the database's own.
+    """
+
+    def __init__(
+        self,
+        table: PostgresTable,
+        connection: Connection,
+        rows: Sequence[tuple[Any, ...]],
+        *,
+        now_ms: Callable[[], int | None],
+    ) -> None:
+        connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
+        self.messages = from_rows(rows)
+        self.again = frozenset(row[0] for row in rows if row[-2])
+        self.busy: frozenset[str] = frozenset()
+        self.transaction: Any = connection
+        self._table = table
+        self._now_ms = now_ms
+        self._connection = connection
+        # A locked row stays where it is, as long as this transaction does not write it.
+        self._places = {row[0]: row[-1] for row in rows}
+
+    def attempt(self) -> AbstractContextManager[None]:
+        self._places.clear()
+        return cast(AbstractContextManager[None], self._connection.transaction())
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        places = RowPlaces(self._places.pop(message_id, None) for message_id in message_ids)
+        if places and None not in places:
+            removed = self._execute("remove_places", places=places).rowcount
+            if removed == len(places):
+                return [True] * removed
+        return self._change("remove", message_ids)
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._hold(message_ids, retry_after_seconds, failed=1)
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._hold(message_ids, seconds, failed=0)
+
+    def _hold(self, message_ids: Sequence[str], seconds: float, *, failed: int) -> list[bool]:
+        self._places.clear()
+        arguments = {"hold_ms": round(seconds * 1000), "now_ms": self._now_ms()}
+        return self._change("hold", message_ids, failed=failed, **arguments)
+
+    def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
+        rows = self._execute(query, ids=list(message_ids), **arguments).fetchall()
+        return found_among(message_ids, (row[0] for row in rows))
+
+    def _execute(self, query: str, **arguments: object) -> psycopg.Cursor[Any]:
+        with self._table._translated():
+            return self._connection.execute(self._table._sql[query], arguments)
+
+
+class PostgresInbox(PostgresTable, SqlInbox):
     """Remembers processed messages in a PostgreSQL table.
 
     Args:
@@ -298,42 +382,4 @@ class PostgresInbox(SqlInbox, PostgresTable):
         ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
     """
 
-    def __init__(
-        self,
-        conninfo: str,
-        *,
-        endpoint: str,
-        table: str | None = None,
-        schema: str = DEFAULT_SCHEMA,
-        connections: int = DEFAULT_CONNECTIONS,
-    ) -> None:
-        super().__init__(
-            conninfo,
-            table or f"{endpoint}.received",
-            schema=schema,
-            connections=connections,
-            queries="postgres/inbox.sql",
-            index="until",
-            remedy="call set_up()",
-        )
-
-    def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
-        if not isinstance(transaction, psycopg.Connection):
-            raise ConfigurationError(
-                f"transaction is a {type(transaction).__name__}; give the psycopg.Connection"
-            )
-        if transaction.autocommit and transaction.info.transaction_status == TransactionStatus.IDLE:
-            raise ConfigurationError(
-                "the connection commits each statement and no transaction is open; "
-                "use it within connection.transaction()"
-            )
-        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
-        with self._translated():
-            self._check(transaction)
-            return transaction.execute(self._sql["first"], arguments).rowcount == 1
-
-    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
-        with self._statement() as connection:
-            self._check(connection)
-            cursor = connection.execute(self._sql[query], arguments)
-            return cursor.fetchall() if cursor.description else [], cursor.rowcount
+    _INDEX = "until"

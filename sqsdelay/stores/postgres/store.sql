@@ -79,95 +79,59 @@ SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 
 -- name: claim
 -- Lock the earliest due messages that are new and that nobody has locked; the locks end with the transaction.
--- from_ms: where the last claim found the first. Before it lies what was removed, and while a long snapshot
--- elsewhere still sees that, vacuum leaves it in the index.
-SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
-WHERE held_until_ms = 0 AND due_ms <= %(due_by_ms)s AND due_ms >= %(from_ms)s
+SELECT {columns}, held_until_ms, ctid FROM {table}
+WHERE held_until_ms = 0 AND due_ms BETWEEN %(from_ms)s AND %(due_by_ms)s
 ORDER BY due_ms, message_id LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
 -- name: claim_except
--- The same without some destinations, and without reading past what is due for them: from one of the
--- others to the next, with an equal share for each. Compared as pairs: with = on the destination, the
--- planner may prefer the index of due times, and read past everything in it.
+-- The same without some destinations, and without reading past what is due for them: from one of the others to
+-- the next, with an equal share for each. The query claim_held is this one for what failed before and may be tried
+-- again: {at} is held_until_ms there, {kept} those that are held, {until} now.
 WITH RECURSIVE found(destination) AS (
     (
-        SELECT destination COLLATE "C" FROM {table} WHERE held_until_ms = 0
+        SELECT destination COLLATE "C" FROM {table} WHERE {kept}
         ORDER BY destination COLLATE "C" LIMIT 1
     )
     UNION ALL
     SELECT (
         SELECT destination COLLATE "C" FROM {table}
-        WHERE held_until_ms = 0 AND destination COLLATE "C" > found.destination
+        WHERE {kept} AND destination COLLATE "C" > found.destination
         ORDER BY destination COLLATE "C" LIMIT 1
     ) FROM found WHERE found.destination IS NOT NULL
 ),
 well AS MATERIALIZED (
     SELECT found.destination, count(*) OVER () AS destinations FROM found CROSS JOIN LATERAL (
-        SELECT due_ms FROM {table}
-        WHERE (destination COLLATE "C", due_ms) >= (found.destination, (-9223372036854775808)::bigint)
-          AND (destination COLLATE "C", due_ms) <= (found.destination, %(due_by_ms)s::bigint)
-          AND held_until_ms = 0
-        ORDER BY destination COLLATE "C", due_ms LIMIT 1
+        SELECT {at} AS at FROM {table}
+        WHERE (destination COLLATE "C", {at}) >= (found.destination, %(from_ms)s::bigint)
+          AND (destination COLLATE "C", {at}) <= (found.destination, {until}::bigint)
+          AND {kept} AND {due}
+        ORDER BY destination COLLATE "C", {at} LIMIT 1
     ) AS head
     WHERE found.destination <> ALL(%(except_destinations)s::text[])
-    ORDER BY head.due_ms LIMIT %(limit)s
+    ORDER BY head.at LIMIT %(limit)s
 )
 SELECT share.* FROM well CROSS JOIN LATERAL (
-    SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
-    WHERE (destination COLLATE "C", due_ms) >= (well.destination, (-9223372036854775808)::bigint)
-      AND (destination COLLATE "C", due_ms) <= (well.destination, %(due_by_ms)s::bigint)
-      AND held_until_ms = 0
-    ORDER BY destination COLLATE "C", due_ms LIMIT greatest(1, %(limit)s / well.destinations)
+    SELECT {columns}, held_until_ms, ctid FROM {table}
+    WHERE (destination COLLATE "C", {at}) >= (well.destination, %(from_ms)s::bigint)
+      AND (destination COLLATE "C", {at}) <= (well.destination, {until}::bigint)
+      AND {kept} AND {due}
+    ORDER BY destination COLLATE "C", {at} LIMIT greatest(1, %(limit)s / well.destinations)
     FOR UPDATE SKIP LOCKED
 ) AS share
 ORDER BY share.due_ms, share.message_id
 
--- name: claim_held
--- What failed before and may be tried again, in the same way. Also one row that a due time beyond the year
--- 9999 keeps from ever being due, so that it is put aside: a program may write one where the constraints were dropped.
-WITH RECURSIVE found(destination) AS (
-    (
-        SELECT destination COLLATE "C" FROM {table} WHERE held_until_ms > 0
-        ORDER BY destination COLLATE "C" LIMIT 1
-    )
-    UNION ALL
-    SELECT (
-        SELECT destination COLLATE "C" FROM {table}
-        WHERE held_until_ms > 0 AND destination COLLATE "C" > found.destination
-        ORDER BY destination COLLATE "C" LIMIT 1
-    ) FROM found WHERE found.destination IS NOT NULL
-),
-well AS MATERIALIZED (
-    SELECT found.destination, count(*) OVER () AS destinations FROM found CROSS JOIN LATERAL (
-        SELECT held_until_ms FROM {table}
-        WHERE (destination COLLATE "C", held_until_ms) >= (found.destination, 1::bigint)
-          AND (destination COLLATE "C", held_until_ms) <= (found.destination, {now})
-          AND held_until_ms > 0 AND (due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)
-        ORDER BY destination COLLATE "C", held_until_ms LIMIT 1
-    ) AS head
-    WHERE found.destination <> ALL(%(except_destinations)s::text[])
-    ORDER BY head.held_until_ms LIMIT %(limit)s
-)
-SELECT share.* FROM well CROSS JOIN LATERAL (
-    SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
-    WHERE (destination COLLATE "C", held_until_ms) >= (well.destination, 1::bigint)
-      AND (destination COLLATE "C", held_until_ms) <= (well.destination, {now})
-      AND held_until_ms > 0 AND (due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)
-    ORDER BY destination COLLATE "C", held_until_ms LIMIT greatest(1, %(limit)s / well.destinations)
-    FOR UPDATE SKIP LOCKED
-) AS share
-UNION ALL
-SELECT * FROM (
-    SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
-    WHERE held_until_ms = 0 AND due_ms > 253402300799000
-    ORDER BY due_ms, message_id LIMIT 1
-    FOR UPDATE SKIP LOCKED
-) AS never_due
+-- name: claim_never_due
+-- One row that a due time beyond the year 9999 keeps from ever being due, so that it is put aside: a program may
+-- write one where the constraints were dropped.
+SELECT {columns}, held_until_ms, ctid FROM {table}
+WHERE held_until_ms = 0 AND due_ms > 253402300799000
+ORDER BY due_ms, message_id LIMIT 1
+FOR UPDATE SKIP LOCKED
 
 -- name: claim_ids
 -- Lock messages by their ids, unless they are locked, or were taken.
-SELECT message_id, destination, due_ms, body, headers, failures, ctid FROM {table}
+SELECT {columns}, held_until_ms, ctid FROM {table}
 WHERE message_id = ANY(%(ids)b::text[]) AND NOT moving
 FOR UPDATE SKIP LOCKED
 
@@ -196,19 +160,22 @@ SELECT least(
         SELECT due_ms FROM {table} WHERE held_until_ms = 0 AND due_ms >= %(from_ms)s
         ORDER BY due_ms, message_id LIMIT 1
     ),
-    (SELECT due_ms FROM {table} WHERE held_until_ms > 0 AND held_until_ms <= {now} LIMIT 1)
+    (
+        SELECT due_ms FROM {table}
+        WHERE held_until_ms > 0 AND held_until_ms BETWEEN %(held_from_ms)s AND {now} LIMIT 1
+    )
 )
 
 -- name: next_due_except
 WITH RECURSIVE found(destination) AS (
     (
-        SELECT destination COLLATE "C" FROM {table} WHERE held_until_ms = 0
+        SELECT destination COLLATE "C" FROM {table} WHERE {kept}
         ORDER BY destination COLLATE "C" LIMIT 1
     )
     UNION ALL
     SELECT (
         SELECT destination COLLATE "C" FROM {table}
-        WHERE held_until_ms = 0 AND destination COLLATE "C" > found.destination
+        WHERE {kept} AND destination COLLATE "C" > found.destination
         ORDER BY destination COLLATE "C" LIMIT 1
     ) FROM found WHERE found.destination IS NOT NULL
 )
@@ -216,15 +183,15 @@ SELECT least(
     (
         SELECT min(head.due_ms) FROM found CROSS JOIN LATERAL (
             SELECT due_ms FROM {table}
-            WHERE (destination COLLATE "C", due_ms) >= (found.destination, (-9223372036854775808)::bigint)
-              AND destination COLLATE "C" <= found.destination AND held_until_ms = 0
+            WHERE (destination COLLATE "C", due_ms) >= (found.destination, %(from_ms)s::bigint)
+              AND destination COLLATE "C" <= found.destination AND {kept}
             ORDER BY destination COLLATE "C", due_ms LIMIT 1
         ) AS head
         WHERE found.destination <> ALL(%(except_destinations)s::text[])
     ),
     (
         SELECT due_ms FROM {table}
-        WHERE held_until_ms > 0 AND held_until_ms <= {now}
+        WHERE held_until_ms > 0 AND held_until_ms BETWEEN %(held_from_ms)s AND {now}
           AND destination <> ALL(%(except_destinations)s::text[]) LIMIT 1
     )
 )
@@ -244,14 +211,14 @@ SELECT (
 -- name: pending
 SELECT * FROM (
     (
-        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        SELECT {columns} FROM {table}
         WHERE held_until_ms = 0 AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
           AND due_ms < %(before_ms)s
         ORDER BY due_ms, message_id LIMIT %(limit)s
     )
     UNION ALL
     (
-        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        SELECT {columns} FROM {table}
         WHERE held_until_ms > 0 AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
           AND due_ms < %(before_ms)s
         ORDER BY due_ms, message_id LIMIT %(limit)s
@@ -260,7 +227,7 @@ SELECT * FROM (
 ORDER BY due_ms, message_id LIMIT %(limit)s
 
 -- name: find
-SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+SELECT {columns} FROM {table}
 WHERE message_id = %(id)s
 
 -- name: cancel
@@ -287,7 +254,7 @@ WHERE message_id = ANY(ARRAY(
       AND due_ms <= 253402300799000
     ORDER BY due_ms, message_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ))
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: taken
 UPDATE {table} SET held_until_ms = greatest(due_ms, {now} + %(hold_ms)s)
@@ -296,7 +263,7 @@ WHERE message_id = ANY(ARRAY(
     WHERE held_until_ms > 0 AND moving AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
     ORDER BY due_ms, message_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ))
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: remove_taken
 DELETE FROM {table} WHERE message_id = ANY(ARRAY(
@@ -335,4 +302,4 @@ SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
 WHERE message_id = ANY(%(ids)s) AND until_ms > {now}
 
 -- name: now
-SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+SELECT {now}

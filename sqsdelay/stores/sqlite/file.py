@@ -9,11 +9,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
+from sqsdelay.stores.sql import SqlTable
 
 _LOCK_WAIT_SECONDS: Final = 10.0
 RESERVE_BYTES: Final = 4 << 20
@@ -22,43 +23,47 @@ RESERVE_BYTES: Final = 4 << 20
 _inherited: Final[list[sqlite3.Connection]] = []
 """Kept, so that they are never closed."""
 
+_PIECES: Final = {
+    "columns": "message_id, destination, due_ms, body, headers, failures",
+    "at": "due_ms",
+    "kept": "held_until_ms = 0",
+    "until": ":due_by_ms",
+}
+"""What queries have in common, and what `claim_except` is for messages that are new."""
+
+HELD: Final = {"at": "held_until_ms", "kept": "held_until_ms > 0", "until": ":now_ms"}
+
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 
-class SqliteTable:
-    """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``.
+class SqliteTable(SqlTable):
+    """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``."""
 
-    Args:
-        path: the file; created when missing (not its folder).
-        table: its name.
-        queries: the ``.sql`` file with its queries.
-        remedy: how the table is made, for the error when it is missing.
-        names: further names in the queries.
+    _DRIVER = sqlite3.Connection
+    _BEGIN = "execute BEGIN first"
 
-    Raises:
-        ConfigurationError: a path no file can have, or a name that SQLite does not take.
-        StoreUnavailable: the file cannot be opened.
-    """
-
-    def __init__(
-        self, path: str | Path, table: str, *, queries: str, remedy: str, **names: str
-    ) -> None:
+    def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
         if "\0" in str(path):
             # Not shown: a URL's password could stand in it.
             raise InvalidSetting(
                 "the SQLite file's name contains a NUL character; correct the path"
             )
         self._path = path
-        self._table = table
-        self._remedy = remedy
-        self._sql = {
-            key: with_names(query, table=table, **names)
-            for key, query in read_queries(queries).items()
-        }
+        self._table = table = table or f"{endpoint}.{self._SUFFIX}"
+        self._in_queries = _PIECES | {"table": quoted(table)}
+        for name in ("due", "destination", "held", "amendments", "until"):
+            self._in_queries[f"{name}_name"] = quoted(f"{table}.{name}")
+        self._book = read_queries(f"sqlite/{self._QUERIES}")
+        self._sql = {name: self._query(name) for name in self._book}
         self._lock = threading.RLock()
         self._checked = False
         self._connection = self._opened()
         in_each_child(self, SqliteTable._begin_anew)
+
+    def _query(self, name: str, **more: str) -> str:
+        """A query of the book; in one pass, for a name may itself hold what looks like another's place."""
+        names = self._in_queries | more
+        return re.sub(r"\{(\w+)\}", lambda place: names[place[1]], self._book[name])
 
     def _begin_anew(self) -> None:
         """In a forked process, which must neither use nor close its parent's connection.
@@ -97,41 +102,24 @@ class SqliteTable:
             return found.st_dev, found.st_ino
         return None
 
-    def _check_file(self) -> None:
-        """Refuse to write where nobody will find it.
-
-        Raises:
-            StoreUnavailable: the file was deleted or replaced since it was opened.
-        """
-        if self._file is not None and self._found_file() != self._file:
-            raise StoreUnavailable(
-                f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
-                "it was open; restore it, and open the store again"
-            )
-
     def set_up(self) -> None:
         """Create the table, where it is missing, and write down its version.
 
         Raises:
             SchemaMismatch: another sqsdelay made it.
         """
-        self._checked = True
-        try:
-            with self._transaction() as connection:
-                connection.execute(
-                    'CREATE TABLE IF NOT EXISTS "sqsdelay.versions" '
-                    "(table_name TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL)"
-                )
-                if self._exists(connection):
-                    check_version(self._found_version(connection), table=self._table)
-                    return
+        self._checked = False
+        with self._transaction(check=False) as connection:
+            connection.execute(
+                'CREATE TABLE IF NOT EXISTS "sqsdelay.versions" '
+                "(table_name TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL)"
+            )
+            if not self._exists(connection):
                 for name in (name for name in self._sql if name.startswith("set_up")):
                     connection.execute(self._sql[name])
                 query = 'INSERT OR REPLACE INTO "sqsdelay.versions" VALUES (?, ?)'
                 connection.execute(query, (self._table, VERSION))
-        except BaseException:
-            self._checked = False
-            raise
+            self._check(connection)
 
     def close(self) -> None:
         """Close the file."""
@@ -139,75 +127,65 @@ class SqliteTable:
             self._connection.close()
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        """Before the first use of all: is this a table of ours?
-
-        Raises:
-            StoreMissing, SchemaMismatch
-        """
         if self._checked:
             return
-        known = connection.execute(
-            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sqsdelay.versions'"
-        ).fetchone()
-        found = self._found_version(connection) if known else None
         if not self._exists(connection):
             raise self._missing()
-        check_version(found, table=self._table)
+        row = None
+        if self._exists(connection, "sqsdelay.versions"):
+            query = 'SELECT version FROM "sqsdelay.versions" WHERE table_name = ?'
+            row = connection.execute(query, (self._table,)).fetchone()
+        check_version(None if row is None else int(row[0]), table=self._table)
         self._checked = True
 
-    def _found_version(self, connection: sqlite3.Connection) -> int | None:
-        query = 'SELECT version FROM "sqsdelay.versions" WHERE table_name = ?'
-        row = connection.execute(query, (self._table,)).fetchone()
-        return None if row is None else int(row[0])
-
-    def _exists(self, connection: sqlite3.Connection) -> bool:
+    def _exists(self, connection: sqlite3.Connection, table: str | None = None) -> bool:
         query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)"
-        return connection.execute(query, (self._table,)).fetchone() is not None
-
-    def _missing(self) -> StoreMissing:
-        return StoreMissing(
-            f"table {self._table} does not exist; {self._remedy}, or correct the name"
-        )
+        return connection.execute(query, (table or self._table,)).fetchone() is not None
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction, or the one this thread is already in (exactly once)."""
-        with self._lock:
+    def _statement(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._translated():
+            yield self._connection
+
+    def _commits_at_once(self, transaction: sqlite3.Connection) -> bool:
+        if transaction.in_transaction:
+            return False
+        # Python 3.12 has its own switch, which is -1 where isolation_level decides as ever.
+        switch: object = getattr(transaction, "autocommit", -1)
+        return transaction.isolation_level is None if switch == -1 else bool(switch)
+
+    @contextmanager
+    def _transaction(self, *, check: bool = True) -> Iterator[sqlite3.Connection]:
+        """A write transaction, or the one this thread is already in (exactly once).
+
+        Raises:
+            StoreUnavailable: the file was deleted or replaced since it was opened: nobody would find what is
+                written there.
+        """
+        with self._lock, self._translated():
             connection = self._connection
             if connection.in_transaction:
-                with self._translated():
-                    yield connection
-                return
-            self._check_file()
-            with self._translated():
-                connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._check(connection)
                 yield connection
-            except BaseException as error:
+                return
+            if self._file is not None and self._found_file() != self._file:
+                raise StoreUnavailable(
+                    f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
+                    "it was open; restore it, and open the store again"
+                )
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                if check:
+                    self._check(connection)
+                yield connection
+            except BaseException:
                 if connection.in_transaction:
                     # A full file has ended it already.
                     connection.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
-                    raise self._error(error) from error
                 raise
-            with self._translated():
-                connection.execute("COMMIT")
-
-    def _changed(self, query: str, **arguments: object) -> list[Any]:
-        """The rows that a query which writes gives back."""
-        with self._transaction() as connection:
-            return connection.execute(self._sql[query], arguments).fetchall()
-
-    def _read(self, query: str, **arguments: object) -> list[Any]:
-        """The rows of a query which only reads, and so waits for nobody."""
-        with self._lock, self._translated():
-            self._check(self._connection)
-            return self._connection.execute(self._sql[query], arguments).fetchall()
+            connection.execute("COMMIT")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """SQLite's errors as StoreError."""
         try:
             yield
         except sqlite3.Error as error:
@@ -276,17 +254,6 @@ def _make_private(path: Path) -> None:
 def _lenient_text(found: bytes) -> str:
     """Text that is no UTF-8, written by hand, must not fail the whole claim it is in."""
     return found.decode("utf-8", "surrogateescape")
-
-
-def with_names(query: str, **names: str) -> str:
-    """The query with quoted names for ``{table}`` and the like.
-
-    In one pass: a name may itself hold what looks like another's place.
-
-    Raises:
-        ConfigurationError: SQLite takes no such name.
-    """
-    return re.sub(r"\{(\w+)\}", lambda place: quoted(names[place[1]]), query)
 
 
 def quoted(name: str) -> str:

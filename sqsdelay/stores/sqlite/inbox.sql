@@ -1,4 +1,4 @@
--- Queries of the SQLite inbox. {table} and {index} are quoted names.
+-- Queries of the SQLite inbox. {table} and {until_name} are quoted names.
 
 -- name: set_up
 -- claim: whose lease it is until until_ms; NULL when the message was processed, known until until_ms.
@@ -9,7 +9,7 @@ CREATE TABLE {table} (
 )
 
 -- name: set_up_index
-CREATE INDEX {index} ON {table} (until_ms)
+CREATE INDEX {until_name} ON {table} (until_ms)
 
 -- name: begin
 -- A row comes back to the one who has claimed the message.

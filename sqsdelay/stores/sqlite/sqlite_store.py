@@ -9,7 +9,7 @@ import re
 import sqlite3
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,22 +22,20 @@ from sqsdelay.core.stored_message import (
     due_found,
     from_rows,
 )
-from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START, found_among
 from sqsdelay.stores.sql import SqlInbox, SqlStore
-from sqsdelay.stores.sqlite.file import Reserve, SqliteTable
+from sqsdelay.stores.sqlite.file import HELD, Reserve, SqliteTable
 
 logger = logging.getLogger(__name__)
 
 _UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
-
-
 _NO_LIMIT: Final = 1 << 31
 
 
-class SqliteStore(Wakes, SqlStore, SqliteTable):
+class SqliteStore(Wakes, SqliteTable, SqlStore):
     """Delayed messages in a SQLite file.
 
     Args:
@@ -70,18 +68,8 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
         self._reserve = Reserve(path)
         self._at_once = _NO_LIMIT
         Wakes.__init__(self)
-        name = table or f"{endpoint}.delayed"
-        SqliteTable.__init__(
-            self,
-            path,
-            name,
-            queries="sqlite/store.sql",
-            remedy="run sqsdelay store create or set_up()",
-            index=name + ".due",
-            destinations_index=name + ".destination",
-            held_index=name + ".held",
-            amendments=name + ".amendments",
-        )
+        SqliteTable.__init__(self, path, endpoint=endpoint, table=table)
+        self._sql["claim_held"] = self._query("claim_except", **HELD)
 
     def initialize(self, mode: TransactionMode) -> None:
         with self._lock, self._translated():
@@ -89,10 +77,8 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
         self._mode = mode
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
-        if transaction is not None and not isinstance(transaction, sqlite3.Connection):
-            raise ConfigurationError(
-                f"transaction is a {type(transaction).__name__}; give the sqlite3.Connection"
-            )
+        if transaction is not None:
+            self._check_given(transaction)
         if not messages:
             return []
         if transaction is not None:
@@ -100,7 +86,7 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
                 self._check(transaction)
                 return self._insert(transaction, messages)
         with self._transaction() as connection:
-            first = connection.execute(self._sql["first_due"], self._now()).fetchone()
+            first = connection.execute(self._sql["first_due"], self._times()).fetchone()
             new = self._insert(connection, messages)
         self._at_once = _NO_LIMIT
         self._reserve.make()
@@ -159,17 +145,9 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
     def _take(
         self, limit: int, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> _SqliteClaim:
-        token = self._token()
-        arguments: dict[str, object] = self._now() | {
-            "claim": token,
-            "until_ms": self._in(self._lease_seconds),
-            "due_by_ms": due_by_ms,
-            "except_destinations": self._names(except_destinations),
-        }
         while True:
             try:
-                most = min(limit, self._at_once)
-                claim = self._leased(token, most, arguments, except_destinations)
+                claim = self._leased(min(limit, self._at_once), due_by_ms, except_destinations)
                 if self._at_once != _NO_LIMIT:
                     self._write_back()
                 return claim
@@ -190,23 +168,28 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _leased(
-        self,
-        token: str,
-        limit: int,
-        arguments: dict[str, object],
-        except_destinations: Collection[str],
+        self, limit: int, due_by_ms: int, except_destinations: Collection[str]
     ) -> _SqliteClaim:
-        query = "claim_except" if except_destinations else "claim"
+        token = self._token()
+        arguments = self._times() | {
+            "claim": token,
+            "due_by_ms": due_by_ms,
+            "except_destinations": self._names(except_destinations),
+        }
         with self._transaction() as connection:
             if self._clock.monotonic() >= self._leases_checked:
                 self._leases_checked = self._clock.monotonic() + self._lease_seconds / 3
                 connection.execute(self._sql["end_leases_ahead"], arguments)
-            rows = connection.execute(self._sql[query], arguments | {"limit": limit}).fetchall()
+
+            def leased(query: str, most: int) -> list[tuple[Any, ...]]:
+                return connection.execute(self._sql[query], arguments | {"limit": most}).fetchall()
+
+            rows = leased("claim_except" if except_destinations else "claim", limit)
             held = []
             if len(rows) < limit:
                 # Behind what is new: what failed before.
-                arguments["limit"] = limit - len(rows)
-                held = connection.execute(self._sql["claim_held"], arguments).fetchall()
+                held = leased("claim_held", limit - len(rows))
+                rows += leased("claim_never_due", 1)
         messages = from_rows([row for row in rows + held if _settled_by(row[0])])
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
         return _SqliteClaim(self, token, messages, again=frozenset(row[0] for row in held))
@@ -223,17 +206,18 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
             for amendment in amendments
         ]
         with self._transaction() as connection:
-            connection.execute(self._sql["forget_amendments"], self._now())
+            connection.execute(self._sql["forget_amendments"], self._times())
             connection.executemany(self._sql["amend"], rows)
 
     def _read(self, query: str, **arguments: object) -> list[Any]:
         if arguments.get("after_ms") == NO_START:
             # A row by hand may be due at minus infinity.
             arguments["after_ms"] = -math.inf
-        return SqliteTable._read(self, query, **self._times() | arguments)
+        return super()._read(query, **arguments)
 
     def _changed(self, query: str, **arguments: object) -> list[Any]:
-        return SqliteTable._changed(self, query, **self._times() | arguments)
+        with self._transaction() as connection:
+            return connection.execute(self._sql[query], self._times() | arguments).fetchall()
 
     def _names(self, names: Collection[str]) -> str:
         return json.dumps(list(names))
@@ -242,10 +226,7 @@ class SqliteStore(Wakes, SqlStore, SqliteTable):
         return f"{uuid.uuid4().hex}{min(round(self._lease_seconds * 1000), 999_999_999):09}"
 
     def _times(self) -> dict[str, object]:
-        return {**self._now(), "until_ms": self._in(self._lease_seconds)}
-
-    def _now(self) -> dict[str, int]:
-        return {"now_ms": self._clock.now_ms()}
+        return {"now_ms": self._clock.now_ms(), "until_ms": self._in(self._lease_seconds)}
 
     def _in(self, seconds: float) -> int:
         return self._clock.now_ms() + round(seconds * 1000)
@@ -279,11 +260,8 @@ class _SqliteClaim:
         self._token = token
         self._open = {message.message_id for message in messages}
 
-    def attempt(self) -> AbstractContextManager[None]:
-        return self._savepoint()
-
     @contextmanager
-    def _savepoint(self) -> Iterator[None]:
+    def attempt(self) -> Iterator[None]:
         connection: sqlite3.Connection = self.transaction
         connection.execute("SAVEPOINT attempt")
         before = set(self._open)
@@ -326,7 +304,7 @@ class _SqliteClaim:
         return self._store._changed(query, ids=ids, claim=self._token, **arguments)
 
 
-class SqliteInbox(SqlInbox, SqliteTable):
+class SqliteInbox(SqliteTable, SqlInbox):
     """Remembers processed messages in a SQLite file.
 
     Args:
@@ -337,35 +315,3 @@ class SqliteInbox(SqlInbox, SqliteTable):
     Raises:
         StoreUnavailable: the file cannot be opened.
     """
-
-    def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
-        table = table or f"{endpoint}.received"
-        super().__init__(
-            path, table, queries="sqlite/inbox.sql", remedy="call set_up()", index=table + ".until"
-        )
-
-    def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
-        if not isinstance(transaction, sqlite3.Connection):
-            raise ConfigurationError(
-                f"transaction is a {type(transaction).__name__}; give the sqlite3.Connection"
-            )
-        if not transaction.in_transaction and _commits_at_once(transaction):
-            raise ConfigurationError(
-                "the connection commits each statement and no transaction is open; execute BEGIN first"
-            )
-        arguments = {"message_id": message_id, "now_ms": now_ms, "until_ms": until_ms}
-        with self._translated():
-            self._check(transaction)
-            return transaction.execute(self._sql["first"], arguments).rowcount == 1
-
-    def _run(self, query: str, **arguments: object) -> tuple[list[Any], int]:
-        with self._lock, self._translated():
-            self._check(self._connection)
-            cursor = self._connection.execute(self._sql[query], arguments)
-            return cursor.fetchall(), cursor.rowcount
-
-
-def _commits_at_once(connection: sqlite3.Connection) -> bool:
-    # Python 3.12 has its own switch, which is -1 where isolation_level decides as ever.
-    switch: object = getattr(connection, "autocommit", -1)
-    return connection.isolation_level is None if switch == -1 else bool(switch)

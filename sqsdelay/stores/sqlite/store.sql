@@ -1,4 +1,4 @@
--- Queries of the SQLite store. {table}, {index}, {destinations_index}, {held_index} and {amendments} are quoted names; lists of ids are JSON arrays.
+-- Queries of the SQLite store. {table}, {due_name}, {destination_name}, {held_name} and {amendments_name} are quoted names; lists of ids are JSON arrays.
 -- A row is new (held_until_ms = 0), and then in two indexes by due time, or held after a failure, and then
 -- in one of its own: claims read no row that cannot be claimed, and what is new goes before what failed.
 
@@ -22,19 +22,19 @@ CREATE TABLE {table} (
 )
 
 -- name: set_up_index
-CREATE INDEX {index} ON {table} (due_ms, message_id) WHERE held_until_ms = 0
+CREATE INDEX {due_name} ON {table} (due_ms, message_id) WHERE held_until_ms = 0
 
 -- name: set_up_destinations_index
 -- With destinations out of reach, claims go from one of the others to the next.
-CREATE INDEX {destinations_index} ON {table} (destination, due_ms) WHERE held_until_ms = 0
+CREATE INDEX {destination_name} ON {table} (destination, due_ms) WHERE held_until_ms = 0
 
 -- name: set_up_held_index
-CREATE INDEX {held_index} ON {table} (destination, held_until_ms) WHERE held_until_ms > 0
+CREATE INDEX {held_name} ON {table} (destination, held_until_ms) WHERE held_until_ms > 0
 
 -- name: set_up_amendments
 -- due_ms: the new due time, NULL for a cancellation. until_ms: an amendment's lifetime after it was left.
 -- cancelled_ms: on a new due time, when the message was cancelled before.
-CREATE TABLE {amendments} (
+CREATE TABLE {amendments_name} (
     message_id TEXT PRIMARY KEY NOT NULL,
     due_ms INTEGER,
     until_ms INTEGER NOT NULL,
@@ -58,103 +58,61 @@ WHERE message_id IN (
     WHERE held_until_ms = 0 AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
     ORDER BY due_ms, message_id LIMIT :limit
 )
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: claim_except
 -- The same without some destinations, and without reading past what is due for them: from one of the
--- others to the next, with an equal share for each.
+-- others to the next, with an equal share for each. The query claim_held is this one for what failed before and may
+-- be tried again: {at} is held_until_ms there, {kept} those that are held, {until} now.
 WITH RECURSIVE found(destination) AS (
-    SELECT min(destination) FROM {table} WHERE held_until_ms = 0
+    SELECT min(destination) FROM {table} WHERE {kept}
     UNION ALL
-    SELECT (
-        SELECT min(destination) FROM {table}
-        WHERE held_until_ms = 0 AND destination > found.destination
-    )
+    SELECT (SELECT min(destination) FROM {table} WHERE {kept} AND destination > found.destination)
     FROM found WHERE found.destination IS NOT NULL
 ),
 head AS (
     SELECT destination, (
-        SELECT due_ms FROM {table}
-        WHERE held_until_ms = 0 AND destination = found.destination
-          AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
-        ORDER BY due_ms LIMIT 1
-    ) AS due_ms
+        SELECT {at} FROM {table}
+        WHERE {kept} AND destination = found.destination AND {at} <= {until}
+          AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
+        ORDER BY {at} LIMIT 1
+    ) AS at
     FROM found
     WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
 ),
 well AS MATERIALIZED (
-    SELECT destination FROM head WHERE due_ms IS NOT NULL ORDER BY due_ms LIMIT :limit
+    SELECT destination FROM head WHERE at IS NOT NULL ORDER BY at LIMIT :limit
 ),
 share AS MATERIALIZED (
     SELECT (
         SELECT json_group_array(row) FROM (
             SELECT rowid AS row FROM {table}
-            WHERE held_until_ms = 0 AND destination = well.destination
-              AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
-            ORDER BY due_ms LIMIT max(1, :limit / (SELECT count(*) FROM well))
+            WHERE {kept} AND destination = well.destination AND {at} <= {until}
+              AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
+            ORDER BY {at} LIMIT max(1, :limit / (SELECT count(*) FROM well))
         )
     ) AS rows
     FROM well
 )
 UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE rowid IN (SELECT row.value FROM share, json_each(share.rows) AS row)
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
--- name: claim_held
--- What failed before and may be tried again, in the same way. Also one row that a due time of no message
--- (text, which sorts behind all numbers, or a number beyond the year 9999) keeps from ever being due, so
--- that it is put aside: a program may write one with constraints off.
-WITH RECURSIVE found(destination) AS (
-    SELECT min(destination) FROM {table} WHERE held_until_ms > 0
-    UNION ALL
-    SELECT (
-        SELECT min(destination) FROM {table}
-        WHERE held_until_ms > 0 AND destination > found.destination
-    )
-    FROM found WHERE found.destination IS NOT NULL
-),
-head AS (
-    SELECT destination, (
-        SELECT held_until_ms FROM {table}
-        WHERE destination = found.destination AND held_until_ms > 0 AND held_until_ms <= :now_ms
-          AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
-        ORDER BY held_until_ms LIMIT 1
-    ) AS held_until_ms
-    FROM found
-    WHERE destination NOT IN (SELECT value FROM json_each(:except_destinations))
-),
-well AS MATERIALIZED (
-    SELECT destination FROM head WHERE held_until_ms IS NOT NULL ORDER BY held_until_ms LIMIT :limit
-),
-share AS MATERIALIZED (
-    SELECT (
-        SELECT json_group_array(row) FROM (
-            SELECT rowid AS row FROM {table}
-            WHERE destination = well.destination AND held_until_ms > 0 AND held_until_ms <= :now_ms
-              AND (due_ms <= :due_by_ms OR due_ms > 253402300799000) AND leased_until_ms <= :now_ms
-            ORDER BY held_until_ms LIMIT max(1, :limit / (SELECT count(*) FROM well))
-        )
-    ) AS rows
-    FROM well
-)
+-- name: claim_never_due
+-- One row that a due time of no message (text, which sorts behind all numbers, or a number beyond the year
+-- 9999) keeps from ever being due, so that it is put aside: a program may write one with constraints off.
 UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE rowid IN (
-    SELECT row.value FROM share, json_each(share.rows) AS row
-    UNION ALL
-    SELECT * FROM (
-        SELECT rowid FROM {table}
-        WHERE held_until_ms = 0 AND due_ms > 253402300799000 AND leased_until_ms <= :now_ms
-          AND destination NOT IN (SELECT value FROM json_each(:except_destinations))
-        LIMIT 1
-    )
+    SELECT rowid FROM {table}
+    WHERE held_until_ms = 0 AND due_ms > 253402300799000 AND leased_until_ms <= :now_ms LIMIT 1
 )
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: claim_ids
 -- Lease messages by their ids, unless they are leased, or were taken.
 UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND leased_until_ms <= :now_ms AND moving = 0
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: known_ids
 SELECT message_id FROM {table} WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 0
@@ -242,14 +200,14 @@ SELECT (
 -- name: pending
 SELECT * FROM (
     SELECT * FROM (
-        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        SELECT {columns} FROM {table}
         WHERE held_until_ms = 0 AND (due_ms, message_id) > (:after_ms, :after_id)
           AND due_ms < :before_ms
         ORDER BY due_ms, message_id LIMIT :limit
     )
     UNION ALL
     SELECT * FROM (
-        SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+        SELECT {columns} FROM {table}
         WHERE held_until_ms > 0 AND (due_ms, message_id) > (:after_ms, :after_id)
           AND due_ms < :before_ms
         ORDER BY due_ms, message_id LIMIT :limit
@@ -258,7 +216,7 @@ SELECT * FROM (
 ORDER BY due_ms, message_id LIMIT :limit
 
 -- name: find
-SELECT message_id, destination, due_ms, body, headers, failures FROM {table}
+SELECT {columns} FROM {table}
 WHERE message_id = :id
 
 -- name: cancel
@@ -282,7 +240,7 @@ WHERE message_id IN (
       AND (due_ms, message_id) > (:after_ms, :after_id) AND due_ms <= 253402300799000
     ORDER BY due_ms, message_id LIMIT :limit
 )
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: taken
 UPDATE {table} SET held_until_ms = max(due_ms, :until_ms)
@@ -292,7 +250,7 @@ WHERE message_id IN (
       AND (due_ms, message_id) > (:after_ms, :after_id)
     ORDER BY due_ms, message_id LIMIT :limit
 )
-RETURNING message_id, destination, due_ms, body, headers, failures
+RETURNING {columns}
 
 -- name: remove_taken
 DELETE FROM {table}
@@ -304,25 +262,25 @@ UPDATE {table} SET moving = 0, held_until_ms = 0
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 1 AND leased_until_ms <= :now_ms
 
 -- name: forget_amendments
-DELETE FROM {amendments} WHERE until_ms <= :now_ms
+DELETE FROM {amendments_name} WHERE until_ms <= :now_ms
 
 -- name: amend
 -- What was cancelled is not rescheduled: a new due time keeps when that was.
-INSERT INTO {amendments} (message_id, due_ms, until_ms, cancelled_ms)
+INSERT INTO {amendments_name} (message_id, due_ms, until_ms, cancelled_ms)
 VALUES (:message_id, :due_ms, :until_ms, :cancelled_ms)
 ON CONFLICT (message_id) DO UPDATE SET
     cancelled_ms = CASE
         WHEN excluded.due_ms IS NULL THEN NULL
         WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
-        WHEN {amendments}.due_ms IS NULL THEN {amendments}.until_ms - :lifetime_ms
-        ELSE {amendments}.cancelled_ms
+        WHEN {amendments_name}.due_ms IS NULL THEN {amendments_name}.until_ms - :lifetime_ms
+        ELSE {amendments_name}.cancelled_ms
     END,
     due_ms = excluded.due_ms, until_ms = excluded.until_ms
 
 -- name: all_amendments
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments_name}
 WHERE message_id > :after_id AND until_ms > :now_ms ORDER BY message_id LIMIT :limit
 
 -- name: amendments
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
+SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments_name}
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND until_ms > :now_ms

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from urllib.parse import unquote
 
+import pika
 import pytest
 
 from sqsdelay.errors import ConfigurationError
@@ -16,8 +17,26 @@ from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.rabbitmq import RabbitNode
 
 LOST = 200
+MOST_LOOKS = 20
+"""RabbitMQ 4's delivery limit where a queue has none."""
 HELD_UP_MS = 30_000
 """Without a queue that catches them, fewer than 200 have held up others for longer than this."""
+
+
+def look_often(broker: Broker, on: Topology) -> int:
+    """Take a delayed message and give it back, twice as often as the limit; how often it was there."""
+    with RabbitMqSender(
+        broker.url, prefix=on.prefix, without_alternate_exchange=True, bind=False
+    ) as sender:
+        sender.send("orders", "looked at", delay=1000)
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        for number in range(2 * MOST_LOOKS):
+            method, _, _ = channel.basic_get(on.level_name(9))
+            if method is None:
+                return number
+            channel.basic_nack(method.delivery_tag, requeue=True)
+    return 2 * MOST_LOOKS
 
 
 def test_an_unbound_destination_delays_nobody_else(broker: Broker) -> None:
@@ -103,11 +122,7 @@ def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Brok
     acme = Topology("acme")
     declare(broker.url, acme)
     broker.queue("orders")
-    url = broker.url.replace("guest:guest@", "writer:writer@")
-    manage(broker.management_url, "users", "writer", password="writer", tags="")
-    host, permissions = unquote(broker.virtual_host), {"configure": "", "write": ".*", "read": ".*"}
-    manage(broker.management_url, "permissions", host, "writer", **permissions)
-    with RabbitMqSender(url, prefix="acme") as sender:
+    with RabbitMqSender(broker.user("writer", configure=""), prefix="acme") as sender:
         with pytest.raises(
             ConfigurationError, match=r"access to queue 'acme\.delay-hand-over\.orders"
         ):
@@ -207,6 +222,7 @@ def test_a_policy_that_limits_deliveries_is_found_and_its_remedy_helps(
         return [p.remedy for p in found if p.fatal and "delivery-limit to 20" in p.text]
 
     wait_for(lambda: len(problems()) == 28)
+    assert look_often(fragile_broker, Topology("nsb.v2")) == MOST_LOOKS + 1
     verified = fragile_broker.cli(
         "verify", "--prefix", "nsb.v2", "--management", fragile_broker.management_url
     )
@@ -215,6 +231,13 @@ def test_a_policy_that_limits_deliveries_is_found_and_its_remedy_helps(
     assert command == "rabbitmqctl"
     fragile.ctl(*arguments)
     wait_for(lambda: not problems())
+    assert look_often(fragile_broker, Topology("nsb.v2")) == 2 * MOST_LOOKS
+
+
+def test_looking_sends_nothing_on_early(broker: Broker) -> None:
+    """Our own levels say how often: on RabbitMQ 4 the default is 20, and the next level the next place."""
+    declare(broker.url)
+    assert look_often(broker, Topology()) == 2 * MOST_LOOKS
 
 
 def test_a_disabled_stream_queue_flag_is_found(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.services import MOST_CHANGED, Services
-from sqsdelay.console.settings import Access
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.ledger import Event, EventKind, FileLedger, Source, from_json
+from sqsdelay.ledger import from_json
 from sqsdelay.stores import open_store
 from tests.functional.console.conftest import HOUR_MS, Running, client_of
 from tests.functional.console.page import Page
@@ -263,27 +263,6 @@ def test_overdue_is_said_with_its_remedy(running: Running) -> None:
     assert page.workers["dispatcher"].startswith("not seen")
 
 
-def test_lateness_and_the_last_events(running: Running) -> None:
-    """By the ledger, and that a worker was at work just now."""
-    now_ms = time.time_ns() // 1_000_000
-    FileLedger(running.ledger).record(
-        [
-            Event(
-                kind=EventKind.HANDED_OVER,
-                at_ms=now_ms,
-                endpoint=running.endpoint,
-                message_id="m-1",
-                source=Source.CONSUMER,
-                late_ms=1500,
-            )
-        ]
-    )
-    page = running.page("/")
-    assert page.tiles["Worst"] == "1.50 s"
-    assert page.rows("Events")[0][1:3] == ["handed-over", "m-1"]
-    assert page.workers["delay consumer"].startswith("working recorded something just now")
-
-
 def test_retry_and_discard_by_forms(running: Running) -> None:
     """One of a reason retried, all of another discarded, the third left, two messages of one id apart."""
     running.reject("a", "a", reason="delay of 70 s exceeds 60 s")
@@ -295,6 +274,10 @@ def test_retry_and_discard_by_forms(running: Running) -> None:
         "1 no due time",
     ]
     assert running.page("/errors", reason="no due").ids == ["c"]
+    assert not running.page("/errors", reason="no due").offers("Retry all 4…")
+    every = page.press("Discard all 4…")
+    assert [row[0] for row in every.rows()] == ["a", "a", "b", "c"]
+    assert every.offers("Discard 4 messages")
     asked = page.press("Retry…", m=page.marks("a")[:1])
     result = asked.press("Retry 1 message")
     assert f"sent to {running.endpoint}" in result.text

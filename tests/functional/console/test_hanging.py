@@ -3,7 +3,6 @@ seconds and says which one hangs, what does not hang is shown and changed, and i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -30,7 +29,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's patience is a moment, a driver's has no end."""
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr("sqsdelay.console.source.AGES_PATIENCE_SECONDS", 0.1)
-    for name in ("sqs.client", "sqs.cloudwatch", "stores.dynamodb.table"):
+    for name in ("sqs.client", "stores.dynamodb.table"):
         monkeypatch.setattr(f"sqsdelay.{name}.ANSWER_SECONDS", FOREVER)
     monkeypatch.setattr("sqsdelay.stores.postgres.pool.POSTGRES_ANSWER_SECONDS", FOREVER)
 
@@ -65,14 +64,12 @@ def in_time() -> Iterator[Ask]:
 
 def shown(running: Running, path: str, *words: str, gone: str = "", **query: str) -> Page:
     """A page of this endpoint, once it says this, and that no more: what does not hang may be slow."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        answer = running.client.get(path, params={"endpoint": running.endpoint, **query})
-        assert answer.status_code == 200, answer.text
-        if all(word in answer.text for word in words) and not (gone and gone in answer.text):
-            return Page(running.client, answer)
-        assert time.monotonic() < until, answer.text
-        time.sleep(0.1)
+
+    def says(page: Page) -> bool:
+        assert page.status == 200, page.text
+        return all(word in page.html for word in words) and not (gone and gone in page.html)
+
+    return running.until(says, path, **query)
 
 
 @pytest.mark.parametrize("kind", ["postgres", "dynamodb"])

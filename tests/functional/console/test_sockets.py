@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from sqsdelay.console import server
-from sqsdelay.console.guard import MAX_STRANGERS_BYTES
+from sqsdelay.console import guard, server
+from sqsdelay.console.guard import MAX_REQUEST_BYTES, MAX_STRANGERS_BYTES, Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.stores import open_store
 from tests.patience import PATIENCE_SECONDS
 
 TOKEN = "correct-horse-battery-staple"
@@ -65,7 +70,7 @@ def test_who_says_nothing_keeps_nobody_out(host: str, said: str) -> None:
 
 def test_a_request_has_to_come_in_time(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a byte of it comes."""
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(server, "CLIENT_SECONDS", 0.2)
     ended = False
     with closing(connected(host)) as slow:
         slow.sendall(GET.format(host=host).encode())
@@ -83,38 +88,88 @@ def test_a_request_has_to_come_in_time(host: str, monkeypatch: pytest.MonkeyPatc
     raise AssertionError("still connected")
 
 
-def test_an_answer_has_to_be_taken_in_time(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more files than the buffers hold, nothing is read: the connection ends, and its place is free."""
-    monkeypatch.setattr(server, "SENDING_SECONDS", 0.2)
-    file = "GET /static/htmx-2.0.11.min.js HTTP/1.1\r\nHost: {host}\r\n\r\n"
-    with closing(connected(host, buffer=4096)) as slow:
-        slow.settimeout(0.01)
-        for _ in range(100 * PATIENCE_SECONDS):
-            try:
-                slow.send(file.format(host=host).encode() * 400)
-            except TimeoutError:
-                pass
-            except OSError:
-                return
-    raise AssertionError("still connected")
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
+    """A console with a page that is larger than the buffers of its connections, and a request for it."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    with closing(open_store(url, endpoint="orders")) as store:
+        store.set_up()
+        store.store(
+            [StoredMessage(message_id="m", destination="orders", due_ms=2**41, body=b'"' * 2**16)]
+        )
+
+    def bound(*where: Any) -> socket.socket:
+        listening = listen(*where)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return listening
+
+    listen = server.bound
+    monkeypatch.setattr(server, "bound", bound)
+    services = Services(ConsoleSettings(endpoints=("orders",), stores={"orders": url}), Access())
+    with serving(services, port=0) as address:
+        host = urlsplit(address).netloc
+        yield host, f"GET /message?id=m HTTP/1.1\r\nHost: {host}\r\n\r\n"
+
+
+def begun(host: str, request: str) -> socket.socket:
+    """A connection that has got the beginning of its answer, and takes no more of it."""
+    slow = connected(host, buffer=4096)
+    slow.sendall(request.encode())
+    assert slow.recv(12) == b"HTTP/1.1 200"
+    return slow
+
+
+def test_an_answer_has_to_be_taken_in_time(
+    large: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection ends before the answer does."""
+    ended, end = threading.Event(), server.Connection.connection_lost
+
+    def lost(connection: server.Connection, error: Exception | None) -> None:
+        end(connection, error)
+        ended.set()
+
+    monkeypatch.setattr(server, "CLIENT_SECONDS", 0.2)
+    monkeypatch.setattr(server.Connection, "connection_lost", lost)
+    with closing(begun(*large)):
+        assert ended.wait(PATIENCE_SECONDS)
+
+
+def test_who_takes_no_answer_keeps_nobody_out(
+    large: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more connections than may be open, and than are worked for at a time, each reads the beginning."""
+    monkeypatch.setattr(server, "MOST_OPEN", 30)
+    monkeypatch.setattr(guard, "MOST_AT_ONCE", 10)
+    with ExitStack() as slow:
+        for _ in range(40):
+            slow.enter_context(closing(begun(*large)))
+        assert status(large[0], GET) == 303, "nobody has to sign in"
+
+
+def test_the_next_request_waits_for_the_answer(host: str) -> None:
+    """Whoever asks on before is no browser: a thousand files at once would keep the console busy."""
+    file = "GET /static/console.css HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    with closing(connected(host)) as hasty:
+        hasty.sendall(file.format(host=host).encode() * 1000)
+        with suppress(ConnectionResetError):
+            assert hasty.recv(1) == b"", "answered"
 
 
 @pytest.mark.parametrize(
-    "length", ["Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked"]
+    ("headers", "body", "refused"),
+    [
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked", b"5\r\n12345\r\n", 413),
+        ("Transfer-Encoding: chunked", b"5\r\n12345\r\n", 413),
+        (f"Content-Length: {MAX_REQUEST_BYTES + 1}", b"", 413),
+        ("X-No: length", b"", 413),
+        (f"Content-Length: {MAX_STRANGERS_BYTES + 1}", b"t" * (MAX_STRANGERS_BYTES + 1), 413),
+        ("Origin: http://[\r\nContent-Length: 0", b"", 403),
+    ],
 )
-def test_a_chunked_request_is_refused(host: str, length: str) -> None:
-    """Before any of it is kept."""
+def test_what_no_form_of_ours_sends_is_refused(
+    host: str, headers: str, body: bytes, refused: int
+) -> None:
+    """In words, before any of it is kept: bytes are counted before anybody reads a form."""
     kind = "Content-Type: multipart/form-data; boundary=x\r\n"
-    assert status(host, f"{POST}{kind}{length}\r\n", b"5\r\n12345\r\n") == 413
-
-
-def test_a_stranger_may_send_a_token_and_no_more(host: str) -> None:
-    """Bytes are counted before anybody reads a form."""
-    kind = "Content-Type: application/x-www-form-urlencoded\r\n"
-    body = b"t" * (MAX_STRANGERS_BYTES + 1)
-    assert status(host, f"{POST}{kind}Content-Length: {len(body)}\r\n", body) == 413
-
-
-def test_an_origin_that_is_none_is_refused(host: str) -> None:
-    """In words, not by an error of the console's."""
-    assert status(host, f"{POST}Origin: http://[\r\nContent-Length: 0\r\n") == 403
+    assert status(host, f"{POST}{kind}{headers}\r\n", body) == refused

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access
-from sqsdelay.ledger import Event, EventKind, FileLedger, Source
+from sqsdelay.ledger import EventKind, Source
 from sqsdelay.testing import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import Running, client_of
@@ -32,27 +35,11 @@ def slow(aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdin
         yield proxy
 
 
-class Watched:
-    """A console whose clock is moved by hand, and its page."""
+@dataclass
+class Watched(Running):
+    """A console whose clock is moved by hand."""
 
-    def __init__(self, running: Running) -> None:
-        self.running = running
-        self.clock = ManualClock(time.time_ns() // 1_000_000)
-        self.services = Services(running.services.settings, Access(), self.clock)
-        self.client = client_of(self.services)
-
-    def page(self, path: str = "/") -> Page:
-        return Page(self.client, self.client.get(path))
-
-    def until(self, holds: Callable[[Page], bool]) -> Page:
-        """The page, once it is so: what is asked behind it takes its time."""
-        late = threading.Event()
-        for _ in range(10 * PATIENCE_SECONDS):
-            page = self.page()
-            if holds(page):
-                return page
-            late.wait(0.1)
-        raise AssertionError(page.text)
+    clock: ManualClock
 
     def at(self) -> str:
         """Its clock's time of day."""
@@ -64,19 +51,12 @@ def watched(slow: HoldingProxy, start: Start, request: pytest.FixtureRequest) ->
     """Of an endpoint whose workers recorded something at this moment."""
     running = start(getattr(request, "param", None))
     running.park("a", "b")
-    found = Watched(running)
-    FileLedger(running.ledger).record(
-        [
-            Event(
-                kind=EventKind.HOP,
-                at_ms=found.clock.now_ms(),
-                endpoint=running.endpoint,
-                message_id="m",
-                source=source,
-            )
-            for source in (Source.CONSUMER, Source.DISPATCHER)
-        ]
-    )
+    clock = ManualClock(time.time_ns() // 1_000_000)
+    services = Services(running.services.settings, Access(), clock)
+    own = vars(running) | {"services": services, "client": client_of(services)}
+    found = Watched(**own, clock=clock)
+    for source in (Source.CONSUMER, Source.DISPATCHER):
+        found.record(EventKind.HOP, "m", source)
     found.until(lambda page: (page.tiles["In queues"], page.tiles["Parked"]) == ("0", "2"))
     yield found
     slow.let_go()
@@ -87,11 +67,11 @@ def test_an_sqs_that_is_silent(
     watched: Watched, slow: HoldingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First on the page; the worker is unknown, never working; the numbers age, and go after a minute."""
-    watched.running.reject("bad")
+    watched.reject("bad")
     watched.services.source(None).changed()
     page = watched.until(lambda page: page.tiles["Errors"] == "1")
     assert page.workers["delay consumer"].startswith("working")
-    assert "1 messages could not be delivered" in page.notices[0]
+    assert "1 message could not be delivered" in page.notices[0]
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.1)
     slow.hold()
     since = watched.at()
@@ -106,15 +86,17 @@ def test_an_sqs_that_is_silent(
         watched.clock.advance(seconds)
         page = watched.page()
         assert page.tiles["In queues"] == shown
-        assert page.text.startswith(f"SQS, {watched.running.endpoint}: no answer for")
+        assert page.text.startswith(f"SQS, {watched.endpoint}: no answer for")
         assert page.workers["delay consumer"].startswith(f"unknown since {since}")
+        failed = [each for each in page.notices if "1 message could not be delivered" in each]
+        assert [" old)" in each for each in failed] == [" old" in shown][: "unknown" not in shown]
         assert "working" not in page.workers["delay consumer"]
         assert page.tiles["Parked"] == "2", "the store answers"
     assert "could not be delivered" not in page.text
     listed = watched.page("/messages").text
     assert f"All 2 parked · hop: unknown since {since}, then 0" in listed
     for path in ("/messages", "/errors", "/send"):
-        assert watched.page(path).text.startswith(f"SQS, {watched.running.endpoint}: no answer")
+        assert watched.page(path).text.startswith(f"SQS, {watched.endpoint}: no answer")
     slow.let_go()
     watched.until(lambda page: page.tiles["In queues"] == "0" and "no answer" not in page.text)
 
@@ -133,9 +115,49 @@ def test_a_store_that_is_silent(
     slow.hold()
     watched.clock.advance(10)
     page = watched.page()
-    assert page.text.startswith(f"Store, {watched.running.endpoint}: no answer for")
+    assert page.text.startswith(f"Store, {watched.endpoint}: no answer for")
     assert page.tiles["Parked"] == f"\u2013 unknown since {since}, then 2"
     assert page.workers["dispatcher"].startswith(f"unknown since {since}")
+
+
+def test_what_the_ledger_tells_is_dated(watched: Watched) -> None:
+    """Neither lateness nor an event of yesterday looks like one of now."""
+    watched.record(EventKind.HANDED_OVER, "m-1", Source.CONSUMER, late_ms=1500)
+    page = watched.page()
+    assert page.tiles["Worst"] == "1.50 s"
+    assert page.rows("Events")[0][1:3] == ["handed-over", "m-1"]
+    assert page.workers["delay consumer"].startswith("working recorded something just now")
+    watched.clock.advance(86_400)
+    page = watched.page()
+    assert "Of the last 1 arrivals in the ledger, the last 1 d ago" in page.text
+    assert page.rows("Events")[0][0] == "1 d ago"
+
+
+def test_what_is_down_is_first_whatever_is_opened_first(watched: Watched) -> None:
+    """In its own words, on a console that has asked nothing yet; what was wrong for a time is dated."""
+    path = watched.services.settings.stores[watched.endpoint].removeprefix("sqlite:///")
+    for each in Path(path).parent.glob("store.db*"):
+        each.unlink()
+    for first in ("/send", "/errors", "/messages", "/"):
+        services = Services(watched.services.settings, Access(), watched.clock)
+        with closing(services):
+            client = client_of(services)
+            page = Page(client, client.get(first))
+            assert page.text.startswith(f"Store, {watched.endpoint}: "), page.text
+            assert "store.db" in page.notices[0]
+            assert first != "/" or page.workers["dispatcher"].startswith("unknown its store")
+            watched.clock.advance(300)
+            assert "5 min ago" in Page(client, client.get("/cost")).notices[0]
+
+
+def test_a_message_was_in_the_error_queue_when_it_was_looked_at(watched: Watched) -> None:
+    """Nothing says that it still is."""
+    watched.reject("bad")
+    errors = watched.services.source(None).errors_sample
+    errors.forget()
+    errors.get()
+    watched.clock.advance(7200)
+    assert "It was in the error queue 2 h ago" in watched.page("/message", id="bad").text
 
 
 def test_a_slow_answer_is_kept_for_seconds(watched: Watched, slow: HoldingProxy) -> None:

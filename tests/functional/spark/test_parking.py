@@ -19,8 +19,8 @@ import pytest
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.rows import Rows, derived_id
 from sqsdelay.spark.sink.task import Task

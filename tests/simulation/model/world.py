@@ -20,8 +20,8 @@ from sqsdelay.parking.schedule import Change
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.mover import Mover, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
-from sqsdelay.sending.settings import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import ManualClock
 from tests.simulation.model.faults import Breaker, BreakingQueues, BreakingStore, Fault, Sent

@@ -1,0 +1,340 @@
+"""``sqsdelay status``, ``endpoint`` and ``store``: how an endpoint does; make, check, leave what it needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sqsdelay.cli.console import print_json, print_rows, say, tell
+from sqsdelay.cli.options import (
+    EndpointName,
+    Hop,
+    Json,
+    OptionalPlaceUrl,
+    OptionalStoreUrl,
+    PlaceUrl,
+    StoreUrl,
+    Target,
+)
+from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.readable import Problem, age, instant
+from sqsdelay.errors import QueueMissing, StoreError
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
+from sqsdelay.operating.status import (
+    NOBODY,
+    EndpointStatus,
+    StoreStatus,
+    deployed_store,
+    endpoint_status,
+    overdue_remedy,
+    store_status,
+)
+
+if TYPE_CHECKING:
+    from sqsdelay.sqs.queues import SqsQueues
+
+endpoint_app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=True)
+store_app = typer.Typer(help="Set up a delayed message store, or leave it.", no_args_is_help=True)
+
+
+def status(
+    endpoint: EndpointName,
+    store: OptionalPlaceUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Count an endpoint's pending, failed and parked messages.
+
+    Queue counts are SQS's approximations. The age of the oldest message comes from CloudWatch and is
+    a few minutes old; "-" means that CloudWatch has none or may not be read. Parked messages and the
+    next due time are exact; without --store they come from the DynamoDB table that a deployment
+    creates for the endpoint, if it exists and may be read.
+
+    Exit code 1 if the store cannot be read, or messages in it are overdue.
+    """
+    from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
+
+    target = Target(endpoint, store)
+    found = endpoint_status(
+        target.queues, target.endpoint, CloudWatchAges(short_client("cloudwatch"))
+    )
+    url, parked, trouble = "", None, None
+    try:
+        seen = _parked(target, now_ms=target.queues.broker_clock.now_ms())
+        if seen is not None:
+            url, parked = seen
+    except StoreError as error:
+        trouble = error  # The queues are worth showing all the same.
+    if as_json:
+        print_json(_status_as_json(found, parked))
+    else:
+        _print_status(found, parked)
+    if trouble is not None:
+        tell(f"store: {trouble}")
+        raise typer.Exit(1)
+    if parked is not None and parked.overdue:
+        late = age(parked.late_ms // 1000)
+        remedy = overdue_remedy(target.endpoint, url)
+        tell(f"the earliest message in the store is {late} overdue: {NOBODY}; {remedy}")
+        raise typer.Exit(1)
+
+
+def _status_as_json(found: EndpointStatus, parked: StoreStatus | None) -> dict[str, Any]:
+    return {
+        "endpoint": found.endpoint,
+        "pending": found.pending,
+        "in_flight": found.in_flight,
+        "oldest_seconds": found.oldest_seconds,
+        "errors": found.errors,
+        "parked": None if parked is None else parked.parked,
+        "next_due": _next_due(parked),
+        "overdue_seconds": None if parked is None else parked.late_ms // 1000,
+        "queues": [asdict(queue) for queue in found.queues],
+    }
+
+
+def _next_due(parked: StoreStatus | None) -> str | None:
+    if parked is None or parked.next_due_ms is None:
+        return None
+    return instant(parked.next_due_ms)
+
+
+def _print_status(found: EndpointStatus, parked: StoreStatus | None) -> None:
+    summary = (
+        ("pending", f"about {found.pending:,}"),
+        ("in flight", f"about {found.in_flight:,}"),
+        ("oldest", age(found.oldest_seconds)),
+        ("errors", f"about {found.errors:,}"),
+        ("parked", "-" if parked is None else f"{parked.parked:,}"),
+        ("next due", _next_due(parked) or "-"),
+    )
+    print_rows(("", ""), summary, box=None, show_header=False)
+    rows = []
+    for queue in found.queues:
+        counts = (queue.visible, queue.in_flight, queue.delayed)
+        shown = [f"{count:,}" for count in counts]
+        rows.append((queue.name, queue.role, *shown, age(queue.oldest_seconds)))
+    print_rows(("queue", "", "visible", "in flight", "delayed", "oldest"), rows)
+
+
+def _parked(target: Target, *, now_ms: int) -> tuple[str, StoreStatus] | None:
+    """The store's URL and how it is doing; None where there is no store that is known of.
+
+    Without a store named it is the DynamoDB table a deployment makes for the endpoint, if it is there
+    and may be read: one that was let go of may hold messages still.
+
+    Raises:
+        ConfigurationError, StoreMissing, StoreUnavailable: of a store that was named.
+    """
+    url = target.store or deployed_store(target.endpoint)
+    try:
+        with Target(target.name, url).opened_place() as opened:
+            return url, store_status(opened, now_ms=now_ms)
+    except StoreError:
+        if target.store is not None:
+            raise
+        return None
+
+
+@endpoint_app.command("create")
+def endpoint_create(
+    endpoint: Annotated[str, typer.Argument(help="The destination queue's name.")],
+    hop: Hop = DEFAULT_HOP_SECONDS,
+    as_json: Json = False,
+) -> None:
+    """Create an endpoint's queues where they do not exist."""
+    from sqsdelay.sqs.endpoints import create_endpoint
+
+    target = Target(endpoint)
+    created = create_endpoint(target.client, target.endpoint, hop_seconds=hop)
+    if as_json:
+        print_json({"endpoint": target.name, "created": created})
+        return
+    for ref in target.endpoint.queues:
+        say(f"{'created' if ref.name in created else 'exists '}  {ref.name}")
+
+
+@endpoint_app.command("check")
+def endpoint_check(
+    endpoint: EndpointName,
+    hop: Hop = DEFAULT_HOP_SECONDS,
+    store: OptionalStoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Report what keeps an endpoint from delaying messages, and the fix.
+
+    Exit code 1 if there are any.
+
+    Also checks the store: without --store, the DynamoDB table that a deployment creates for the
+    endpoint, if it exists and may be read; and whether the deployed delay consumer still has it.
+    """
+    from sqsdelay.sqs.endpoints import check_endpoint
+
+    target = Target(endpoint, store)
+    problems = check_endpoint(target.client, target.endpoint, hop_seconds=hop)
+    problems += _store_problems(target)
+    if as_json:
+        print_json({"endpoint": target.name, "problems": [asdict(problem) for problem in problems]})
+    elif not problems:
+        say(f"{target.name} is ready for unrestricted delays")
+    else:
+        rows = [(problem.subject, problem.text, problem.remedy) for problem in problems]
+        print_rows(("queue", "problem", "fix"), rows)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _store_problems(target: Target) -> list[Problem]:
+    """Messages that are parked and overdue, or that no dispatcher serves: a stack may have lost its own."""
+    endpoint, queues = target.endpoint, target.queues
+    with suppress(QueueMissing):
+        queues.synchronise(endpoint.queue)
+    now_ms = queues.broker_clock.now_ms()
+    try:
+        seen = _parked(target, now_ms=now_ms)
+    except StoreError as error:
+        return [
+            Problem("(store)", str(error), "run sqsdelay store create, or check the connection")
+        ]
+    if seen is None or not seen[1].parked:
+        return []
+    url, status = seen
+    text = f"{status.parked} parked messages"
+    if status.overdue:
+        since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
+        text += f", the earliest overdue since {since}: {NOBODY}"
+    elif url == deployed_store(endpoint) or url.startswith("s3://"):
+        used = _consumers_store(queues, endpoint)
+        if used is None or used.partition("?")[0] == url.partition("?")[0]:
+            return []
+        text += ", and the deployed delay consumer has another store or none: unless you run a "
+        text += "dispatcher yourself, nobody will release them"
+    else:
+        return []
+    return [Problem("(store)", text, overdue_remedy(endpoint, url))]
+
+
+def _consumers_store(queues: SqsQueues, endpoint: Endpoint) -> str | None:
+    """The URL of the store that the deployed delay consumer has, empty for none; None where it cannot be
+    told: no function consumes the delay queue, or nobody may ask."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from sqsdelay.sqs.cloudwatch import short_client
+
+    functions = short_client("lambda")
+    with suppress(QueueMissing, BotoCoreError, ClientError):
+        arn = queues.attributes(queues.url(endpoint.delay_queue))["QueueArn"]
+        sources = functions.list_event_source_mappings(EventSourceArn=arn)["EventSourceMappings"]
+        for source in sources:
+            found = functions.get_function_configuration(FunctionName=source["FunctionArn"])
+            variables = found.get("Environment", {}).get("Variables", {})
+            return str(variables.get("SQSDELAY_STORE", ""))
+    return None
+
+
+@store_app.command("create")
+def store_create(endpoint: EndpointName, store: PlaceUrl) -> None:
+    """Create what a store needs: a table, a bucket, a file or a schedule group."""
+    target = Target(endpoint, store)
+    with target.opened_place(create=True) as opened:
+        opened.set_up()
+    say(f"the store of {target.name} is ready")
+
+
+@store_app.command("migrate")
+def store_migrate(
+    endpoint: EndpointName,
+    store: StoreUrl,
+    due_from: Annotated[
+        str | None,
+        typer.Option(
+            help="Migrate messages due at or after this time, e.g. 2027-01-31T09:00:00Z; "
+            "default: a day from now."
+        ),
+    ] = None,
+    amendments_to: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of the store that the delay consumer has, if it is another: cancellations and new due "
+            "times go there."
+        ),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Send and remove; without it, only show the plan.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Move messages of a SQLite or PostgreSQL store to SQS's delay queues.
+
+    Only shows the plan unless --live is given.
+    Messages due earlier than --due-from stay for the timeout manager or dispatcher, which may keep
+    running. Repeat until nothing is left, one run at a time. Exit code 1 if any message could not be sent.
+    """
+    from sqsdelay.sqs.sender import DelaySender
+
+    due_from_ms = None if due_from is None else max(0, due_at_ms(parse_due_at(due_from)))
+    with ExitStack() as opening:
+        opened = opening.enter_context(Target(endpoint, store).opened_place())
+        kept = None
+        if amendments_to is not None:
+            kept = opening.enter_context(Target(endpoint, amendments_to).opened_place())
+        sender = DelaySender(idempotent=True)
+        migration = Migration(opened, sender, due_from_ms=due_from_ms, amendments_to=kept)
+        if not live:
+            _print_plan(migration.plan(), migration.due_from_ms, as_json=as_json)
+            return
+        counts: Counter[str] = Counter()
+        for outcome in migration.run():
+            counts[outcome.status] += 1
+            _print_outcome(outcome, as_json=as_json)
+    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
+    tell(line)
+    if counts[MigrationStatus.FAILED]:
+        raise typer.Exit(1)
+
+
+def _print_plan(plan: Plan, due_from_ms: int, *, as_json: bool) -> None:
+    first, last = (
+        None if due_ms is None else instant(due_ms) for due_ms in (plan.earliest_ms, plan.latest_ms)
+    )
+    due_from = utc(due_from_ms).isoformat()
+    if as_json:
+        print_json(
+            {
+                "would_migrate": plan.messages,
+                "left": plan.left,
+                "due_from": due_from,
+                "earliest": first,
+                "latest": last,
+                "destinations": plan.destinations,
+            }
+        )
+        return
+    say(f"due from {due_from}: {plan.messages} would be migrated")
+    if plan.messages:
+        say(f"first due {first}, last due {last}")
+    for destination, count in sorted(plan.destinations.items()):
+        say(f"  {count} to {destination}")
+    say(f"due earlier: {plan.left} would stay")
+    say("nothing was sent; add --live to migrate")
+
+
+def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
+    message = outcome.message
+    if as_json:
+        print_json(
+            {
+                "message_id": message.message_id,
+                "destination": message.destination,
+                "due": instant(message.due_ms),
+                "status": outcome.status,
+                "error": outcome.error,
+            }
+        )
+    elif outcome.status is not MigrationStatus.MIGRATED:
+        tell(f"{message.message_id}  {outcome.status}: {outcome.error}")

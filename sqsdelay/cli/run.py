@@ -1,0 +1,448 @@
+"""Commands that run until they are stopped: their log, their counts, a stop by signal; `sqsdelay consume`,
+`dispatch` and `timeout-manager`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from enum import StrEnum
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.logging import RichHandler
+
+from sqsdelay.cli.console import OneLine, err, print_json, tell
+from sqsdelay.cli.options import (
+    DEFAULT_MAX_DELAY,
+    EndpointName,
+    JsonLines,
+    LedgerFile,
+    MaxDelay,
+    OptionalPlaceUrl,
+    ParkAfter,
+    Retries,
+    StoreUrl,
+    Target,
+    Wait,
+    max_delay_seconds,
+    opened_ledger,
+)
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.readable import instant
+from sqsdelay.dispatching.circuit_breakers import (
+    DEFAULT_FAILURES_PER_SECOND,
+    DEFAULT_TRIGGER_SECONDS,
+)
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, Dispatcher, DispatchSettings
+from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+    MAX_RECEIVE_WAIT_SECONDS,
+    SHORT_CALL_ATTEMPTS,
+    STOP_SECONDS,
+    WORKER_VISIBILITY_SECONDS,
+)
+from sqsdelay.opentelemetry import if_installed
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
+from sqsdelay.timeouts.arrivals import (
+    DEFAULT_ANNOUNCE_AGAIN_SECONDS,
+    DEFAULT_OUTAGE_SECONDS,
+    DEFAULT_RETRIES,
+    DEFAULT_WAIT_SECONDS,
+    TimeoutSettings,
+)
+from sqsdelay.timeouts.manager import TimeoutManager
+
+if TYPE_CHECKING:
+    from sqsdelay.dispatching.settlement import Round
+    from sqsdelay.ports.stores import DelayedMessageStore
+    from sqsdelay.ports.tracing import Tracing
+    from sqsdelay.rabbitmq import RabbitMqOutbox, RabbitMqTimeouts
+    from sqsdelay.relaying.mover import Outcome
+    from sqsdelay.sqs.outbox import SqsOutbox
+    from sqsdelay.sqs.timeouts import SqsTimeouts
+
+CLOSING_SECONDS: Final = 0.5
+"""What a store may take to close: with the `STOP_SECONDS` before, a process ends in 5 s."""
+
+
+def log_to_stderr() -> None:
+    """Log what matters to a person, one line each. With --verbose more is logged already."""
+    if logging.getLogger("sqsdelay").level == logging.DEBUG:
+        return
+    handler: logging.Handler
+    if err.is_terminal:
+        handler = RichHandler(console=err, show_path=False)
+        handler.setFormatter(OneLine("%(message)s"))
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    for chatty in ("botocore", "boto3", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # It logs each failed connection several times, with tracebacks; our own errors say why, once.
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
+
+
+def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Event:
+    """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual.
+
+    Args:
+        last_words: for work that cannot leave a call that is not answered: the process ends after
+            `STOP_SECONDS`, wherever it is, and prints these. What it had in hand comes
+            back, as after a crash. Left out, the work ends by itself.
+    """
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+        if last_words is not None:
+            ending = threading.Timer(STOP_SECONDS, _end, [last_words])
+            ending.daemon = True
+            ending.start()
+
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGINT, ask_to_stop)
+    return stop
+
+
+def end_soon(last_words: Callable[[], str]) -> None:
+    """All work is done: end the process in a moment, even if a connection cannot be closed by then."""
+    ending = threading.Timer(CLOSING_SECONDS, _end, [last_words])
+    ending.daemon = True
+    ending.start()
+
+
+def _end(last_words: Callable[[], str]) -> None:
+    """End the process without its threads and connections: closing these can take as long."""
+    err.print("stopped while a call is not answered; what is in hand comes back", soft_wrap=True)
+    err.print(last_words(), highlight=False, soft_wrap=True)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(0)
+
+
+class Tally:
+    """What became of messages, by status; a line of JSON for each where that was asked for. Thread-safe."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._as_json = as_json
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def add(self, status: str, records: Iterable[dict[str, Any]]) -> None:
+        """Count messages of one status, and print them; ``records`` say the rest of them."""
+        with self._lock:
+            for record in records:
+                self._counts[status] += 1
+                if self._as_json:
+                    print_json({"message_id": record.pop("message_id"), "status": status, **record})
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {status}" for status, count in sorted(self._counts.items()))
+        return f"stopped; {counts or 'nothing'}"
+
+
+class Http(StrEnum):
+    """Whose HTTP a worker's requests are made with."""
+
+    BOTOCORE = "botocore"
+    CURL = "curl"
+
+
+def consume(
+    endpoint: EndpointName,
+    hop: Annotated[
+        int, typer.Option(help="Shortest delivery delay the delay queue may have, seconds.")
+    ] = DEFAULT_HOP_SECONDS,
+    receivers: Annotated[
+        int | None,
+        typer.Option(
+            help="Parallel receive loops per queue; default: as many as the work needs.",
+            show_default=False,
+        ),
+    ] = None,
+    wait: Wait = MAX_RECEIVE_WAIT_SECONDS,
+    visibility: Annotated[
+        int,
+        typer.Option(help="If this worker dies, seconds until others receive its messages."),
+    ] = WORKER_VISIBILITY_SECONDS,
+    max_receives: Annotated[
+        int,
+        typer.Option(help="Receives after which a message SQS refuses goes to the error queue."),
+    ] = DEFAULT_MAX_RECEIVES,
+    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
+    store: OptionalPlaceUrl = None,
+    park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
+    ledger: LedgerFile = None,
+    http: Annotated[
+        Http, typer.Option(help="Who makes the requests; curl needs the extra sqsdelay[curl].")
+    ] = Http.BOTOCORE,
+    as_json: JsonLines = False,
+) -> None:
+    """Relay an endpoint's delayed messages.
+
+    Runs until SIGTERM or Ctrl-C, and finishes the messages in hand first.
+    """
+    from sqsdelay.sqs.consumer import DelayConsumer
+
+    log_to_stderr()
+    tally = Tally(as_json=as_json)
+
+    def report(outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            tally.add(outcome.status.value, [_moved(outcome)])
+
+    tracing, book = if_installed(opened_ledger(ledger))
+    with Target(endpoint, store).optional_place() as opened:
+        consumer = DelayConsumer(
+            endpoint,
+            http=http.value,
+            hop_seconds=hop,
+            receivers=receivers,
+            wait_seconds=wait,
+            visibility_seconds=visibility,
+            max_receives=max_receives,
+            max_delay_seconds=max_delay_seconds(max_delay),
+            store=opened,
+            park_after_seconds=park_after,
+            on_outcomes=report,
+            ledger=book,
+            tracing=tracing,
+        )
+        stop = stop_on_signals()
+        served = consumer.endpoint.delay_queue.name
+        if consumer.endpoint.fifo:
+            served += f" and {consumer.endpoint.due_queue.name}"
+        tell(f"consuming {served}; stop with Ctrl-C or SIGTERM")
+        consumer.run(stop)
+        end_soon(lambda: str(tally))
+    tell(str(tally))
+
+
+def _moved(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "message_id": outcome.copy.message_id,
+        "due_ms": outcome.due_ms,
+        "delay_seconds": outcome.delay_seconds,
+        "late_ms": outcome.late_ms,
+        "receive_count": outcome.copy.receive_count,
+        "error": outcome.error,
+    }
+
+
+def dispatch(
+    endpoint: Annotated[str, typer.Argument(help="The endpoint whose messages to release.")],
+    store: StoreUrl,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SQSDELAY_DISPATCH_TO",
+            help="RabbitMQ to release to, amqp://user:password@host:5672/vhost or amqps://…; "
+            "default: SQS. Due times go by SQS's clock; with RabbitMQ, by the database's "
+            "(PostgreSQL) or this machine's (SQLite).",
+        ),
+    ] = None,
+    retries: Retries = 0,
+    release_ahead: Annotated[
+        int | None,
+        typer.Option(
+            help="Release this many seconds before due; a released message cannot be cancelled. "
+            f"SQS: 0 to {MAX_MESSAGE_TIMER_SECONDS} (default); RabbitMQ: 0."
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
+    poll: Annotated[
+        float | None,
+        typer.Option(help="Longest time between polls, seconds; default: the store's own."),
+    ] = None,
+    fetch_breaker: Annotated[
+        float, typer.Option(help="Exit after the store has failed for this many seconds.")
+    ] = DEFAULT_TRIGGER_SECONDS,
+    dispatch_breaker: Annotated[
+        float, typer.Option(help="Exit after the destination has failed for this many seconds.")
+    ] = DEFAULT_TRIGGER_SECONDS,
+    recovery_failures: Annotated[
+        int,
+        typer.Option(
+            help="Exit when recording failures in the store fails more often than this per second."
+        ),
+    ] = DEFAULT_FAILURES_PER_SECOND,
+    ledger: LedgerFile = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Release a store's messages when they are due.
+
+    Runs until SIGTERM or Ctrl-C, and finishes the messages in hand first.
+
+    Exit code 75 if a circuit breaker triggered: let a supervisor restart the dispatcher.
+    """
+    log_to_stderr()
+    target = Target(endpoint, store, to)
+    settings = DispatchSettings(
+        number_of_retries=retries,
+        release_ahead_seconds=release_ahead,
+        batch_size=batch,
+        poll_seconds=poll,
+        fetch_breaker_seconds=fetch_breaker,
+        dispatch_breaker_seconds=dispatch_breaker,
+        maximum_recovery_failures_per_second=recovery_failures,
+    )
+    tally = Tally(as_json=as_json)
+    tracing, book = if_installed(opened_ledger(ledger))
+    with (
+        target.opened_store() as opened,
+        closing(_outbox(target, opened, tracing)) as outbox,
+    ):
+        dispatcher = Dispatcher(
+            opened,
+            outbox,
+            settings=settings,
+            on_round=lambda done: _report(done, tally),
+            ledger=book,
+        )
+        stop = stop_on_signals(lambda: str(tally))
+        tell(f"dispatching {target.name}; stop with Ctrl-C or SIGTERM")
+        dispatcher.run(stop)
+    tell(str(tally))
+
+
+def _outbox(
+    target: Target, store: DelayedMessageStore, tracing: Tracing | None
+) -> SqsOutbox | RabbitMqOutbox:
+    if target.to is not None:
+        from sqsdelay.rabbitmq import RabbitMqOutbox
+        from sqsdelay.stores.clocks import StoreClock
+
+        # RabbitMQ tells no time. What is stored on one machine and released on another goes by the
+        # clock between them.
+        return RabbitMqOutbox(target.to, target.name, clock=StoreClock(store))
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
+    from sqsdelay.sqs.queues import SqsQueues
+
+    queues = SqsQueues(default_client(connections=DEFAULT_CONCURRENCY))
+    return SqsOutbox(queues, target.endpoint, tracing=tracing)
+
+
+def _report(done: Round, tally: Tally) -> None:
+    fates = {
+        "released": done.released,
+        "rejected": done.rejected,
+        "failed": done.failed,
+        "held": done.held,
+    }
+    for status, messages in fates.items():
+        records: list[dict[str, Any]] = [
+            {
+                "message_id": message.message_id,
+                "due": instant(message.due_ms),
+                "late_ms": max(0, done.now_ms - message.due_ms),
+                "failures": message.failures,
+            }
+            for message in messages
+        ]
+        tally.add(status, records)
+
+
+def timeout_manager(
+    endpoint: Annotated[str, typer.Argument(help="The endpoint whose timeouts to manage.")],
+    store: StoreUrl,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SQSDELAY_TIMEOUT_MANAGER_TO",
+            help="RabbitMQ to serve on, amqp://user:password@host:5672/vhost or amqps://…; "
+            "default: SQS.",
+        ),
+    ] = None,
+    set_up: Annotated[
+        bool, typer.Option("--set-up", help="Create the queues and the store's table first.")
+    ] = False,
+    outage: Annotated[
+        float, typer.Option(help="Exit after the storage has failed for this many seconds.")
+    ] = DEFAULT_OUTAGE_SECONDS,
+    announce_again: Annotated[
+        float,
+        typer.Option(
+            help="Seconds before announcing a message again that another process announced."
+        ),
+    ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
+    retries: Retries = DEFAULT_RETRIES,
+    wait: Wait = DEFAULT_WAIT_SECONDS,
+    as_json: JsonLines = False,
+) -> None:
+    """Manage an endpoint's timeouts.
+
+    Runs until SIGTERM or Ctrl-C, and finishes the timeouts in hand first.
+
+    Exit code 75 if the storage failed for too long: let a supervisor restart the manager.
+    """
+    log_to_stderr()
+    target = Target(endpoint, store, to)
+    serve = _on_sqs(target.endpoint, wait) if to is None else _on_rabbitmq(target.endpoint, to)
+    transport, queues, create_queues = serve
+    settings = TimeoutSettings(
+        outage_seconds=outage,
+        announce_again_seconds=announce_again,
+        number_of_retries=retries,
+        wait_seconds=wait,
+    )
+    tally = Tally(as_json=as_json)
+    with target.opened_store(create=set_up) as opened, closing(transport):
+        if set_up:
+            create_queues()
+            opened.set_up()
+        manager = TimeoutManager(
+            opened,
+            transport,
+            settings=settings,
+            on_done=lambda status, ids: tally.add(status, [{"message_id": each} for each in ids]),
+        )
+        stop = stop_on_signals(lambda: str(tally))
+        tell(f"serving {' and '.join(queues)}; stop with Ctrl-C or SIGTERM")
+        manager.run(stop)
+    tell(str(tally))
+
+
+_Served = tuple["SqsTimeouts | RabbitMqTimeouts", Sequence[str], Callable[[], object]]
+"""A transport, its two queues' names, and what creates them."""
+
+
+def _on_sqs(endpoint: Endpoint, wait_seconds: int) -> _Served:
+    from sqsdelay.sqs.client import default_client
+    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
+    from sqsdelay.sqs.queues import SqsQueues
+    from sqsdelay.sqs.timeouts import SqsTimeouts, create_timeout_queues, timeout_queues
+
+    timeouts, dispatcher = timeout_queues(endpoint)
+    client = default_client(connections=DEFAULT_CONCURRENCY)
+    receiving = default_client(
+        connections=DEFAULT_CONCURRENCY, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
+    )
+    return (
+        SqsTimeouts(SqsQueues(client, receiving=receiving), endpoint),
+        (timeouts.name, dispatcher.name),
+        lambda: create_timeout_queues(client, endpoint),
+    )
+
+
+def _on_rabbitmq(endpoint: Endpoint, url: str) -> _Served:
+    from sqsdelay.rabbitmq import RabbitMqTimeouts, create_timeout_queues
+    from sqsdelay.rabbitmq.timeouts import timeout_queues
+
+    return (
+        RabbitMqTimeouts(url, endpoint.name),
+        timeout_queues(endpoint.name),
+        lambda: create_timeout_queues(url, endpoint.name),
+    )
