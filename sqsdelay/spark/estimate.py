@@ -32,8 +32,8 @@ from sqsdelay.limits import (
     MAX_MESSAGE_TIMER_SECONDS,
 )
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
-from sqsdelay.spark.sink.job import Counts
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.summary import Counts
 from sqsdelay.stores import s3_settings_of
 
 _HOP: Final = DEFAULT_HOP_SECONDS

@@ -31,7 +31,6 @@ from sqsdelay.ports.queues import Queues, SizeLimits
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.spark.sink.job import Counts
 from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows
 from sqsdelay.spark.sink.options import DELAY, Options
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
@@ -39,6 +38,7 @@ from sqsdelay.spark.sink.rows import Rows, spelled
 from sqsdelay.spark.sink.run import Run, Staged
 from sqsdelay.spark.sink.staging import Staging
 from sqsdelay.spark.sink.stored_job import Job, wheel_of
+from sqsdelay.spark.sink.summary import Counts
 from sqsdelay.stores.s3.layout import line_of
 from sqsdelay.stores.s3.wheel import Wheel
 

@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.sink.job import Reports, Sink, TaskReport, Times
+from sqsdelay.spark.sink.job import Reports, Sink, Times
 from sqsdelay.spark.sink.options import DELAY, Columns, Options, checked_columns
 from sqsdelay.spark.sink.run import context, micro_batch_ms, run_of, this_attempt
+from sqsdelay.spark.sink.summary import TaskReport
 
 if TYPE_CHECKING:
     import pyarrow as pa

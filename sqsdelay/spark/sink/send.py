@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
 from sqsdelay.spark.locations import hadoop_uri
-from sqsdelay.spark.sink.job import Sink, TaskReport, Times, total
+from sqsdelay.spark.sink.job import Sink, Times
 from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
     CORRUPT,
@@ -43,6 +43,7 @@ from sqsdelay.spark.sink.options import (
     checked_columns,
 )
 from sqsdelay.spark.sink.run import Run, run_of, this_attempt
+from sqsdelay.spark.sink.summary import TaskReport, total
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -22,11 +22,11 @@ from sqsdelay.errors import (
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
 from sqsdelay.spark.sink.bulk import Bulk
-from sqsdelay.spark.sink.job import Counts
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Staged
+from sqsdelay.spark.sink.summary import Counts
 
 
 class Pace:
