@@ -18,13 +18,15 @@ from sqsdelay.rabbitmq.topology import Topology
 class Job:
     """One thing to do on a connection, and in the end what became of it.
 
-    ``error`` is None if the broker did it; ``on_settled`` is called once, in either case.
+    ``error`` is None if the broker did it; ``on_settled`` is called with it once, in either case.
     """
+
+    __slots__ = ("_lock", "_taken", "error", "on_settled", "settled")
 
     def __init__(self) -> None:
         self.error: SqsDelayError | None = None
         self.settled = False
-        self.on_settled: Callable[[], None] = lambda: None
+        self.on_settled: Callable[[Job], None] | None = None
         self._taken = False
         self._lock = threading.Lock()
 
@@ -47,7 +49,8 @@ class Job:
                 return
             self.settled = True
             self.error = self.error or (error if self._taken else untaken or error)
-        self.on_settled()
+        if self.on_settled is not None:
+            self.on_settled(self)
 
 
 class Publication(Job):
@@ -57,6 +60,18 @@ class Publication(Job):
         on_write: called as it is written, for another exchange, routing key, properties and due time:
             a delay counts from then.
     """
+
+    __slots__ = (
+        "_on_write",
+        "body",
+        "due_ms",
+        "exchange",
+        "properties",
+        "published_at",
+        "routing_key",
+        "size",
+        "written_at",
+    )
 
     def __init__(
         self,
@@ -85,6 +100,8 @@ class Publication(Job):
 
 class BindJob(Job):
     """An endpoint whose due messages are to reach its queue."""
+
+    __slots__ = ("endpoint", "queue", "retries", "topology")
 
     def __init__(self, endpoint: str, topology: Topology) -> None:
         super().__init__()
@@ -183,6 +200,10 @@ class Jobs:
         with self._lock:
             self._bindings.extend(bindings)
             self._publications.extend(publications)
+
+    @property
+    def has_bindings(self) -> bool:
+        return bool(self._bindings)
 
     def take_bindings(self) -> list[BindJob]:
         """All bindings that someone waits for, which are then the caller's to settle."""
