@@ -1,8 +1,7 @@
 """How many delayed messages one endpoint holds, and how many of them may be due at once.
 
-Reckoned from AWS's quotas, assumed answer times and measured costs; rewrites the tables of
-docs/capacity.md, the same each time. ``--measure`` measures anew on this machine first, which takes some
-minutes; ``--check`` only makes the two real runs that the arithmetic is compared with.
+Reckoned from AWS's quotas, assumed answer times and the costs that `benchmarks.capacity_measured` has
+stored; rewrites the tables of docs/capacity.md, the same each time.
 
 Every number of AWS stands here once, with its source, if `sqsdelay.limits` does not have it. What the
 deployment sets comes from ``sqsdelay/cdk``: a test keeps the two equal, for importing the CDK takes seconds.
@@ -10,13 +9,10 @@ deployment sets comes from ``sqsdelay/cdk``: a test keeps the two equal, for imp
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,114 +54,40 @@ POSTGRES_SECONDS: Final = 0.002
 INVOKE_SECONDS: Final = 0.010
 READ_UNITS: Final = 0.4
 
-FIGURES: Final = (
-    (
-        "quota",
-        "FIFO queue with high throughput: calls of each action (N. Virginia, Oregon, Ireland)",
-        FIFO_CALLS,
-        "calls/s",
-        "SQS quotas-messages.html",
-    ),
-    (
-        "quota",
-        "the same in regions that the page does not name",
-        FIFO_CALLS_ELSEWHERE,
-        "calls/s",
-        "SQS quotas-messages.html, second-hand",
-    ),
-    (
-        "quota",
-        "FIFO queue without high throughput: calls of each action",
-        PLAIN_FIFO_CALLS,
-        "calls/s",
-        "SQS quotas-messages.html",
-    ),
-    (
-        "quota",
-        "messages in flight in a FIFO queue (20,000 in older texts)",
-        FIFO_IN_FLIGHT,
-        "messages",
-        "SQS quotas-fifo.html",
-    ),
-    (
-        "quota",
-        "batches in hand of one SQS event source",
-        MOST_CONCURRENCY,
-        "batches",
-        "Lambda services-sqs-scaling.html",
-    ),
-    (
-        "quota",
-        "function memory that comes with one whole processor; less memory, as much less of it",
-        FULL_PROCESSOR_MB,
-        "MB",
-        "Lambda configuration-memory.html",
-    ),
-    (
-        "quota",
-        "new on-demand DynamoDB table: read units",
-        TABLE_READS,
-        "units/s",
-        "DynamoDB on-demand-capacity-mode.html",
-    ),
-    (
-        "quota",
-        "one DynamoDB partition: read units",
-        PARTITION_READS,
-        "units/s",
-        "DynamoDB TroubleshootingThrottlingOnDemand.html",
-    ),
-    (
-        "quota",
-        "one prefix of an S3 bucket: writes, at least",
-        S3_WRITES,
-        "writes/s",
-        "S3 optimizing-performance.html",
-    ),
-    (
-        "assumption",
-        "answer of SQS",
-        SQS_SECONDS,
-        "s",
-        "the example of SQS sqs-throughput-horizontal-scaling-and-batching.html",
-    ),
-    (
-        "assumption",
-        "answer of DynamoDB",
-        DYNAMODB_SECONDS,
-        "s",
-        "“single-digit milliseconds”, DynamoDB on-demand-capacity-mode.html",
-    ),
-    (
-        "assumption",
-        "answer of S3",
-        S3_SECONDS,
-        "s",
-        "“roughly 100-200 milliseconds”, S3 optimizing-performance.html",
-    ),
-    (
-        "assumption",
-        "round trip to PostgreSQL, commit included",
-        POSTGRES_SECONDS,
-        "s",
-        "our guess",
-    ),
-    (
-        "assumption",
-        "from a batch received to the handler called, warm",
-        INVOKE_SECONDS,
-        "s",
-        "our guess",
-    ),
-    (
-        "assumption",
-        "read units a release: 1 KiB and its keys read twice, once eventually consistent",
-        READ_UNITS,
-        "units",
-        "docs/cost.md",
-    ),
-)
-"""Each number that is not ours: its kind, what it is, value, unit, source."""
+QUOTAS: Final = f"""
+FIFO queue with high throughput: calls of each action (N. Virginia, Oregon, Ireland)
+| {FIFO_CALLS:,g} calls/s | SQS quotas-messages.html
+the same in regions that the page does not name
+| {FIFO_CALLS_ELSEWHERE:,g} calls/s | SQS quotas-messages.html, second-hand
+FIFO queue without high throughput: calls of each action
+| {PLAIN_FIFO_CALLS:,g} calls/s | SQS quotas-messages.html
+messages in flight in a FIFO queue (20,000 in older texts)
+| {FIFO_IN_FLIGHT:,g} messages | SQS quotas-fifo.html
+batches in hand of one SQS event source
+| {MOST_CONCURRENCY:,g} batches | Lambda services-sqs-scaling.html
+function memory that comes with one whole processor; less memory, as much less of it
+| {FULL_PROCESSOR_MB:,g} MB | Lambda configuration-memory.html
+new on-demand DynamoDB table: read units
+| {TABLE_READS:,g} units/s | DynamoDB on-demand-capacity-mode.html
+one DynamoDB partition: read units
+| {PARTITION_READS:,g} units/s | DynamoDB TroubleshootingThrottlingOnDemand.html
+one prefix of an S3 bucket: writes, at least
+| {S3_WRITES:,g} writes/s | S3 optimizing-performance.html"""
+
+ASSUMPTIONS: Final = f"""
+answer of SQS
+| {SQS_SECONDS:g} s | the example of SQS sqs-throughput-horizontal-scaling-and-batching.html
+answer of DynamoDB
+| {DYNAMODB_SECONDS:g} s | “single-digit milliseconds”, DynamoDB on-demand-capacity-mode.html
+answer of S3
+| {S3_SECONDS:g} s | “roughly 100-200 milliseconds”, S3 optimizing-performance.html
+round trip to PostgreSQL, commit included
+| {POSTGRES_SECONDS:g} s | our guess
+from a batch received to the handler called, warm
+| {INVOKE_SECONDS:g} s | our guess
+read units a release: 1 KiB and its keys read twice, once eventually consistent
+| {READ_UNITS:g} units | docs/cost.md"""
+"""Each number that is not ours: what it is; its value and source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,7 +319,7 @@ def tables(stored: Mapping[str, Any]) -> dict[str, str]:
     """Every table of the page by the name of its block.
 
     Args:
-        stored: what ``--measure`` has stored.
+        stored: the content of ``capacity.json``.
     """
     costs = {name: Cost(**cost) for name, cost in stored["costs"].items()}
     checks = {name: Check(**check) for name, check in stored["checks"].items()}
@@ -406,7 +328,11 @@ def tables(stored: Mapping[str, Any]) -> dict[str, str]:
         "measured": _measured(costs, f"{stored['measured_on']}: {stored['machine']}."),
         "figures": _table(
             ("", "what", "value", f"source (read {READ_ON})"),
-            [(kind, name, f"{value:,g} {unit}", at) for kind, name, value, unit, at in FIGURES],
+            [
+                (kind, *line.split(" | "))
+                for kind, figures in (("quota", QUOTAS), ("assumption", ASSUMPTIONS))
+                for line in figures.replace("\n|", " |").strip().splitlines()
+            ],
         ),
         "check": _checked(costs, checks),
     }
@@ -503,31 +429,14 @@ def rewritten(document: str, name: str, made: str) -> str:
     return blocks.rewritten(document, "benchmarks.capacity", name, made)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.capacity", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--measure", action="store_true", help="measure anew, and store it")
-    parser.add_argument("--check", action="store_true", help="only the real runs to compare with")
-    parser.add_argument("--messages", type=int, default=2000, help="messages to measure with")
-    options = parser.parse_args()
-    if options.messages < 400 or options.messages % 40:
-        parser.error("use a multiple of 40, at least 400: whole batches of each kind")
-    stored = json.loads(MEASURED.read_text())
-    if options.measure or options.check:
-        from benchmarks.capacity_measured import check, measure
-
-        if options.measure:
-            stored = measure(options.messages, today=datetime.now(UTC).date().isoformat())
-        stored["checks"] = check()
-        MEASURED.write_text(json.dumps(stored, indent=2) + "\n")
+def main() -> None:
+    """Rewrite the page's tables, and print them."""
     document = DOCUMENT.read_text()
-    for name, made in tables(stored).items():
+    for name, made in tables(json.loads(MEASURED.read_text())).items():
         document = rewritten(document, name, made)
         print(f"{made}\n")
     DOCUMENT.write_text(document)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,20 +1,25 @@
 """Measures what a message costs the parts that move it, and makes the real runs that docs/capacity.md shows.
 
-Each part runs in a process of its own: its requests, CPU time and memory count. SQS is the stub, DynamoDB and
-S3 are ministack's, PostgreSQL is real; what these servers use is not counted.
+Stores both in ``capacity.json``, for `benchmarks.capacity`; with ``--check`` the real runs alone. Each part
+runs in a process of its own: its requests, CPU time and memory count. SQS is the stub, DynamoDB and S3 are
+ministack's, PostgreSQL is real; what these servers use is not counted.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import statistics
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -25,6 +30,7 @@ from benchmarks.capacity import (
     CHECKED_RECEIVERS,
     CHECKED_RELEASES,
     DEPLOYED,
+    MEASURED,
     SQS_SECONDS,
     Check,
     Cost,
@@ -423,3 +429,24 @@ def _check(what: str, runs: Sequence[Drain]) -> dict[str, Any]:
     return asdict(
         Check(what=what, real_all=round(real_all, 3), answer_seconds=round(answer_seconds, 4))
     )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.capacity_measured", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--check", action="store_true", help="only the real runs to compare with")
+    parser.add_argument("--messages", type=int, default=2000, help="messages to measure with")
+    options = parser.parse_args()
+    if options.messages < 400 or options.messages % 40:
+        parser.error("use a multiple of 40, at least 400: whole batches of each kind")
+    stored = json.loads(MEASURED.read_text())
+    if not options.check:
+        stored = measure(options.messages, today=datetime.now(UTC).date().isoformat())
+    stored["checks"] = check()
+    MEASURED.write_text(json.dumps(stored, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -33,7 +33,7 @@ WAYS: Final[Mapping[str, tuple[str, bool]]] = {
     "hops": ("relay", False),
     "DynamoDB": ("parked", False),
     "DynamoDB, Standard-IA": ("parked", True),
-    "S3": ("parked-in-s3", False),
+    "S3": ("parked-in-s3-by-functions", False),
     "Scheduler": ("scheduled", False),
     "EventBridge Scheduler alone": ("eventbridge-scheduler", False),
 }

@@ -359,7 +359,8 @@ class Site:
                 endpoint="orders",
                 client=client,
                 clock=self.clock,
-                lookup=self.kind.own_ids,
+                # The deployed functions' store has none.
+                lookup=self.kind.own_ids and self.kind.code != "parked-in-s3-by-functions",
             )
             # Once a day, whatever waits.
             store._sweep = lambda _: None
@@ -380,36 +381,50 @@ class Site:
         return table
 
     def send(self) -> None:
-        """In tens, all that arrive together; or one after the other."""
-        at_once = len(self.messages) if self.kind.batch == MAX_BATCH_ENTRIES else 1
+        """In tens, all that arrive together; or what is due together within a minute, a request at a time."""
         settings = SenderSettings(
             parking=ParkingSettings(self.store) if self.kind.by_sender else None
         )
         sender = QueueSender(self.queues, settings)
-        for start in range(0, len(self.messages), at_once):
-            results = sender.send_many("orders", self.messages[start : start + at_once])
-            assert all(each.error is None for each in results), [
-                str(e.error) for e in results if e.error
-            ][:1]
-            if not self.kind.by_sender:
-                self.clock.advance(MAX_MESSAGE_TIMER_SECONDS)
-                self._park()
-
-    def _park(self) -> None:
         by_functions = self.kind.code == "parked-in-s3-by-functions"
         parking = RelaySettings(parking=ParkingSettings(self.store))
-        settings = replace(parking, through_parking_queue=by_functions)
-        self.relay = Relay(self.queues, self.endpoint, settings)
-        if self.kind.code == "parked-in-s3":
-            gathered: list[ReceivedMessage] = []
-            url = self.queues.url(self.endpoint.delay_queue)
-            while found := self.queues.receive_batch(url, wait_seconds=0):
+        relayed = replace(parking, through_parking_queue=by_functions)
+        self.relay = Relay(self.queues, self.endpoint, relayed)
+        tens = self.kind.batch == MAX_BATCH_ENTRIES
+        at_once = len(self.messages) if tens else self.kind.batch
+        together = len(self.messages) if tens else self.kind.due_together
+        for first in range(0, len(self.messages), together):
+            group = self.messages[first : first + together]
+            requests = [group[n : n + at_once] for n in range(0, len(group), at_once)]
+            pause = 60_000 // len(requests) / 1000
+            for each in requests:
+                errors = [e.error for e in sender.send_many("orders", each) if e.error]
+                assert not errors, errors[:1]
+                self.clock.advance(pause)
+            self.clock.advance(MAX_MESSAGE_TIMER_SECONDS - pause * len(requests))
+            if not self.kind.by_sender:
+                self._park(len(requests), pause)
+            if by_functions:
+                parker = Parker(self.queues, self.endpoint, parking)
+                parker.park(more=lambda: True, held=lambda: True)
+
+    def _park(self, requests: int, pause: float) -> None:
+        """By the function as copies come; by a worker what has come within ten seconds."""
+        worker = self.kind.code == "parked-in-s3"
+        gathered: list[ReceivedMessage] = []
+        url = self.queues.url(self.endpoint.delay_queue)
+        until_ms = self.clock.now_ms() + 10_000
+        for _ in range(requests):
+            if not worker:
+                self._lambda()
+            while worker and (found := self.queues.receive_batch(url, wait_seconds=0)):
                 gathered += found
+            self.clock.advance(pause)
+            if gathered and self.clock.now_ms() >= until_ms:
+                self.relay.process(gathered)
+                gathered, until_ms = [], self.clock.now_ms() + 10_000
+        if gathered:
             self.relay.process(gathered)
-            return
-        self._lambda()
-        if by_functions:
-            Parker(self.queues, self.endpoint, parking).park(more=lambda: True, held=lambda: True)
 
     def _lambda(self) -> None:
         """Give the delay consumer what its queue has, ten at a time, and delete it."""

@@ -20,8 +20,8 @@ from constructs import Construct
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.function_code import PYTHON_VERSION, functions_archive
-from sqsdelay.cdk.ledger import S3Ledger, ledger_setting, ledger_statements
-from sqsdelay.cdk.queues_and_buckets import acknowledge, grant_queues
+from sqsdelay.cdk.ledger import S3Ledger
+from sqsdelay.cdk.queues_and_buckets import acknowledge, allow, grant_queues
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import (
     DELAY_CONSUMER_MEMORY_MB,
@@ -51,11 +51,11 @@ _NOTHING_TO_KEEP: Final = (
     "what a failed one did not."
 )
 
+_SEND: Final = ("sqs:GetQueueUrl", "sqs:SendMessage")
+
 MIN_MEMORY_MB: Final = 128
 MAX_MEMORY_MB: Final = 10_240
 """Source: Lambda developer guide, "Configure Lambda function memory"."""
-
-_WILDCARD: Final = "AwsSolutions-IAM5"
 
 IN_A_VPC: Final = (
     "ec2:AssignPrivateIpAddresses",
@@ -101,12 +101,6 @@ class FunctionSettings:
         if self.vpc is None and (self.subnets is not None or self.security_groups):
             raise ConfigurationError("subnets and security groups are a network's: give vpc too")
 
-    def log_group(self, scope: Construct) -> logs.LogGroup:
-        """A function's log; what it says is no longer needed once the function is gone."""
-        return logs.LogGroup(
-            scope, "Log", retention=self.log_retention, removal_policy=RemovalPolicy.DESTROY
-        )
-
     def arguments(self) -> dict[str, Any]:
         """Those of `aws_lambda.Function` that these settings decide."""
         given: dict[str, Any] = {}
@@ -122,18 +116,7 @@ class FunctionSettings:
         """What a function's role needs for its network."""
         if self.vpc is None:
             return []
-        return [iam.PolicyStatement(sid="Network", actions=[*IN_A_VPC], resources=["*"])]
-
-    def acknowledge(self, function: Construct) -> None:
-        """Say why a function's role names no resource for its network and its traces."""
-        acknowledge(
-            function,
-            _WILDCARD,
-            f"{_WILDCARD}[Resource::*]",
-            "Serverless-LambdaStarPermissions",
-            reason="X-Ray takes no resource, and an interface of the function's has no name before "
-            "Lambda makes it.",
-        )
+        return [allow("Network", IN_A_VPC, "*")]
 
 
 DEFAULTS: Final = FunctionSettings()
@@ -141,19 +124,13 @@ DEFAULTS: Final = FunctionSettings()
 
 @dataclass(frozen=True, kw_only=True)
 class Wiring:
-    """What the functions and the store of one endpoint are built with.
+    """What the functions and the store of one endpoint are built with, as `UnrestrictedDelay` was told.
 
     Args:
         endpoint: the destination queue's name, which may be a token.
-        queue: the destination.
         due_queue: of a FIFO endpoint, where its message timers run.
-        hop_seconds: the delay queue's delivery delay.
-        removal_policy: what becomes of a store, and the messages in it, when removed.
-        encryption_key: of a store; one that AWS manages when None.
-        alarm_topic: notified when an alarm starts.
-        code: the functions' code; built from this checkout when left out.
         ledger: where the functions record what they do; True is their log.
-        settings: where and how the functions run.
+        variables: of the environments of all who move messages on.
     """
 
     endpoint: str
@@ -168,6 +145,7 @@ class Wiring:
     code: lambda_.Code | None
     ledger: S3Ledger | bool
     settings: FunctionSettings
+    variables: Mapping[str, str]
 
 
 class Place(Construct):
@@ -193,6 +171,13 @@ class Place(Construct):
         """Keep cdk-nag quiet about what `statements` has to leave open."""
 
 
+def function_log(scope: Construct, settings: FunctionSettings) -> logs.LogGroup:
+    """A function's log; what it says is no longer needed once the function is gone."""
+    return logs.LogGroup(
+        scope, "Log", retention=settings.log_retention, removal_policy=RemovalPolicy.DESTROY
+    )
+
+
 def function_role(
     scope: Construct,
     policy: str,
@@ -201,11 +186,7 @@ def function_role(
     after: Sequence[iam.PolicyStatement] = (),
 ) -> iam.Role:
     """A role for a function that writes to ``log_group``, and may do what is stated."""
-    log = iam.PolicyStatement(
-        sid="Log",
-        actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-        resources=[log_group.log_group_arn],
-    )
+    log = allow("Log", ["logs:CreateLogStream", "logs:PutLogEvents"], log_group.log_group_arn)
     return iam.Role(
         scope,
         "Role",
@@ -215,15 +196,15 @@ def function_role(
     )
 
 
-class _EndpointFunction(Construct):
+class EndpointFunction(Construct):
     """A function of the archive, its role and its log.
 
     Args:
-        policy: the name of its role's policy.
         statements: what it is allowed besides writing its log, running in its network, recording.
         queues: those it uses, which may be under keys.
         place: where it parks.
         variables: its environment besides endpoint, place and ledger.
+        quiet: rules of cdk-nag that are not followed, each with its reason.
         arguments: more of those of `aws_lambda.Function`.
     """
 
@@ -233,28 +214,29 @@ class _EndpointFunction(Construct):
         construct_id: str,
         wiring: Wiring,
         *,
-        policy: str,
         statements: Sequence[iam.PolicyStatement],
         queues: Sequence[sqs.IQueue],
         place: Place | None = None,
         variables: Mapping[str, str],
+        quiet: Mapping[str, str],
         **arguments: Any,
     ) -> None:
         super().__init__(scope, construct_id)
-        settings = wiring.settings
-        log_group = settings.log_group(self)
-        recorded = ledger_setting(wiring.ledger)
-        self.role = function_role(
-            self,
-            policy,
-            log_group,
-            statements,
-            [
-                *([] if place is None else place.statements()),
-                *settings.statements(),
-                *ledger_statements(wiring.ledger, log_group),
-            ],
-        )
+        settings, ledger = wiring.settings, wiring.ledger
+        log_group = function_log(self, settings)
+        after = [*([] if place is None else place.statements()), *settings.statements()]
+        environment = {
+            function_names.ENDPOINT_VARIABLE: wiring.endpoint,
+            **variables,
+            **({} if place is None else place.variables()),
+        }
+        if isinstance(ledger, S3Ledger):
+            ledger.watch(log_group)
+            after.append(ledger.statement())
+            environment[function_names.LEDGER_VARIABLE] = ledger.stream_url
+        elif ledger:
+            environment[function_names.LEDGER_VARIABLE] = "true"
+        self.role = function_role(self, construct_id, log_group, statements, after)
         grant_queues(self.role, queues)
         if place is not None:
             place.grant_key(self.role)
@@ -265,12 +247,7 @@ class _EndpointFunction(Construct):
             code=wiring.code or lambda_.Code.from_asset(str(functions_archive())),
             runtime=RUNTIME,
             architecture=lambda_.Architecture.ARM_64,
-            environment={
-                function_names.ENDPOINT_VARIABLE: wiring.endpoint,
-                **variables,
-                **({} if place is None else place.variables()),
-                **({function_names.LEDGER_VARIABLE: recorded} if recorded else {}),
-            },
+            environment=environment,
             role=self.role,
             log_group=log_group,
             # The metrics travel in log lines, which a level above INFO would drop.
@@ -279,96 +256,77 @@ class _EndpointFunction(Construct):
             **settings.arguments(),
             **arguments,
         )
-        settings.acknowledge(self)
+        acknowledge(
+            self,
+            "AwsSolutions-IAM5",
+            "AwsSolutions-IAM5[Resource::*]",
+            "Serverless-LambdaStarPermissions",
+            reason="X-Ray takes no resource, and an interface of the function's has no name before "
+            "Lambda makes it.",
+        )
+        for rule, reason in quiet.items():
+            acknowledge(self.function, rule, reason=reason)
 
 
-class DelayConsumerFunction(_EndpointFunction):
+def delay_consumer(
+    scope: Construct, wiring: Wiring, *, max_concurrency: int, place: Place | None
+) -> EndpointFunction:
     """The function that moves messages one hop on, on its queues' event sources.
 
     Args:
         max_concurrency: batches in hand at once, 2 to 1,000.
         place: where to park messages that are far away; they hop on when None.
-        variables: more of its environment.
     """
-
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        wiring: Wiring,
-        *,
-        max_concurrency: int,
-        place: Place | None,
-        variables: Mapping[str, str],
-    ) -> None:
-        due_queues = () if wiring.due_queue is None else (wiring.due_queue,)
-        consumed = (wiring.delay_queue, *due_queues)
-        arns = [each.queue_arn for each in consumed]
-        relay = iam.PolicyStatement(
-            sid="Relay",
-            actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
-            resources=[wiring.queue.queue_arn, *arns, wiring.error_queue.queue_arn],
-        )
-        consume = iam.PolicyStatement(
-            sid="Consume",
-            actions=[
-                "sqs:ChangeMessageVisibility",
-                "sqs:DeleteMessage",
-                "sqs:GetQueueAttributes",
-                "sqs:ReceiveMessage",
-            ],
-            resources=arns,
-        )
-        super().__init__(
-            scope,
-            construct_id,
-            wiring,
-            policy="DelayConsumer",
-            statements=[relay, consume],
-            queues=(wiring.queue, *consumed, wiring.error_queue),
-            place=place,
-            variables={
-                function_names.HOP_SECONDS_VARIABLE: str(wiring.hop_seconds),
-                **variables,
-            },
-            description=f"Relays delayed messages of {wiring.endpoint} (sqsdelay)",
-            handler=function_names.CONSUMER_HANDLER,
-            memory_size=wiring.settings.memory_mb or DELAY_CONSUMER_MEMORY_MB,
-            timeout=Duration.seconds(FUNCTION_TIMEOUT_SECONDS),
-            # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.
-            recursive_loop=lambda_.RecursiveLoop.ALLOW,
+    consumed = [wiring.delay_queue, *([wiring.due_queue] if wiring.due_queue else [])]
+    arns = [each.queue_arn for each in consumed]
+    consume = ("ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes", "ReceiveMessage")
+    made = EndpointFunction(
+        scope,
+        "DelayConsumer",
+        wiring,
+        statements=[
+            allow("Relay", _SEND, wiring.queue.queue_arn, *arns, wiring.error_queue.queue_arn),
+            allow("Consume", [f"sqs:{action}" for action in consume], *arns),
+        ],
+        queues=(wiring.queue, *consumed, wiring.error_queue),
+        place=place,
+        variables={
+            function_names.HOP_SECONDS_VARIABLE: str(wiring.hop_seconds),
+            **wiring.variables,
+        },
+        description=f"Relays delayed messages of {wiring.endpoint} (sqsdelay)",
+        handler=function_names.CONSUMER_HANDLER,
+        memory_size=wiring.settings.memory_mb or DELAY_CONSUMER_MEMORY_MB,
+        timeout=Duration.seconds(FUNCTION_TIMEOUT_SECONDS),
+        # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.
+        recursive_loop=lambda_.RecursiveLoop.ALLOW,
+        quiet={
+            "Serverless-LambdaTracing": "The sender's trace header travels with the message; a trace of "
+            "its own per hop would cost more than the hop and need a permission on every resource.",
+            "Serverless-LambdaDLQ": "It is invoked by event sources only, where a failed batch stays in "
+            "its queue; the dead-letter queue of a function is for asynchronous invocations.",
+        },
+    )
+    for source_id, arn in zip(("EventSource", "DueEventSource"), arns, strict=False):
+        event_source = lambda_.EventSourceMapping(
+            made,
+            source_id,
+            target=made.function,
+            event_source_arn=arn,
+            batch_size=MAX_BATCH_ENTRIES,
+            max_concurrency=max_concurrency,
+            report_batch_item_failures=True,
         )
         acknowledge(
-            self.function,
-            "Serverless-LambdaTracing",
-            reason="The sender's trace header travels with the message; a trace of its own per hop "
-            "would cost more than the hop and need a permission on every resource.",
+            event_source,
+            "Serverless-LambdaEventSourceMappingDestination",
+            reason="Lambda takes no failure destination for SQS sources; the function itself sends "
+            "what cannot be delivered to the error queue.",
         )
-        acknowledge(
-            self.function,
-            "Serverless-LambdaDLQ",
-            reason="It is invoked by event sources only, where a failed batch stays in its "
-            "queue; the dead-letter queue of a function is for asynchronous invocations.",
-        )
-        for source_id, queue in zip(("EventSource", "DueEventSource"), consumed, strict=False):
-            event_source = lambda_.EventSourceMapping(
-                self,
-                source_id,
-                target=self.function,
-                event_source_arn=queue.queue_arn,
-                batch_size=MAX_BATCH_ENTRIES,
-                max_concurrency=max_concurrency,
-                report_batch_item_failures=True,
-            )
-            acknowledge(
-                event_source,
-                "Serverless-LambdaEventSourceMappingDestination",
-                reason="Lambda takes no failure destination for SQS sources; the function itself sends "
-                "what cannot be delivered to the error queue.",
-            )
+    return made
 
 
-class DispatcherFunction(_EndpointFunction):
+class DispatcherFunction(EndpointFunction):
     """The function that releases what is due, on its schedule, a few runs at a time.
 
     Released messages go to the destination, or to a FIFO endpoint's due queue.
@@ -382,7 +340,6 @@ class DispatcherFunction(_EndpointFunction):
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
         wiring: Wiring,
         *,
         statements: Sequence[iam.PolicyStatement],
@@ -390,17 +347,12 @@ class DispatcherFunction(_EndpointFunction):
         concurrency: int = CONCURRENCY,
     ) -> None:
         sent_to = (wiring.due_queue or wiring.queue, wiring.error_queue)
-        release = iam.PolicyStatement(
-            sid="Release",
-            actions=["sqs:GetQueueUrl", "sqs:SendMessage"],
-            resources=[queue.queue_arn for queue in sent_to],
-        )
+        arns = [queue.queue_arn for queue in sent_to]
         super().__init__(
             scope,
-            construct_id,
+            "Dispatcher",
             wiring,
-            policy="Dispatcher",
-            statements=[*statements, release],
+            statements=[*statements, allow("Release", _SEND, *arns)],
             queues=sent_to,
             variables=variables,
             description=f"Releases delayed messages of {wiring.endpoint} from their store (sqsdelay)",
@@ -411,20 +363,15 @@ class DispatcherFunction(_EndpointFunction):
             # A run that failed or was throttled is made up for by the next.
             retry_attempts=0,
             max_event_age=Duration.seconds(SCHEDULE_SECONDS),
+            quiet={
+                "Serverless-LambdaTracing": "A message's own trace header travels with it; a trace per "
+                "minute would tell nothing.",
+                "Serverless-LambdaDLQ": _NOTHING_TO_KEEP,
+                "Serverless-LambdaAsyncFailureDestination": _NOTHING_TO_KEEP,
+            },
         )
         self.schedule = self.every(
             SCHEDULE_SECONDS, "Schedule", f"Runs the dispatcher of {wiring.endpoint}"
-        )
-        acknowledge(
-            self.function,
-            "Serverless-LambdaTracing",
-            reason="A message's own trace header travels with it; a trace per minute would tell nothing.",
-        )
-        acknowledge(
-            self.function,
-            "Serverless-LambdaDLQ",
-            "Serverless-LambdaAsyncFailureDestination",
-            reason=_NOTHING_TO_KEEP,
         )
 
     def every(

@@ -15,15 +15,14 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from sqsdelay.cdk import function_names
-from sqsdelay.cdk.monitoring import PERIOD, Alarms, Rule
+from sqsdelay.cdk.monitoring import PERIOD, Alarms, own_metric
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
-    acknowledge,
-    as_nag_writes,
+    acknowledge_wildcards,
+    allow,
     grant_key,
     private_bucket,
 )
-from sqsdelay.errors import ConfigurationError
 
 IN_S3: Final = "s3"
 """What ``ledger=`` calls it."""
@@ -92,18 +91,30 @@ class S3Ledger(Construct):
         )
         # All that the role may, which Firehose tries at once.
         self.stream.node.add_dependency(role)
-        self.alarms = Alarms(self, "Alarms", self._rules(), topic=alarm_topic)
+        freshness = cloudwatch.Metric(
+            namespace="AWS/Firehose",
+            metric_name="DeliveryToS3.DataFreshness",
+            dimensions_map={"DeliveryStreamName": self.stream.ref},
+            statistic="max",
+            period=PERIOD,
+        )
+        in_log = own_metric(f"{endpoint}-ledger", function_names.LEDGER_IN_LOG, "sum")
+        watched = {"LedgerLate": (freshness, LATE_SECONDS), "LedgerInLog": (in_log, 0)}
+        self.alarms = Alarms(self, watched, topic=alarm_topic)
 
     @property
     def url(self) -> str:
         """The endpoint's ledger, as a report reads it."""
         return f"s3://{self.bucket.bucket_name}/{FOLDER}/{self._endpoint}/"
 
+    @property
+    def stream_url(self) -> str:
+        """The stream, as the functions' environment has it."""
+        return f"{function_names.LEDGER_STREAM_SCHEME}{self.stream.ref}"
+
     def statement(self) -> iam.PolicyStatement:
         """What whoever records is to be allowed."""
-        return iam.PolicyStatement(
-            sid="Record", actions=["firehose:PutRecord"], resources=[self.stream.attr_arn]
-        )
+        return allow("Record", ["firehose:PutRecord"], self.stream.attr_arn)
 
     def grant_record(self, grantee: iam.IGrantable) -> None:
         """Let ``grantee``, a sender or a receiver, put its events into the stream."""
@@ -130,89 +141,24 @@ class S3Ledger(Construct):
             for folder in (FOLDER, f"{FOLDER}-errors")
         ]
         # Source: Firehose developer guide, "Grant Firehose access to an Amazon S3 destination".
-        deliver = iam.PolicyStatement(
-            sid="Deliver",
-            actions=["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
-            resources=folders,
-        )
-        find = iam.PolicyStatement(
-            sid="Find",
-            actions=["s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"],
-            resources=[self.bucket.bucket_arn],
-        )
+        write = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject")
+        look = ("s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads")
+        statements = [
+            allow("Deliver", write, *folders),
+            allow("Find", look, self.bucket.bucket_arn),
+        ]
         role = iam.Role(
             self,
             "Role",
             assumed_by=iam.ServicePrincipal("firehose.amazonaws.com"),
-            inline_policies={"Ledger": iam.PolicyDocument(statements=[deliver, find])},
+            inline_policies={"Ledger": iam.PolicyDocument(statements=statements)},
         )
-        acknowledge(
+        acknowledge_wildcards(
             role,
-            *(f"AwsSolutions-IAM5[Resource::{as_nag_writes(self, arn)}]" for arn in folders),
+            *folders,
             reason="All objects of two folders, which hold nothing but this endpoint's ledger.",
         )
         return role
-
-    def _rules(self) -> list[Rule]:
-        return [
-            Rule(
-                name="LedgerLate",
-                metric=cloudwatch.Metric(
-                    namespace="AWS/Firehose",
-                    metric_name="DeliveryToS3.DataFreshness",
-                    dimensions_map={"DeliveryStreamName": self.stream.ref},
-                    statistic="max",
-                    period=PERIOD,
-                ),
-                description="Firehose cannot write the ledger to its bucket; after 24 hours it "
-                "gives events up",
-                above=LATE_SECONDS,
-            ),
-            Rule(
-                name="LedgerInLog",
-                metric=cloudwatch.Metric(
-                    namespace=function_names.METRIC_NAMESPACE,
-                    metric_name=function_names.LEDGER_IN_LOG,
-                    dimensions_map={function_names.METRIC_DIMENSION: f"{self._endpoint}-ledger"},
-                    statistic="sum",
-                    period=PERIOD,
-                ),
-                description="The ledger's stream did not take events: they are in the functions' logs only",
-            ),
-        ]
-
-
-def check_ledger(ledger: bool | str | None, *, has_bucket: bool) -> None:
-    """Refuse what is no place for a ledger.
-
-    Raises:
-        ConfigurationError: an unknown one; a bucket for a ledger that is not in S3.
-    """
-    if isinstance(ledger, str) and ledger != IN_S3:
-        raise ConfigurationError(
-            f"ledger={ledger!r}; use {IN_S3!r} for a bucket, True for the functions' logs, or False for none"
-        )
-    if has_bucket and ledger != IN_S3:
-        raise ConfigurationError(
-            f"a ledger's bucket is for ledger={IN_S3!r}; add that, or leave the bucket out"
-        )
-
-
-def ledger_setting(ledger: S3Ledger | bool) -> str | None:
-    """What a function's environment calls its ledger."""
-    if isinstance(ledger, S3Ledger):
-        return f"{function_names.LEDGER_STREAM_SCHEME}{ledger.stream.ref}"
-    return "true" if ledger else None
-
-
-def ledger_statements(
-    ledger: S3Ledger | bool, log_group: logs.LogGroup
-) -> list[iam.PolicyStatement]:
-    """What a function is allowed for its ledger; what it leaves in its log is counted."""
-    if not isinstance(ledger, S3Ledger):
-        return []
-    ledger.watch(log_group)
-    return [ledger.statement()]
 
 
 def _encryption(

@@ -43,11 +43,6 @@ USE_KEY: Final = ("kms:Decrypt", "kms:GenerateDataKey")
 Source: SQS developer guide, key management, "Configure KMS permissions for producers"; the same for a
 bucket: Firehose developer guide, "Grant Firehose access to an Amazon S3 destination"."""
 
-NO_ACCESS_LOG: Final = (
-    "An access log would need a bucket of its own, kept for ever as well; whoever has to account for "
-    "reads records S3 data events with CloudTrail."
-)
-
 ABANDONED_DAYS: Final = 7
 """After so many days parts of an upload that was never completed are deleted: they are no object."""
 
@@ -63,20 +58,27 @@ def acknowledge(construct: Construct, *rules: str, reason: str) -> None:
         )
 
 
-def as_nag_writes(scope: Construct, arn: str) -> str:
+def acknowledge_wildcards(role: iam.Role, *arns: str, reason: str) -> None:
+    """Keep the rule against wildcards quiet on a role, for these resources alone."""
+    named = [_as_nag_writes(Stack.of(role).resolve(arn)) for arn in arns]
+    acknowledge(role, *(f"AwsSolutions-IAM5[Resource::{arn}]" for arn in named), reason=reason)
+
+
+def _as_nag_writes(value: Any) -> str:
     """An ARN as a finding names it: references in angle brackets."""
-    return _written(Stack.of(scope).resolve(arn))
-
-
-def _written(value: Any) -> str:
     if isinstance(value, str):
         return value
     if "Fn::Join" in value:
         separator, parts = value["Fn::Join"]
-        return str(separator).join(map(_written, parts))
+        return str(separator).join(map(_as_nag_writes, parts))
     if "Fn::GetAtt" in value:
         return f"<{'.'.join(value['Fn::GetAtt'])}>"
     return f"<{value['Ref']}>"
+
+
+def allow(sid: str, actions: Iterable[str], *resources: str, **more: Any) -> iam.PolicyStatement:
+    """A statement of a role's policy."""
+    return iam.PolicyStatement(sid=sid, actions=[*actions], resources=[*resources], **more)
 
 
 def grant_key(
@@ -93,14 +95,10 @@ def grant_key(
         )
 
 
-def grant_queues(grantee: iam.IGrantable, queues: Iterable[sqs.IQueue | None]) -> None:
+def grant_queues(grantee: iam.IGrantable, queues: Iterable[sqs.IQueue]) -> None:
     """Let ``grantee`` send to and receive from those of the queues that are under keys."""
-    keys = {
-        queue.encryption_master_key.key_arn: queue.encryption_master_key
-        for queue in queues
-        if queue is not None and queue.encryption_master_key is not None
-    }
-    for key in keys.values():
+    keys = [queue.encryption_master_key for queue in queues]
+    for key in {key.key_arn: key for key in keys if key is not None}.values():
         grant_key(grantee, key, ["sqs"], USE_KEY)
 
 
@@ -127,13 +125,12 @@ class EndpointQueue(sqs.Queue):
         encryption_key: kms.IKey | None = None,
         **settings: Any,
     ) -> None:
+        managed, kms_key = sqs.QueueEncryption.SQS_MANAGED, sqs.QueueEncryption.KMS
         super().__init__(
             scope,
             construct_id,
             retention_period=Duration.seconds(MAX_RETENTION_SECONDS),
-            encryption=sqs.QueueEncryption.SQS_MANAGED
-            if encryption_key is None
-            else sqs.QueueEncryption.KMS,
+            encryption=managed if encryption_key is None else kms_key,
             encryption_master_key=encryption_key,
             enforce_ssl=True,
             **settings,
@@ -142,14 +139,34 @@ class EndpointQueue(sqs.Queue):
             acknowledge(self, *NO_REDRIVE, reason=no_redrive)
 
 
+_WAITING: Final = {
+    "DelayQueue": DELAY_QUEUE_SUFFIX,
+    "DueQueue": DUE_QUEUE_SUFFIX,
+    "ParkingQueue": PARKING_QUEUE_SUFFIX,
+}
+
+
+def waiting_queue(scope: Construct, which: str, endpoint: str, **settings: Any) -> EndpointQueue:
+    """Where messages wait for a function: the ``DelayQueue``, hop by hop; the ``DueQueue``, where the message
+    timers of a FIFO endpoint run; the ``ParkingQueue``, where what is to be parked gathers."""
+    return EndpointQueue(
+        scope,
+        which,
+        no_redrive=_ONLY_WAITING,
+        queue_name=beside(endpoint, _WAITING[which]),
+        visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
+        **settings,
+    )
+
+
 def delay_queue(
-    scope: Construct, *, endpoint: str, hop_seconds: int, **settings: Any
+    scope: Construct, endpoint: str, *, hop_seconds: int, **settings: Any
 ) -> EndpointQueue:
-    """Where a message waits, hop by hop: high-throughput FIFO, delivery delay of one hop."""
-    return _waiting_queue(
+    """High-throughput FIFO, delivery delay of one hop."""
+    return waiting_queue(
         scope,
         "DelayQueue",
-        queue_name=beside(endpoint, DELAY_QUEUE_SUFFIX),
+        endpoint,
         fifo=True,
         deduplication_scope=sqs.DeduplicationScope.MESSAGE_GROUP,
         fifo_throughput_limit=sqs.FifoThroughputLimit.PER_MESSAGE_GROUP_ID,
@@ -158,29 +175,7 @@ def delay_queue(
     )
 
 
-def due_queue(scope: Construct, *, endpoint: str, **settings: Any) -> EndpointQueue:
-    """Where the message timers of a FIFO endpoint run: a standard queue."""
-    name = beside(endpoint, DUE_QUEUE_SUFFIX)
-    return _waiting_queue(scope, "DueQueue", queue_name=name, **settings)
-
-
-def parking_queue(scope: Construct, *, endpoint: str, **settings: Any) -> EndpointQueue:
-    """Where what is to be parked gathers: a standard queue, for it is received thousands at a time."""
-    name = beside(endpoint, PARKING_QUEUE_SUFFIX)
-    return _waiting_queue(scope, "ParkingQueue", queue_name=name, **settings)
-
-
-def _waiting_queue(scope: Construct, construct_id: str, **settings: Any) -> EndpointQueue:
-    return EndpointQueue(
-        scope,
-        construct_id,
-        no_redrive=_ONLY_WAITING,
-        visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
-        **settings,
-    )
-
-
-def error_queue(scope: Construct, *, endpoint: str, **settings: Any) -> EndpointQueue:
+def error_queue(scope: Construct, endpoint: str, **settings: Any) -> EndpointQueue:
     """What could not be delivered, with the reason, for a person to read."""
     return EndpointQueue(
         scope,
@@ -194,22 +189,14 @@ def error_queue(scope: Construct, *, endpoint: str, **settings: Any) -> Endpoint
 class DestinationQueue(Construct):
     """The queue, with a dead-letter queue for what the endpoint's own consumers cannot handle.
 
-    Both are FIFO if the endpoint's name says so.
-
-    Args:
-        settings: of both, as `EndpointQueue` takes them: the removal policy, and a key if one is given.
+    Both are FIFO if the endpoint's name says so. ``settings`` are of both, as `EndpointQueue` takes them.
 
     Raises:
         InvalidEndpoint: no room in the name for the suffix of a FIFO dead-letter queue.
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        endpoint: str,
-        **settings: Any,
+        self, scope: Construct, construct_id: str, *, endpoint: str, **settings: Any
     ) -> None:
         super().__init__(scope, construct_id)
         # SQS does not take FifoQueue=false: a standard queue says nothing.
@@ -251,48 +238,14 @@ def _dead_letter_queue_name(endpoint: str) -> str:
     return base + suffix
 
 
-def private(encryption_key: kms.IKey | None) -> dict[str, Any]:
-    """Settings of a bucket that nobody reads without a grant; under a key of the customer's if given."""
-    return {
-        "block_public_access": s3.BlockPublicAccess.BLOCK_ALL,
-        "encryption": s3.BucketEncryption.S3_MANAGED
-        if encryption_key is None
-        else s3.BucketEncryption.KMS,
-        "encryption_key": encryption_key,
-        "bucket_key_enabled": None if encryption_key is None else True,
-        "enforce_ssl": True,
-        "object_ownership": s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
-    }
-
-
-def private_bucket(
-    scope: Construct,
-    construct_id: str,
-    *,
-    removal_policy: RemovalPolicy,
-    encryption_key: kms.IKey | None,
-) -> s3.Bucket:
-    """A private bucket, whose objects no lifecycle rule deletes."""
-    bucket = s3.Bucket(
-        scope,
-        construct_id,
-        lifecycle_rules=[
-            s3.LifecycleRule(
-                id="abandoned-uploads",
-                abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_DAYS),
-            )
-        ],
-        removal_policy=removal_policy,
-        **private(encryption_key),
-    )
-    acknowledge(bucket, "AwsSolutions-S1", reason=NO_ACCESS_LOG)
-    return bucket
-
-
-class BodyBucket(s3.Bucket):
-    """Private, encrypted, TLS only. No lifecycle rule: a body is needed until its message is received.
+class PrivateBucket(s3.Bucket):
+    """Encrypted, TLS only, read by nobody without a grant. No lifecycle rule deletes its objects.
 
     CloudFormation makes up the name, for bucket names are shared by all accounts.
+
+    Args:
+        encryption_key: a key of the customer's; S3's own when None.
+        settings: more of those of `aws_s3.Bucket`.
     """
 
     def __init__(
@@ -302,39 +255,58 @@ class BodyBucket(s3.Bucket):
         *,
         removal_policy: RemovalPolicy,
         encryption_key: kms.IKey | None = None,
+        **settings: Any,
     ) -> None:
+        managed, kms_key = s3.BucketEncryption.S3_MANAGED, s3.BucketEncryption.KMS
         super().__init__(
-            scope, construct_id, removal_policy=removal_policy, **private(encryption_key)
+            scope,
+            construct_id,
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            encryption=managed if encryption_key is None else kms_key,
+            encryption_key=encryption_key,
+            bucket_key_enabled=None if encryption_key is None else True,
+            enforce_ssl=True,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            removal_policy=removal_policy,
+            **settings,
         )
-        acknowledge(self, "AwsSolutions-S1", reason=NO_ACCESS_LOG)
+        acknowledge(
+            self,
+            "AwsSolutions-S1",
+            reason="An access log would need a bucket of its own, kept for ever as well; whoever has to "
+            "account for reads records S3 data events with CloudTrail.",
+        )
+
+
+def private_bucket(scope: Construct, construct_id: str, **settings: Any) -> PrivateBucket:
+    """A private bucket that forgets parts of uploads which were never completed."""
+    rule = s3.LifecycleRule(
+        id="abandoned-uploads",
+        abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_DAYS),
+    )
+    return PrivateBucket(scope, construct_id, lifecycle_rules=[rule], **settings)
+
+
+class BodyBucket(PrivateBucket):
+    """Large bodies. It has no lifecycle rule at all: a body is needed until its message is received."""
 
     def grant_offload(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` put bodies, and see that no lifecycle rule deletes them too early."""
-        return self._grant(
-            producer,
-            on_bucket="s3:GetLifecycleConfiguration",
-            on_bodies=["s3:PutObject"],
-        )
+        return self._grant(producer, "s3:GetLifecycleConfiguration", ["s3:PutObject"])
 
     def grant_fetch(self, receiver: iam.IGrantable) -> iam.Grant:
         """Let ``receiver`` read bodies, and delete them after their messages."""
         # Without ListBucket S3 answers "denied" for an object that is gone.
-        return self._grant(
-            receiver,
-            on_bucket="s3:ListBucket",
-            on_bodies=["s3:DeleteObject", "s3:GetObject"],
-        )
+        return self._grant(receiver, "s3:ListBucket", ["s3:DeleteObject", "s3:GetObject"])
 
-    def _grant(self, grantee: iam.IGrantable, *, on_bucket: str, on_bodies: list[str]) -> iam.Grant:
+    def _grant(self, grantee: iam.IGrantable, on_bucket: str, on_bodies: list[str]) -> iam.Grant:
         # A large body goes up in parts, which S3 decrypts to put them together.
         grant_key(grantee, self.encryption_key, ["s3"], USE_KEY)
-        bucket = iam.Grant.add_to_principal(
-            grantee=grantee, actions=[on_bucket], resource_arns=[self.bucket_arn], scope=self
-        )
-        bodies = iam.Grant.add_to_principal(
-            grantee=grantee,
-            actions=on_bodies,
-            resource_arns=[self.arn_for_objects("*")],
-            scope=self,
-        )
-        return bucket.combine(bodies)
+
+        def granted(actions: list[str], arn: str) -> iam.Grant:
+            return iam.Grant.add_to_principal(
+                grantee=grantee, actions=actions, resource_arns=[arn], scope=self
+            )
+
+        bucket = granted([on_bucket], self.bucket_arn)
+        return bucket.combine(granted(on_bodies, self.arn_for_objects("*")))

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from aws_cdk import CustomResource, Duration, Stack
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from sqsdelay.cdk.function_code import guard_source
 from sqsdelay.cdk.function_names import LEFT_OUT, SETTLING_SECONDS
-from sqsdelay.cdk.functions import RUNTIME, FunctionSettings, function_role
-from sqsdelay.cdk.queues_and_buckets import acknowledge
+from sqsdelay.cdk.functions import RUNTIME, FunctionSettings, function_log, function_role
+from sqsdelay.cdk.queues_and_buckets import acknowledge, allow
 
 NONE: Final = "none"
 """What lets go of a store by name."""
@@ -104,12 +103,9 @@ class RemovalGuard(Construct):
         settings: FunctionSettings,
     ) -> None:
         super().__init__(scope, construct_id)
-        log_group = settings.log_group(self)
-        look = iam.PolicyStatement(
-            sid="Look",
-            actions=["cloudformation:DescribeStacks", "cloudformation:ListStackResources"],
-            resources=[Stack.of(self).stack_id],
-        )
+        log_group = function_log(self, settings)
+        actions = ("cloudformation:DescribeStacks", "cloudformation:ListStackResources")
+        look = allow("Look", actions, Stack.of(self).stack_id)
         self.role = function_role(self, "RemovalGuard", log_group, [look])
         self.function = lambda_.Function(
             self,

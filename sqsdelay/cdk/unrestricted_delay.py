@@ -13,19 +13,24 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from sqsdelay.cdk import queues_and_buckets as queues
 from sqsdelay.cdk.function_names import MAX_DELAY_SECONDS_VARIABLE
 from sqsdelay.cdk.functions import (
     DEFAULT_MAX_CONCURRENCY,
     DEFAULTS,
-    DelayConsumerFunction,
     FunctionSettings,
     Wiring,
+    delay_consumer,
 )
 from sqsdelay.cdk.ledger import IN_S3 as LEDGER_IN_S3
-from sqsdelay.cdk.ledger import S3Ledger, check_ledger
-from sqsdelay.cdk.monitoring import Alarms, Dashboard, endpoint_rules
-from sqsdelay.cdk.queues_and_buckets import BodyBucket, grant_queues
+from sqsdelay.cdk.ledger import S3Ledger
+from sqsdelay.cdk.monitoring import Alarms, dashboard, of_endpoint
+from sqsdelay.cdk.queues_and_buckets import (
+    BodyBucket,
+    delay_queue,
+    error_queue,
+    grant_queues,
+    waiting_queue,
+)
 from sqsdelay.cdk.removal_guard import (
     DUE_QUEUE,
     LARGE_BODIES,
@@ -46,7 +51,7 @@ from sqsdelay.cdk.stores import (
 )
 from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import InvalidEndpoint, InvalidSetting
+from sqsdelay.errors import ConfigurationError, InvalidEndpoint, InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
@@ -123,7 +128,7 @@ class UnrestrictedDelay(Construct):
         super().__init__(scope, construct_id)
         endpoint = _name(queue)
         _check(queue, endpoint, hop_seconds, store)
-        check_ledger(ledger, has_bucket=ledger_bucket is not None)
+        _check_ledger(ledger, has_bucket=ledger_bucket is not None)
         left_out = [
             *([STORE] if store not in (DYNAMODB, NONE) else []),
             *([S3_STORE] if store not in (S3, NONE) else []),
@@ -140,23 +145,16 @@ class UnrestrictedDelay(Construct):
         if permissions_boundary is not None:
             iam.PermissionsBoundary.of(self).apply(permissions_boundary)
         kept: dict[str, Any] = {"removal_policy": removal_policy, "encryption_key": encryption_key}
-        self.delay_queue = queues.delay_queue(
-            self, endpoint=endpoint, hop_seconds=hop_seconds, **kept
-        )
-        self.error_queue = queues.error_queue(self, endpoint=endpoint, **kept)
-        self.due_queue = queues.due_queue(self, endpoint=endpoint, **kept) if queue.fifo else None
-        self.ledger = (
-            S3Ledger(
-                self,
-                "Ledger",
-                endpoint=endpoint,
-                bucket=ledger_bucket,
-                alarm_topic=alarm_topic,
-                **kept,
-            )
-            if ledger == LEDGER_IN_S3
-            else None
-        )
+        self.delay_queue = delay_queue(self, endpoint, hop_seconds=hop_seconds, **kept)
+        self.error_queue = error_queue(self, endpoint, **kept)
+        self.due_queue = waiting_queue(self, "DueQueue", endpoint, **kept) if queue.fifo else None
+        self.ledger: S3Ledger | None = None
+        if ledger == LEDGER_IN_S3:
+            at: dict[str, Any] = {"bucket": ledger_bucket, "alarm_topic": alarm_topic}
+            self.ledger = S3Ledger(self, "Ledger", endpoint=endpoint, **at, **kept)
+        longest = {}
+        if checked_max_delay(max_delay_seconds) != DEFAULT_MAX_DELAY_SECONDS:
+            longest[MAX_DELAY_SECONDS_VARIABLE] = str(max_delay_seconds)
         wiring = Wiring(
             endpoint=endpoint,
             queue=queue,
@@ -168,11 +166,9 @@ class UnrestrictedDelay(Construct):
             code=code,
             ledger=self.ledger or bool(ledger),
             settings=functions,
+            variables=longest,
             **kept,
         )
-        longest = {}
-        if checked_max_delay(max_delay_seconds) != DEFAULT_MAX_DELAY_SECONDS:
-            longest[MAX_DELAY_SECONDS_VARIABLE] = str(max_delay_seconds)
         self.store: MessageStore | None = None
         self.s3_store: S3MessageStore | None = None
         self.schedules: ScheduleGroup | None = None
@@ -181,45 +177,33 @@ class UnrestrictedDelay(Construct):
                 self, "Store", wiring, shards=store_shards, table_class=store_class
             )
         elif store == S3:
-            self.s3_store = S3MessageStore(self, "S3Store", wiring, variables=longest)
+            self.s3_store = S3MessageStore(self, "S3Store", wiring)
         elif store == SCHEDULER:
             self.schedules = ScheduleGroup(self, "Schedules", wiring)
         # The functions pass pointers on and read no body: they are granted nothing on it.
         self.body_bucket = BodyBucket(self, "Bodies", **kept) if large_bodies else None
-        self.function = DelayConsumerFunction(
-            self,
-            "DelayConsumer",
-            wiring,
-            max_concurrency=max_concurrency,
-            place=self.store or self.s3_store or self.schedules,
-            variables=longest,
+        place = self.store or self.s3_store or self.schedules
+        self.function = delay_consumer(
+            self, wiring, max_concurrency=max_concurrency, place=place
         ).function
         # Refused before the delay consumer forgets a store, and not after.
         self.function.node.add_dependency(self.removal_guard.parts)
-        self.alarms = Alarms(
-            self,
-            "Alarms",
-            endpoint_rules(
-                delay_queue=self.delay_queue,
-                error_queue=self.error_queue,
-                function=self.function,
-                hop_seconds=hop_seconds,
-                due_queue=self.due_queue,
-            ),
-            topic=alarm_topic,
-        )
         dispatched = self.store or self.s3_store
-        Dashboard(
+        waiting = {
+            "delay": self.delay_queue,
+            "error": self.error_queue,
+            "due": self.due_queue,
+            "parking": self.s3_store.parking_queue if self.s3_store else None,
+        }
+        watched = of_endpoint(waiting, self.function, hop_seconds)
+        self.alarms = Alarms(self, watched, topic=alarm_topic)
+        dashboard(
             self,
-            "Dashboard",
-            endpoint=endpoint,
-            delay_queue=self.delay_queue,
-            error_queue=self.error_queue,
+            endpoint,
+            queues=waiting,
             function=self.function,
-            alarms=self.alarms.all + (dispatched.alarms.all if dispatched else []),
             dispatcher=dispatched.function if dispatched else None,
-            parking_queue=self.s3_store.parking_queue if self.s3_store else None,
-            due_queue=self.due_queue,
+            alarms=self.alarms.all + (dispatched.alarms.all if dispatched else []),
         )
 
     def grant_send(self, producer: iam.IGrantable) -> iam.Grant:
@@ -260,3 +244,15 @@ def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None
         )
     if not Token.is_unresolved(endpoint):
         Endpoint.parse(endpoint)
+
+
+def _check_ledger(ledger: bool | str | None, *, has_bucket: bool) -> None:
+    if isinstance(ledger, str) and ledger != LEDGER_IN_S3:
+        raise ConfigurationError(
+            f"ledger={ledger!r}; use {LEDGER_IN_S3!r} for a bucket, True for the functions' logs, or "
+            "False for none"
+        )
+    if has_bucket and ledger != LEDGER_IN_S3:
+        raise ConfigurationError(
+            f"a ledger's bucket is for ledger={LEDGER_IN_S3!r}; add that, or leave the bucket out"
+        )

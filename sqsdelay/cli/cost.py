@@ -104,7 +104,8 @@ def cost(
     if as_json:
         print_json(_as_json(load, used, found) | _advice_as_json(advice))
         return
-    _recommend(load, advice, next(b for b in found if b.strategy == PLAIN))
+    plain = next(each for each in found if each.strategy == "eventbridge-scheduler")
+    _recommend(load, advice, plain, used.currency)
     if every:
         _print(load, found)
     err.print(
@@ -115,25 +116,26 @@ def cost(
     )
 
 
-PLAIN: Final = "eventbridge-scheduler"
-
-
-def _recommend(load: Workload, advice: Recommendation, plain: Bill) -> None:
+def _recommend(load: Workload, advice: Recommendation, plain: Bill, currency: str) -> None:
     """The cheapest with its sum in words, the two next best, and what one would have without sqsdelay."""
-    best = advice.bill
-    apart = f"storage {dollars(best.part('GB-months'))}, compute {dollars(best.part('GB-seconds'))}"
+    best, watched = advice.bill, advice.bill.part("CloudWatch")
     messages = "1 message" if load.messages == 1 else f"{load.messages:,} messages"
     say(
-        f"Deploy with {advice.deploy}: {dollars(best.total)} for {messages}, of which "
-        f"{dollars(best.fixed)} for what runs meanwhile, however few they are"
+        f"Cheapest is {best.name} ({advice.deploy}): {dollars(best.total)} {currency} for {messages}"
     )
-    assumed = f"{FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a released message"
-    say(f"  besides requests: {apart} (assumed: {assumed})")
+    say(
+        f"  {dollars(best.for_messages)} for the messages; however few they are, "
+        f"{dollars(best.fixed - watched)} for polls and schedules, {dollars(watched)} for CloudWatch"
+    )
+    say(
+        f"  in it storage {dollars(best.part('GB-months'))}, compute {dollars(best.part('GB-seconds'))} "
+        f"(assumed: {FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a released message)"
+    )
+    if load.own_ids and advice.deploy == "-c store=s3":
+        say("  messages with ids of your own could not be found in it, to cancel or move them")
     for deploy, bill in advice.others[:2]:
-        say(f"Next: {deploy}, {dollars(bill.total)}")
-    say(f"{plain.name}: {plain.impossible or dollars(plain.total)}")
-    running = "on a machine that runs anyway, with consume and dispatch --store s3://…"
-    say(f"An S3 store {running}: {dollars(advice.in_s3.total)}")
+        say(f"Next: {bill.name} ({deploy}): {dollars(bill.total)}")
+    say(f"Without sqsdelay: {plain.name}: {plain.impossible or dollars(plain.total)}")
 
 
 def parse_size(text: str) -> int:
@@ -194,7 +196,6 @@ def _advice_as_json(advice: Recommendation) -> dict[str, Any]:
     return {
         "recommended": advice.deploy,
         "totals": {advice.deploy: _exact(advice.bill.total), **others},
-        "total_in_s3": _exact(advice.in_s3.total),
     }
 
 

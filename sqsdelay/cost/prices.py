@@ -36,6 +36,9 @@ class Prices:
     dynamodb_ia_write_unit: Fraction
     dynamodb_ia_read_unit: Fraction
     dynamodb_ia_gb_month: Fraction
+    cloudwatch_metric_month: Fraction
+    cloudwatch_alarm_month: Fraction
+    cloudwatch_dashboard_month: Fraction
     eventbridge_scheduler_invocation: Fraction
     step_functions_transition: Fraction
 

@@ -13,13 +13,10 @@ from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DELAY_CONSUMER_MEMORY_MB,
-    DISPATCHER_MEMORY_MB,
     MAX_BATCH_BYTES,
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
-    MAX_RECEIVE_WAIT_SECONDS,
-    SCHEDULE_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
@@ -101,19 +98,33 @@ class Workload:
     @property
     def requests(self) -> int:
         """Requests that carry all messages once, each as full as ``batch`` and 1 MiB allow."""
-        return -(-self.messages // self._per_request)
+        return -(-self.messages // self.per_request)
 
     @property
     def billed_requests(self) -> int:
         """The same requests as billed: one for each 64 KiB begun of a payload."""
-        full, rest = divmod(self.messages, self._per_request)
-        return full * self._chunks(self._per_request) + (self._chunks(rest) if rest else 0)
+        full, rest = divmod(self.messages, self.per_request)
+        return full * self._chunks(self.per_request) + (self._chunks(rest) if rest else 0)
 
     @property
     def together(self) -> int:
         """Messages of one release."""
-        usual = TOGETHER if self.batch == MAX_BATCH_ENTRIES else self.batch
+        usual = TOGETHER if self.in_tens else self.batch
         return min(self.messages, self.due_together or usual)
+
+    @property
+    def in_tens(self) -> bool:
+        """Whether they are sent in full batches, which come with many others."""
+        return self.batch == MAX_BATCH_ENTRIES
+
+    def arrivals(self, seconds: int) -> Fraction | int:
+        """Into how many spans of so many seconds the requests fall: what is due in the same minute was sent
+        in the same minute, evenly; full batches all come in one."""
+        if self.in_tens:
+            return 1
+        requests = -(-self.together // self.batch)
+        in_span = -(-seconds * requests // 60)
+        return self.releases * -(-requests // in_span)
 
     @property
     def releases(self) -> Fraction:
@@ -123,15 +134,19 @@ class Workload:
     @property
     def released_requests(self) -> Fraction:
         """Sends of what is released, as billed: tens of each release, as full as 1 MiB allows."""
-        tens = replace(self, messages=self.together, batch=MAX_BATCH_ENTRIES)
-        return self.releases * tens.billed_requests
+        return self.releases * self.billed_in_tens(self.together)
+
+    def billed_in_tens(self, messages: int) -> int:
+        """Requests, as billed, of so many messages that share them as far as they can."""
+        return replace(self, messages=messages, batch=MAX_BATCH_ENTRIES).billed_requests
 
     @property
     def _bytes(self) -> int:
         return self.message_bytes + DELAY_ATTRIBUTES_BYTES
 
     @property
-    def _per_request(self) -> int:
+    def per_request(self) -> int:
+        """Messages of a request, as many as ``batch`` and 1 MiB allow."""
         return min(self.batch, MAX_BATCH_BYTES // self._bytes)
 
     def _chunks(self, messages: int) -> int:
@@ -211,7 +226,8 @@ class Bill:
         return self.for_messages + self.fixed
 
     def part(self, unit: str) -> Fraction:
-        """What the lines in a unit come to: ``GB-months`` of storage, ``GB-seconds`` of functions."""
+        """What the lines with a word come to: ``GB-months`` of storage, ``GB-seconds`` of functions,
+        ``CloudWatch``."""
         return sum((line.amount for line in self.lines if unit in line.what), Fraction(0))
 
 
@@ -238,72 +254,12 @@ LAMBDA_POLLERS: Final = 5
 behavior for SQS event source mappings"."""
 
 
-def hop_lines(load: Workload, hops: int, prices: Prices) -> tuple[Line, ...]:
-    """So many hops: each is sent to the delay queue, received, and deleted; and the function that does it."""
-    requests = hops * (2 * load.billed_requests + load.requests)
-    return (
-        Line("SQS FIFO requests (send, receive, delete a hop)", requests, prices.sqs_fifo_request),
-        *function_lines("delay consumer", hops * load.requests, prices),
-    )
+def invocation_cost(prices: Prices) -> Fraction:
+    """Of the delay consumer for one batch, at the assumed time."""
+    seconds = gb_seconds(DELAY_CONSUMER_MEMORY_MB, FUNCTION_MS)
+    return prices.lambda_request + seconds * prices.lambda_arm64_gb_second
 
 
-def last_send(requests: Fraction | int, prices: Prices) -> Line:
-    """What every way ends with."""
-    return Line(
-        "SQS standard requests (send to the destination)", requests, prices.sqs_standard_request
-    )
-
-
-def idle_polling(load: Workload, prices: Prices, *, pollers: int = LAMBDA_POLLERS) -> Line:
-    """Long polls of the delay queue, as if it were empty."""
-    return Line(
-        f"SQS FIFO requests (idle long polling, {pollers} pollers)",
-        pollers * (load.delay_seconds // MAX_RECEIVE_WAIT_SECONDS),
-        prices.sqs_fifo_request,
-        fixed=True,
-    )
-
-
-def function_lines(
-    function: str,
-    invocations: Fraction | int,
-    prices: Prices,
-    *,
-    memory_mb: int = DELAY_CONSUMER_MEMORY_MB,
-    fixed: bool = False,
-) -> tuple[Line, ...]:
-    """What so many invocations cost on Lambda, at the assumed time."""
-    return (
-        Line(f"Lambda requests ({function})", invocations, prices.lambda_request, fixed=fixed),
-        Line(
-            f"Lambda GB-seconds ({function})",
-            invocations * _gb_seconds(memory_mb, FUNCTION_MS),
-            prices.lambda_arm64_gb_second,
-            fixed=fixed,
-        ),
-    )
-
-
-def dispatcher_line(load: Workload, prices: Prices) -> Line:
-    """What the messages add to the dispatcher's runs, which its schedule pays for."""
-    return Line(
-        "Lambda GB-seconds (dispatcher)",
-        load.messages * _gb_seconds(DISPATCHER_MEMORY_MB, DISPATCH_MS),
-        prices.lambda_arm64_gb_second,
-    )
-
-
-def schedule_lines(
-    load: Workload,
-    prices: Prices,
-    *,
-    every_seconds: int = SCHEDULE_SECONDS,
-    schedule: str = "dispatcher's schedule",
-) -> tuple[Line, ...]:
-    """The runs of the dispatcher function for the whole delay, as if they found nothing."""
-    runs = load.delay_seconds // every_seconds
-    return function_lines(schedule, runs, prices, memory_mb=DISPATCHER_MEMORY_MB, fixed=True)
-
-
-def _gb_seconds(memory_mb: int, milliseconds: int) -> Fraction:
+def gb_seconds(memory_mb: int, milliseconds: int) -> Fraction:
+    """What Lambda bills a run by, besides the request."""
     return Fraction(memory_mb, 1024) * Fraction(milliseconds, 1000)

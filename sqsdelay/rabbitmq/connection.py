@@ -53,7 +53,7 @@ class Address:
 
     @property
     def user(self) -> str:
-        return _user(self.nodes[0])
+        return str(getattr(self.nodes[0].credentials, "username", "unknown"))
 
     def meets(self, other: Address) -> bool:
         """True if both name the same virtual host of the same node."""
@@ -76,7 +76,7 @@ def parameters(url: str | Sequence[str]) -> Address:
     """
     urls = url.split(";") if isinstance(url, str) else list(url)
     nodes = tuple(_node(each) for whole in urls for each in _one_host_each(whole.strip()))
-    if len({(node.virtual_host, _user(node)) for node in nodes}) != 1:
+    if len({(each.virtual_host, each.user) for each in map(Address, zip(nodes))}) != 1:
         raise InvalidSetting(
             "the RabbitMQ URLs differ in virtual host or user; all nodes of a broker share both: "
             "write e.g. amqp://user:password@host-a,host-b/vhost"
@@ -106,68 +106,55 @@ def _node(url: str) -> pika.URLParameters:
     return given
 
 
-def place(given: Address | pika.connection.Parameters) -> str:
+def place(given: Address) -> str:
     """Hosts, ports and virtual host, fit to be shown."""
-    nodes: Sequence[Any] = given.nodes if isinstance(given, Address) else [given]
-    hosts = ", ".join(f"{node.host}:{node.port}" for node in nodes)
-    return f"{hosts} (virtual host {nodes[0].virtual_host!r})"
-
-
-def is_denied(error: BaseException) -> bool:
-    """True for an error that no later attempt will cure: not let in, or no TLS between the two."""
-    denied = isinstance(error, _DENIED) and _LIMIT.search(str(error)) is None
-    return denied or _is_tls_mismatch(_cause(error))
+    hosts = ", ".join(f"{node.host}:{node.port}" for node in given.nodes)
+    return f"{hosts} (virtual host {given.virtual_host!r})"
 
 
 _LIMIT: Final = re.compile(r"(?:\w+ )?connection limit \(\d+\) is reached")
 """How the broker says that a user, virtual host or node has as many connections as it may."""
 
 
-def _is_tls_mismatch(cause: BaseException) -> bool:
-    return isinstance(cause, ssl.SSLCertVerificationError) or (
-        isinstance(cause, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(cause)
-    )
-
-
-def translated(error: BaseException, given: Address | pika.connection.Parameters) -> SqsDelayError:
+def translated(error: BaseException, given: Address) -> SqsDelayError:
     """The error to raise for what pika raised."""
     where = place(given)
-    if isinstance(error, _DENIED) and (limit := _LIMIT.search(str(error))):
-        return QueueUnavailable(
-            f"RabbitMQ at {where} takes no more connections of the user {_user(given)!r}: {limit[0]}; "
-            "close some, raise the limit, or try again later"
-        )
     if isinstance(error, _DENIED):
+        if limit := _LIMIT.search(str(error)):
+            return QueueUnavailable(
+                f"RabbitMQ at {where} takes no more connections of the user {given.user!r}: {limit[0]}; "
+                "close some, raise the limit, or try again later"
+            )
         return ConfigurationError(
-            f"RabbitMQ at {where} refused the user {_user(given)!r}; check user, password and virtual host"
+            f"RabbitMQ at {where} refused the user {given.user!r}; check user, password and virtual host"
         )
     if isinstance(error, ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
     cause = _cause(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ConfigurationError(
+            f"TLS with RabbitMQ at {where} failed: its certificate is not trusted: {cause}; set "
+            "SSL_CERT_FILE to its CA certificate, and use the host name in the certificate"
+        )
     if isinstance(cause, ssl.SSLError):
-        return _tls_error(cause, where)
+        plain = "WRONG_VERSION_NUMBER" in str(cause)
+        kind = ConfigurationError if plain else QueueUnavailable
+        return kind(
+            f"TLS with RabbitMQ at {where} failed: {cause}; check that the port uses TLS (default: "
+            "5671), or write amqp:// if it does not"
+        )
     if isinstance(error, AMQPConnectionError) or isinstance(cause, OSError):
-        return QueueUnavailable(f"RabbitMQ at {where} cannot be reached: {cause}; {_remedy(cause)}")
+        tls = isinstance(cause, IncompatibleProtocolError)
+        remedy = "if the port uses TLS, write amqps://; otherwise " if tls else ""
+        return QueueUnavailable(
+            f"RabbitMQ at {where} cannot be reached: {cause}; {remedy}try again later"
+        )
     return QueueUnavailable(f"RabbitMQ at {where} failed: {error!r}; try again later")
 
 
-def _tls_error(error: ssl.SSLError, where: str) -> SqsDelayError:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return ConfigurationError(
-            f"TLS with RabbitMQ at {where} failed: its certificate is not trusted: {error}; set "
-            "SSL_CERT_FILE to its CA certificate, and use the host name in the certificate"
-        )
-    kind = ConfigurationError if _is_tls_mismatch(error) else QueueUnavailable
-    return kind(
-        f"TLS with RabbitMQ at {where} failed: {error}; check that the port uses TLS (default: 5671), "
-        "or write amqp:// if it does not"
-    )
-
-
-def _remedy(cause: BaseException) -> str:
-    if isinstance(cause, IncompatibleProtocolError):
-        return "if the port uses TLS, write amqps://; otherwise try again later"
-    return "try again later"
+def is_denied(error: BaseException, given: Address) -> bool:
+    """True for an error that no later attempt will cure: not let in, or no TLS between the two."""
+    return isinstance(translated(error, given), ConfigurationError)
 
 
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
@@ -195,12 +182,6 @@ def _cause(error: BaseException) -> BaseException:
     return _cause(inner) if isinstance(inner, BaseException) else error
 
 
-def _user(given: Address | pika.connection.Parameters) -> str:
-    if isinstance(given, Address):
-        return given.user
-    return str(getattr(given.credentials, "username", "unknown"))
-
-
 _T = TypeVar("_T")
 
 
@@ -219,7 +200,7 @@ def first_that_opens(
             return number, open_one(given.nodes[number])
         except Exception as error:
             errors.append(error)
-    raise next((each for each in errors if not is_denied(each)), errors[-1])
+    raise next((each for each in errors if not is_denied(each, given)), errors[-1])
 
 
 CLOSE_SECONDS: Final = 3.0
@@ -267,28 +248,28 @@ class Connection:
         what pika raised while it was opened; pika gives up by itself.
     """
 
-    def __init__(self, node: pika.connection.Parameters) -> None:
+    def __init__(self, node: pika.URLParameters) -> None:
         self.lost: BaseException | None = None
         """What ended the connection, or will."""
         self.blocked = ""
         """Why the broker takes no messages now; empty while it does."""
         self.wire = Wire()
-        self.link: Any = pika.SelectConnection(
+        self.amqp: Any = pika.SelectConnection(
             node,
             on_open_error_callback=self._on_end,
             on_close_callback=self._on_end,
             custom_ioloop=self.wire,
         )
-        self.loop: Any = self.link.ioloop
+        self.loop: Any = self.amqp.ioloop
         try:
-            self.run(lambda: self.link.is_open or self.lost)
+            self.run(lambda: self.amqp.is_open or self.lost)
         except BaseException as error:
             self.lost = error
         if self.lost is not None:
             self.close()
             raise self.lost
-        self.link.add_on_connection_blocked_callback(self.on_blocked)
-        self.link.add_on_connection_unblocked_callback(self.on_unblocked)
+        self.amqp.add_on_connection_blocked_callback(self.on_blocked)
+        self.amqp.add_on_connection_unblocked_callback(self.on_unblocked)
 
     def run(self, until: Callable[[], object], seconds: float = inf) -> None:
         """Serve the connection until that is true, or for so many seconds."""
@@ -306,13 +287,13 @@ class Connection:
 
     def close(self) -> None:
         """End the connection in order, or, if it is lost or the broker does not answer, without."""
-        if self.link.is_open and self.lost is None:
+        if self.amqp.is_open and self.lost is None:
             with suppress(AMQPError):
-                self.link.close()
-            self.run(lambda: self.link.is_closed, CLOSE_SECONDS)
-        if not self.link.is_closed:
+                self.amqp.close()
+            self.run(lambda: self.amqp.is_closed, CLOSE_SECONDS)
+        if not self.amqp.is_closed:
             self.wire.drop()
-            self.run(lambda: self.link.is_closed, DISCONNECT_SECONDS)
+            self.run(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
         self.loop.close()
 
     def on_blocked(self, _: Any, frame: Any) -> None:
@@ -374,7 +355,7 @@ class Session:
         """The channel; a new one after the broker has closed the former."""
         if self._channel is None or not self._channel.is_open:
             opened: list[Any] = []
-            self._connection.link.channel(on_open_callback=opened.append)
+            self._connection.amqp.channel(on_open_callback=opened.append)
             self.wait(lambda: opened)
             (self._channel,) = opened
             self._channel.add_on_close_callback(self._on_refused)

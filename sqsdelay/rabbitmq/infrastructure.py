@@ -7,7 +7,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tenacity
@@ -30,7 +29,6 @@ from sqsdelay.rabbitmq.message import DEATH_HEADERS, PERSISTENT
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import (
     MAX_LEVEL,
-    PROBE,
     Binding,
     Exchange,
     Queue,
@@ -209,26 +207,18 @@ def settle_acks(session: Session, queue: str) -> None:
     session.get(queue)
 
 
-@dataclass(slots=True)
-class Undeliverable:
-    """What waits in the catch-all queue: how many messages, and of those looked at how many for whom."""
-
-    waiting: int
-    looked_at: int = 0
-    by_endpoint: Counter[str] = field(default_factory=Counter)
-
-
-def look(session: Session, topology: Topology) -> Undeliverable:
-    """Count undeliverable messages by endpoint, for at most `LOOK_SECONDS`; all stay where they are."""
+def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
+    """How many undeliverable messages there are, and, of those looked at in `LOOK_SECONDS`, how many for
+    each endpoint. All stay where they are."""
     # What is delivered and not acknowledged returns to its place as the channel closes.
-    found = Undeliverable(session.count(topology.undeliverable) or 0)
+    waiting = session.count(topology.undeliverable) or 0
+    by_endpoint: Counter[str] = Counter()
     until = time.monotonic() + LOOK_SECONDS
-    for _, endpoint, _, _ in _each(session, topology, found.waiting):
-        found.looked_at += 1
-        found.by_endpoint[endpoint] += not endpoint.startswith(PROBE)
+    for _, endpoint, _, _ in _each(session, topology, waiting):
+        by_endpoint[endpoint] += 1
         if time.monotonic() > until:
             break
-    return found
+    return waiting, by_endpoint
 
 
 def _each(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from sqsdelay.rabbitmq.connection import (
     ACCESS_REFUSED,
     CLOSE_SECONDS,
     NOT_FOUND,
+    Address,
     Connection,
     place,
     refusal,
@@ -60,27 +61,10 @@ MAYBE_SENT: Final = (
 
 
 class Binder:
-    """Binds endpoints on a connection: all that wait at once, and one answer tells. Not thread-safe.
+    """Binds endpoints on a link: all that wait at once, and one answer tells. Not thread-safe."""
 
-    Args:
-        connection: open, of pika's asynchronous kind.
-        given: where to, for errors.
-        on_answer: called whenever the broker has answered.
-        monotonic: the clock.
-    """
-
-    def __init__(
-        self,
-        connection: Any,
-        given: pika.connection.Parameters,
-        *,
-        on_answer: Callable[[], None],
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._connection = connection
-        self._given = given
-        self._on_answer = on_answer
-        self._monotonic = monotonic
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self._waiting: deque[BindJob] = deque()
         self._asked: list[BindJob] = []
         self._one_by_one = 0
@@ -100,23 +84,25 @@ class Binder:
 
     def _ask(self) -> None:
         """Ask for all that waits, or for one if the broker has refused one of several."""
-        if self._asked or not self._waiting or not self._connection.is_open:
+        if self._asked or not self._waiting or not self._link.amqp.is_open:
             return
-        self.oldest_at = min(self.oldest_at, self._monotonic())
+        self.oldest_at = min(self.oldest_at, self._link.now())
         if self._channel is None:
-            self._channel = self._connection.channel(on_open_callback=lambda _: self._ask())
+            self._channel = self._link.amqp.channel(on_open_callback=lambda _: self._ask())
             self._channel.add_on_close_callback(self._on_closed)
         if not self._channel.is_open:
             return
         count = 1 if self._one_by_one else min(len(self._waiting), MAX_BOUND)
         self._asked = [self._waiting.popleft() for _ in range(count)]
         for job in self._asked:
+            # The endpoint's own queue first: without it the broker ignores the rest, and no hand-over queue
+            # is left behind by a wrong name.
+            *own, last = job.topology.endpoint_bindings(job.endpoint)
+            for each in own:
+                self._channel.queue_bind(each.destination, each.source, each.routing_key)
             if job.queue is not None and job.queue.name not in self._declared:
                 arguments = dict(job.queue.arguments)
                 self._channel.queue_declare(job.queue.name, durable=True, arguments=arguments)
-            *others, last = job.topology.endpoint_bindings(job.endpoint)
-            for each in others:
-                self._channel.queue_bind(each.destination, each.source, each.routing_key)
             on_last = self._on_bound if job is self._asked[-1] else None
             self._channel.queue_bind(
                 last.destination, last.source, last.routing_key, callback=on_last
@@ -132,13 +118,13 @@ class Binder:
         for job in self._asked:
             job.settle(error)
         self._asked = []
-        self._on_answer()
+        self._link.note_heard()
         self._ask()
 
     def _on_closed(self, _: Any, reason: BaseException) -> None:
         """The broker refused one of those asked for: which, is found out by asking for each alone."""
         self._channel = None
-        if not self._asked or not self._connection.is_open:
+        if not self._asked or not self._link.amqp.is_open:
             return
         if len(self._asked) > 1 or self._may_help(self._asked[0], reason):
             self._one_by_one = max(self._one_by_one, len(self._asked))
@@ -146,7 +132,7 @@ class Binder:
             self._asked = []
             self._ask()
         else:
-            self._settle(translated(reason, self._given))
+            self._settle(translated(reason, self._link.given))
 
     def _may_help(self, job: BindJob, reason: BaseException) -> bool:
         """Whether it may help to declare the hand-over queue, which was deleted, or not to declare it,
@@ -162,7 +148,7 @@ class Link(Connection):
     """A connection with one confirming channel. All methods but `wake` run in one thread.
 
     Args:
-        given: where to.
+        node: where to.
         jobs: what is to be done; shared with whoever adds to it, and left as it is when the link ends.
         confirm_seconds: how long an answer may take, from when the socket has taken the message.
         clock: the monotonic clock.
@@ -173,17 +159,17 @@ class Link(Connection):
 
     def __init__(
         self,
-        given: pika.connection.Parameters,
+        node: pika.URLParameters,
         jobs: Jobs,
         *,
         confirm_seconds: float,
         clock: Clock,
     ) -> None:
-        self._given = given
-        self._where = place(given)
+        self.given = Address((node,))
+        self._where = place(self.given)
         self._jobs = jobs
         self._confirm_seconds = confirm_seconds
-        self._now = clock.monotonic
+        self.now = clock.monotonic
         self._outstanding = Outstanding()
         self._serving = False
         self._over = False
@@ -192,13 +178,13 @@ class Link(Connection):
         self._careful = True
         self._answered: set[str] = set()
         self._refused_since: dict[str, float] = {}
-        self._heard_at = self._now()
+        self._heard_at = self.now()
         self.blocked_at = inf
         """Since when the broker takes no messages."""
-        super().__init__(given)
-        self._binder = Binder(self.link, given, on_answer=self._on_heard, monotonic=clock.monotonic)
+        super().__init__(node)
+        self._binder = Binder(self)
         ready: list[Any] = []
-        self._channel: Any = self.link.channel(on_open_callback=ready.append)
+        self._channel: Any = self.amqp.channel(on_open_callback=ready.append)
         self._channel.add_on_close_callback(self._on_channel_closed)
         self._channel.add_on_return_callback(self._on_return)
         self.run(lambda: ready or self.lost, CHANNEL_SECONDS)
@@ -219,7 +205,7 @@ class Link(Connection):
         try:
             self._pump()
             self._watch()
-            self.run(lambda: self._over or self.link.is_closed)
+            self.run(lambda: self._over or self.amqp.is_closed)
         finally:
             # A `wake` may still run while the connection is closed: nobody would answer for what it
             # took, and its sender would wait for ever.
@@ -232,8 +218,8 @@ class Link(Connection):
 
     def end(self) -> None:
         """Begin to end the connection in order; `serve` returns then, or if the broker does not answer."""
-        if self.link.is_open:
-            self.link.close()
+        if self.amqp.is_open:
+            self.amqp.close()
             self.loop.call_later(CLOSE_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
@@ -241,14 +227,14 @@ class Link(Connection):
 
     def on_blocked(self, _: Any, frame: Any) -> None:
         super().on_blocked(_, frame)
-        self.blocked_at = min(self.blocked_at, self._now())
+        self.blocked_at = min(self.blocked_at, self.now())
 
     def on_unblocked(self, *_: Any) -> None:
         self.blocked, self.blocked_at = "", inf
-        self._on_heard()
+        self.note_heard()
 
-    def _on_heard(self) -> None:
-        self._heard_at = self._now()
+    def note_heard(self) -> None:
+        self._heard_at = self.now()
         self._pump()
 
     def _on_channel_closed(self, _: Any, reason: BaseException) -> None:
@@ -293,7 +279,7 @@ class Link(Connection):
         publication.renew()
         if self._careful and publication.exchange not in self._answered:
             self._go_alone(publication.exchange)
-        before = self.link.bytes_sent
+        before = self.amqp.bytes_sent
         self._channel.basic_publish(
             publication.exchange,
             publication.routing_key,
@@ -301,11 +287,11 @@ class Link(Connection):
             publication.properties,
             mandatory=True,
         )
-        size = self.link.bytes_sent - before
-        self._outstanding.add(publication, size=size, now=self._now())
+        size = self.amqp.bytes_sent - before
+        self._outstanding.add(publication, size=size, now=self.now())
 
     def _on_answer(self, frame: Any) -> None:
-        self._heard_at = self._now()
+        self._heard_at = self.now()
         method = frame.method
         error: SqsDelayError | None = None
         if isinstance(method, pika.spec.Basic.Nack):
@@ -361,9 +347,9 @@ class Link(Connection):
 
     def _watch(self) -> None:
         """Give up, now and then, on what has waited too long for its answer."""
-        now = self._now()
+        now = self.now()
         overdue = now - self._confirm_seconds
-        if self.link.is_open and not self.wire.unwritten:
+        if self.amqp.is_open and not self.wire.unwritten:
             self._outstanding.written(now=now)
         oldest_at = min(self._outstanding.oldest_at, self._binder.oldest_at)
         self._outstanding.give_up(

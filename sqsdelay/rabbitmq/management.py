@@ -75,18 +75,9 @@ class Management:
         self.virtual_host = virtual_host
         self._virtual_host = quote(virtual_host, safe="")
 
-    def read(self, *path: str) -> Any:
-        """An answer of the API: ``read("nodes")``.
-
-        Raises:
-            ConfigurationError: refused, or no management API there.
-            QueueUnavailable: cannot be reached.
-        """
-        return self._get("/" + "/".join(path))
-
     def named(self, kind: str) -> dict[str, dict[str, Any]]:
         """Every one of the virtual host's ``queues`` or ``exchanges``, by name."""
-        return {each["name"]: each for each in self.read(kind, self._virtual_host)}
+        return {each["name"]: each for each in self.get(f"/{kind}/{self._virtual_host}")}
 
     def queues(self) -> dict[str, dict[str, Any]]:
         """Every queue of the virtual host by name, with ``arguments`` and ``effective_policy_definition``."""
@@ -94,19 +85,19 @@ class Management:
 
     def bindings(self) -> list[dict[str, Any]]:
         """Every binding of the virtual host."""
-        return list(self.read("bindings", self._virtual_host))
+        return list(self.get(f"/bindings/{self._virtual_host}"))
 
     def policy_of_exchange(self, name: str) -> dict[str, Any]:
         """The definition of the policy that an exchange has; empty where it has none."""
         policy = self.named("exchanges").get(name, {}).get("policy")
         if not policy:
             return {}
-        found = self.read("policies", self._virtual_host, quote(policy, safe=""))
+        found = self.get(f"/policies/{self._virtual_host}/{quote(policy, safe='')}")
         return dict(found.get("definition") or {})
 
     def held(self) -> dict[str, Held]:
         """What each quorum queue holds, as it counted last; one that has not counted yet is left out."""
-        rows = self.read("queues", f"{self._virtual_host}?columns={_HELD}")
+        rows = self.get(f"/queues/{self._virtual_host}?columns={_HELD}")
         return {
             row["name"]: Held(
                 row["messages_dlx"], row.get("messages_unacknowledged", 0), row["reductions"]
@@ -115,7 +106,13 @@ class Management:
             if "messages_dlx" in row and "reductions" in row
         }
 
-    def _get(self, path: str) -> Any:
+    def get(self, path: str) -> Any:
+        """An answer of the API: ``get("/nodes")``.
+
+        Raises:
+            ConfigurationError: refused, or no management API there.
+            QueueUnavailable: cannot be reached.
+        """
         request = urllib.request.Request(
             self.place + path, headers={"Authorization": self._authorization}
         )
@@ -189,7 +186,7 @@ def held(
         counted = management.held()
         for name in marks.keys() & counted.keys():
             marks[name].add(counted[name].mark)
-        stale = [name for name in names if len(marks[name]) <= NEWER]
+        stale = [n for n in names if n not in counted or len(marks[n]) <= NEWER]
         if not stale:
             return {name: counted[name] for name in names}
         if monotonic() > deadline:

@@ -75,6 +75,17 @@ class RabbitMqMessage:
     properties: BasicProperties | None = None
 
 
+def check_message(message: object) -> None:
+    """
+    Raises:
+        InvalidMessage: something else than a `RabbitMqMessage`.
+    """
+    if not isinstance(message, RabbitMqMessage):
+        raise InvalidMessage(
+            f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
+        )
+
+
 def body_of(message: RabbitMqMessage, *, limit: int) -> bytes:
     """The body as sent.
 

@@ -222,7 +222,11 @@ class Publisher:
 
     def _run(self) -> None:
         """The thread: connect whenever there is something to do, and serve until the link ends."""
-        while self._wait_for_jobs():
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closing.is_set())
+                if self._closing.is_set():
+                    break
             try:
                 self._serve_one_link()
             except SqsDelayError as error:
@@ -246,11 +250,6 @@ class Publisher:
                 self._link = None
             link.close()
 
-    def _wait_for_jobs(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closing.is_set())
-            return not self._closing.is_set()
-
     def _connect(self) -> Link:
         """To the node that answered last, or the next that does."""
         retrying = tenacity.Retrying(
@@ -259,7 +258,7 @@ class Publisher:
                 tenacity.stop_when_event_set(self._closing),
             ),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
-            retry=tenacity.retry_if_exception(lambda error: not is_denied(error)),
+            retry=tenacity.retry_if_exception(lambda error: not is_denied(error, self._given)),
             sleep=tenacity.sleep_using_event(self._closing),
             reraise=True,
         )
@@ -272,6 +271,3 @@ class Publisher:
         except Exception as error:
             raise translated(error, self._given) from error
         return opened
-
-    def __repr__(self) -> str:
-        return f"Publisher({place(self._given)})"

@@ -28,6 +28,7 @@ from sqsdelay.rabbitmq.message import (
     MAX_MESSAGE_BYTES,
     RabbitMqMessage,
     body_of,
+    check_message,
     delayed,
     properties_of,
 )
@@ -221,33 +222,28 @@ class RabbitMqSender:
     ) -> Mapping[str, SqsDelayError]:
         """Why a delayed message would not reach its queue, by endpoint. Each time, as NServiceBus does: a
         queue may have been deleted and created again since."""
+        if not endpoints:
+            return {}
         try:
-            if endpoints and not self._caught:
-                self._ensure_caught(began)
-            if endpoints and self._bind:
+            # Find out once whether a message may hold up all others on this infrastructure.
+            if not self._caught and not self._publisher.catches(self._topology, since=began):
+                policy = self._topology.catching_policy(self._virtual_host)
+                raise ConfigurationError(
+                    f"exchange {self._topology.delivery_exchange} has no alternate exchange: one message "
+                    f"for a deleted endpoint would block all others; set the policy: {policy} -- or use "
+                    "a prefix of your own, or accept it with without_alternate_exchange=True "
+                    "(--without-alternate-exchange)"
+                )
+            self._caught = True
+            if self._bind:
                 return self._publisher.bind(endpoints, self._topology, since=began)
         except SqsDelayError as error:
             return dict.fromkeys(endpoints, error)
         return {}
 
-    def _ensure_caught(self, began: float) -> None:
-        """Find out whether the infrastructure is one in which a message can hold up all others."""
-        if not self._publisher.catches(self._topology, since=began):
-            policy = self._topology.catching_policy(self._virtual_host)
-            raise ConfigurationError(
-                f"exchange {self._topology.delivery_exchange} has no alternate exchange: one message for "
-                "a deleted endpoint would block all others; set the policy: "
-                f"{policy} -- or use a prefix of your own, or accept it with "
-                "without_alternate_exchange=True (--without-alternate-exchange)"
-            )
-        self._caught = True
-
     def _publication(self, endpoint: str, message: RabbitMqMessage) -> Publication:
         """The message as it will be written, and written anew then, since its delay counts from there."""
-        if not isinstance(message, RabbitMqMessage):
-            raise InvalidMessage(
-                f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
-            )
+        check_message(message)
         due = due_time(message.delay, message.due_at)
         now_ms = self._clock.now_ms()
         due_ms = due.due_ms(now_ms)

@@ -40,6 +40,7 @@ from sqsdelay.rabbitmq.message import (
     RabbitMqMessage,
     body_of,
     check_encoding,
+    check_message,
     packed,
     properties_of,
     resendable,
@@ -280,20 +281,16 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         )
         self._timeouts, self._dispatcher = timeout_queues(endpoint)
         self._needed += [self._timeouts, self._dispatcher]
-        self._user = self._given.user
         self._arriving = QueueConsumer(self._given, self._timeouts, self._clock)
         self._announced = QueueConsumer(self._given, self._dispatcher, self._clock)
 
     def addressed(self, message: RabbitMqMessage, destination: str) -> StoredMessage:
-        if not isinstance(message, RabbitMqMessage):
-            raise InvalidMessage(
-                f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
-            )
+        check_message(message)
         due_ms = due_time(message.delay, message.due_at).due_ms(self.now_ms())
         own = message.properties.message_id if message.properties else None
         message_id = message.message_id or own or str(uuid.uuid4())
         kept = properties_of(
-            message, message_id=message_id, delay_seconds=0, due_ms=due_ms, user=self._user
+            message, message_id=message_id, delay_seconds=0, due_ms=due_ms, user=self._given.user
         )
         return StoredMessage(
             message_id=message_id,
@@ -323,7 +320,8 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         """
         deliveries: list[Delivery[str]] = []
         for each in self._announced.receive(wait_seconds=wait_seconds):
-            ahead_ms = _announced_ms(each.properties) - self.now_ms()
+            announced_ms = whole_number((each.properties.headers or {}).get(ANNOUNCED_AT)) or 0
+            ahead_ms = announced_ms - self.now_ms()
             if ahead_ms > 0:
                 self._announced.give_back(each, seconds=ahead_ms / 1000)
             else:
@@ -401,11 +399,6 @@ def _said(properties: BasicProperties) -> dict[str, Attribute]:
         for name in _READ
         if isinstance(headers.get(name), str | int)
     }
-
-
-def _announced_ms(properties: BasicProperties) -> int:
-    """When it was announced; 0 if unknown."""
-    return whole_number((properties.headers or {}).get(ANNOUNCED_AT)) or 0
 
 
 def _unreadable(received: Received, reason: str) -> tuple[bytes, BasicProperties]:

@@ -34,10 +34,6 @@ KEY_BYTES: Final = 2 * LEVELS
 MAX_ENDPOINT_BYTES: Final = MAX_NAME_BYTES - KEY_BYTES
 """What a routing key leaves for the endpoint's name: 199 bytes."""
 
-MIN_BROKER_VERSION: Final = (3, 10)
-"""At-least-once dead-lettering and message TTL in quorum queues.
-Source: rabbitmq.com/blog/2022/03/29/at-least-once-dead-lettering."""
-
 PROBE: Final = "sqsdelay-probe-"
 """How the name of nobody's queue starts, for which a message finds out whether it is caught."""
 
@@ -64,23 +60,29 @@ class Queue:
     arguments: Mapping[str, str | int] = field(default_factory=dict)
 
 
-_UNLIMITED: Final = {"x-delivery-limit": DELIVERY_LIMIT}
-
-
 def lasting_queue(name: str) -> Queue:
     """A queue whose messages stay until someone takes them, however often they are looked at."""
-    return Queue(name=name, arguments={"x-queue-type": "quorum", **_UNLIMITED})
+    return Queue(
+        name=name, arguments={"x-queue-type": "quorum", "x-delivery-limit": DELIVERY_LIMIT}
+    )
 
 
-def _quorum_level(*, ttl_ms: int, onward: str) -> dict[str, str | int]:
-    """Arguments of a queue whose messages wait so long, and then until the next queue confirms them."""
-    return {
+def waiting_queue(name: str, *, ttl_ms: int, onward: str, limited: bool = False) -> Queue:
+    """A queue whose messages wait so long, and then until the next queue confirms them.
+
+    Args:
+        limited: without a delivery limit of its own.
+    """
+    arguments: dict[str, str | int] = {
         "x-queue-type": "quorum",
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
         "x-message-ttl": ttl_ms,
         "x-dead-letter-exchange": onward,
     }
+    if not limited:
+        arguments["x-delivery-limit"] = DELIVERY_LIMIT
+    return Queue(name=name, arguments=arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +156,7 @@ class Topology:
                 f"endpoint {endpoint[:40]!r}… makes a hand-over queue's name of {size} bytes with the "
                 f"prefix {self.prefix!r}; the limit is {MAX_NAME_BYTES}; shorten either"
             )
-        arguments = {**_quorum_level(ttl_ms=0, onward=self.hand_over), **_UNLIMITED}
-        return Queue(name=name, arguments=arguments)
+        return waiting_queue(name, ttl_ms=0, onward=self.hand_over)
 
     def endpoint_bindings(self, endpoint: str) -> Iterator[Binding]:
         """What brings an endpoint's due messages to its queue, its last step first."""
@@ -198,10 +199,9 @@ class Topology:
         NServiceBus's levels have no delivery limit of their own: on RabbitMQ 4 a policy must set it.
         """
         yield lasting_queue(self.undeliverable)
-        limit = {} if self.shared else _UNLIMITED
         for level in range(LEVELS):
-            waiting = _quorum_level(ttl_ms=2**level * 1000, onward=self.after(level))
-            yield Queue(name=self.level_name(level), arguments={**waiting, **limit})
+            name, ttl_ms = self.level_name(level), 2**level * 1000
+            yield waiting_queue(name, ttl_ms=ttl_ms, onward=self.after(level), limited=self.shared)
 
     def bindings(self) -> Iterator[Binding]:
         """Every binding: bit 1 waits in the level's queue, bit 0 passes on at once."""

@@ -24,12 +24,16 @@ from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import (
     DELIVERY_LIMIT,
     LEVELS,
-    MIN_BROKER_VERSION,
+    PROBE,
     Exchange,
     Queue,
     Topology,
     declare_command,
 )
+
+MIN_BROKER_VERSION: Final = (3, 10)
+"""At-least-once dead-lettering and message TTL in quorum queues.
+Source: rabbitmq.com/blog/2022/03/29/at-least-once-dead-lettering."""
 
 REPLICAS: Final = 3
 """Members of a queue that outlive one node's loss. Source: rabbitmq.com/docs/quorum-queues, "Replication
@@ -128,8 +132,8 @@ def _difference(subject: str, what: str) -> Problem:
 
 def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     """What AMQP does not show."""
-    version = str(management.read("overview")["rabbitmq_version"])
-    queues, nodes = management.queues(), management.read("nodes")
+    version = str(management.get("/overview")["rabbitmq_version"])
+    queues, nodes = management.queues(), management.get("/nodes")
     if _release(version) < MIN_BROKER_VERSION:
         yield Problem(
             "broker",
@@ -159,7 +163,7 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
 def _feature_flags(management: Management) -> Iterator[Problem]:
     subject = f"feature flag {STREAM_QUEUE}"
     try:
-        states = {each["name"]: each["state"] for each in management.read("feature-flags")}
+        states = {each["name"]: each["state"] for each in management.get("/feature-flags")}
     except ConfigurationError as error:  # RabbitMQ shows them to its administrators only
         yield Problem(
             subject,
@@ -360,11 +364,11 @@ def _missing_bindings(
 
 
 def _undeliverable(session: Session, topology: Topology) -> Iterator[Problem]:
-    found = look(session, topology)
-    cut_short = found.looked_at < found.waiting
-    part = f" (of the first {found.looked_at} of {found.waiting})" if cut_short else ""
-    for endpoint, count in sorted(found.by_endpoint.items()):
-        if count:
+    waiting, by_endpoint = look(session, topology)
+    looked_at = by_endpoint.total()
+    part = f" (of the first {looked_at} of {waiting})" if looked_at < waiting else ""
+    for endpoint, count in sorted(by_endpoint.items()):
+        if not endpoint.startswith(PROBE):
             yield Problem(
                 f"endpoint {endpoint}",
                 f"{count} messages{part} were due, but no queue was bound for it; they wait in "

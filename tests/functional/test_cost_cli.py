@@ -41,16 +41,25 @@ def test_a_recommendation_comes_first_in_words() -> None:
     shape = ("--delay", "365d", "--messages", "1000000", "--batch", "10", "--size", "200")
     done = run(*shape)
     assert done.exit_code == 0
-    first, parts, *others = done.stdout.splitlines()
-    assert first.startswith("Deploy with -c store=scheduler: 6.73 for 1,000,000 messages")
-    assert "storage" in parts
-    assert "compute" in parts
-    assert [line.partition(":")[0] for line in others[:3]] == [
-        "Next", "Next", "EventBridge Scheduler alone",
-    ]  # fmt: skip
+    first, parts, apart, *others = done.stdout.splitlines()
+    assert first == (
+        "Cheapest is EventBridge Scheduler, parked by the delay consumer (-c store=scheduler): "
+        "77.54 USD for 1,000,000 messages"
+    )
+    assert parts.startswith("  2.79 for the messages;")
+    assert parts.endswith("70.80 for CloudWatch")
+    assert "storage 0.00, compute 0.22" in apart
+    assert [line.partition(":")[0] for line in others] == ["Next", "Next", "Without sqsdelay"]
     large = run(*shape[:-1], "300000").stdout
-    assert large.startswith("Deploy with -c store=s3")
+    assert large.startswith("Cheapest is S3, parked by functions (-c store=s3): ")
     assert "EventBridge Scheduler alone: a schedule holds 262144 bytes" in large
+
+
+def test_a_store_that_cannot_find_own_ids_says_so() -> None:
+    """The deployed S3 store keeps no look-ups."""
+    shape = ("--delay", "365d", "--messages", "30000000", "--batch", "10")
+    assert "could not be found" in run(*shape, "--own-ids").stdout
+    assert "could not be found" not in run(*shape).stdout
 
 
 def test_all_ways_have_a_row_the_prices_a_date() -> None:

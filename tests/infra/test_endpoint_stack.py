@@ -13,6 +13,7 @@ from infra.local import ROOT
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.ledger import LATE_SECONDS
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.cost.strategies import WATCHED
 from sqsdelay.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
@@ -195,6 +196,16 @@ def test_alarms_tell_the_topic(endpoint_template: Templates) -> None:
     alarms = template.find_resources("AWS::CloudWatch::Alarm")
     assert len(alarms) == ALARMS
     assert all(alarm["Properties"]["AlarmActions"] == [topic] for alarm in alarms.values())
+
+
+@pytest.mark.parametrize("deploy", WATCHED)
+def test_the_bill_counts_the_alarms(endpoint_template: Templates, deploy: str) -> None:
+    """As many as are deployed, and one dashboard."""
+    store = deploy.removeprefix("-c store=") if "=" in deploy else None
+    template = endpoint_template(store=store)
+    _, alarms = WATCHED[deploy]
+    assert len(template.find_resources("AWS::CloudWatch::Alarm")) == alarms
+    template.resource_count_is("AWS::CloudWatch::Dashboard", 1)
 
 
 def test_dashboard_shows_what_the_function_reports(endpoint_template: Templates) -> None:

@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 from aws_cdk import Stack
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sqs as sqs
+from aws_cdk.assertions import Template
 
 from infra.endpoint_stack import stack_name
 from infra.hosting import KEYS, RETENTION, Hosting
-from sqsdelay.cdk import FunctionSettings
+from sqsdelay.cdk import FunctionSettings, UnrestrictedDelay
 from sqsdelay.cdk.functions import IN_A_VPC
 from sqsdelay.cdk.queues_and_buckets import USE_KEY
 from sqsdelay.cdk.stores import USE_TABLE
+from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError
 from tests.infra.conftest import BOUNDARY, GROUP, KEY, SUBNET, WANTED
@@ -126,6 +131,35 @@ def test_the_key_is_used_by_way_of_services_alone(endpoint_template: Templates, 
     assert used == roles
     inline = properties(template.to_json(), "AWS::IAM::Role").values()
     assert "kms:" not in json.dumps([role.get("Policies") for role in inline])
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_others_are_granted_the_key_by_way_of_services_alone(stack: Stack, store: str) -> None:
+    """Senders, receivers and keepers, where the key is made beside the endpoint."""
+    key, role = kms.Key(stack, "Key"), iam.Role(stack, "Them", assumed_by=iam.AnyPrincipal())
+    queue = sqs.Queue(stack, "Queue", queue_name="orders", encryption_master_key=key)
+    delay = UnrestrictedDelay(
+        stack,
+        "Delay",
+        queue=queue,
+        store=store,
+        large_bodies=True,
+        ledger="s3",
+        encryption_key=key,
+    )
+    place = delay.store or delay.s3_store or delay.schedules
+    assert place is not None
+    assert delay.body_bucket is not None
+    delay.grant_send(role)
+    place.grant_store(role)
+    delay.body_bucket.grant_offload(role)
+    delay.body_bucket.grant_fetch(role)
+    policies = properties(Template.from_stack(stack).to_json(), "AWS::IAM::Policy")
+    assert any("Them" in name for name in policies)
+    statements = [s for p in policies.values() for s in p["PolicyDocument"]["Statement"]]
+    on_the_key = [each for each in statements if "kms:" in str(each["Action"])]
+    assert len(on_the_key) > 3
+    assert all("kms:ViaService" in str(each.get("Condition")) for each in on_the_key)
 
 
 def test_nothing_given_changes_nothing(endpoint_template: Templates) -> None:

@@ -25,14 +25,8 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.recommendation import Way, rate, ways
-from sqsdelay.cost.strategies import (
-    GROUP,
-    ITEM_BYTES,
-    LOOK_SECONDS,
-    RECEIVERS,
-    RELEASED_SECONDS,
-)
+from sqsdelay.cost.places import GROUP, ITEM_BYTES, LOOK_SECONDS, RELEASED_SECONDS
+from sqsdelay.cost.strategies import RECEIVERS, Way, rate, ways
 from sqsdelay.cost.workload import BANDS, DISPATCH_MS, LAMBDA_POLLERS, band_of
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.sqs.receivers import LEAST_RECEIVERS
@@ -294,7 +288,15 @@ def test_the_cheapest_deployment_is_recommended(
     assert advice.deploy == deploy
     totals = [advice.bill.total, *(bill.total for _, bill in advice.others)]
     assert totals == sorted(totals)
-    assert advice.in_s3.strategy == "parked-in-s3"
+    assert not {bill.strategy for _, bill in advice.others} & {"stored", "scheduled-by-sender"}
+
+
+def test_what_cloudwatch_takes_is_in_the_bill() -> None:
+    """Eight metrics, five alarms and a dashboard a month of an endpoint without a store."""
+    month = {"delay_seconds": YEAR // 12}
+    assert bill_of("relay", **month).part("CloudWatch") == usd("5.90")
+    assert bill_of("parked", **month).part("CloudWatch") == usd("7.40")
+    assert bill_of("eventbridge-scheduler", **month).part("CloudWatch") == 0
 
 
 def test_what_cannot_be_is_not_recommended() -> None:
@@ -316,8 +318,8 @@ def test_what_cannot_be_is_not_recommended() -> None:
 def test_what_is_due_soon_hops_as_it_is_deployed(strategy: str, longest_that_hops: int) -> None:
     """A sender parks what has more than 2.25 h, the delay consumer what has after its first hop."""
     for delay_seconds, hops in ((longest_that_hops, True), (longest_that_hops + 1, False)):
-        of_hops = bill_of("relay", delay_seconds=delay_seconds).for_messages
-        of_it = bill_of(strategy, delay_seconds=delay_seconds).for_messages
+        of_hops = quantities(bill_of("relay", delay_seconds=delay_seconds), "SQS FIFO")
+        of_it = quantities(bill_of(strategy, delay_seconds=delay_seconds), "a hop")
         assert (of_it == of_hops) == hops
 
 
@@ -336,19 +338,20 @@ def test_the_dispatcher_is_priced_as_it_is_deployed() -> None:
 
 def test_s3_is_priced_as_it_is_deployed() -> None:
     """Ten copies in a message of the parking queue, ten of which are received and deleted at a time; a
-    dispatcher that runs each minute, and one more that parks. What is due soon is not parked."""
+    dispatcher that runs each minute, and one more that parks. Large copies are parked without it."""
     load: dict[str, Any] = {"delay_seconds": YEAR, "messages": 10**6, "message_bytes": 204}
     load["batch"] = 10
     deployed = bill_of("parked-in-s3-by-functions", **load)
     parking_queue = "parking queue: send"
-    assert quantities(deployed, parking_queue) == [120_000]
+    # A receive of a hundred copies is above 64 KiB.
+    assert quantities(deployed, parking_queue) == [100_000 + 20_000 + 10_000]
     fixed = {line.what: line.quantity for line in deployed.lines if line.fixed}
     assert fixed["Lambda requests (parking schedule)"] == YEAR // 300
     assert fixed["Lambda requests (dispatcher's schedule)"] == YEAR // 60
     large = load | {"message_bytes": 64 * 1024}
-    assert quantities(bill_of("parked-in-s3-by-functions", **large), parking_queue) == [
-        Workload(**large).billed_requests + 1_000_000 + 10_000
-    ]
+    by_the_consumer = bill_of("parked-in-s3-by-functions", **large)
+    assert quantities(by_the_consumer, parking_queue) == []
+    assert quantities(by_the_consumer, "(objects)") == [100_000]
 
 
 def test_the_s3_stores_figures_are_its_own() -> None:
@@ -416,11 +419,11 @@ def test_ways_are_named_and_sorted() -> None:
     """One for each time to park after, once."""
     names = [way.name for way in ways([8100, 3600, 3600])]
     assert names == [
-        "relay",
-        "relay, batches of 10",
-        "parked after 1 h",
-        "parked after 2.25 h",
-        "eventbridge-scheduler",
+        "hops, one by one",
+        "hops, in tens",
+        "DynamoDB, parked after 1 h",
+        "DynamoDB, parked after 2.25 h",
+        "EventBridge Scheduler alone",
     ]
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
         ways([-1])

@@ -37,7 +37,7 @@ class Broker(Management):
         self._answers["/policies/%2F/caught"] = {"definition": {"alternate-exchange": "any"}}
         self._answers["/nodes"] = nodes
 
-    def _get(self, path: str) -> Any:
+    def get(self, path: str) -> Any:
         return self._answers[path]
 
 

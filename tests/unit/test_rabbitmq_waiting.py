@@ -22,7 +22,7 @@ class Counting(Management):
         self._last: dict[str, Any] | None = None
         self.seconds = 0.0
 
-    def _get(self, path: str) -> Any:
+    def get(self, path: str) -> Any:
         self._last = next(self._rows, self._last)
         return [] if self._last is None else [{"name": LEVEL, **self._last}]
 

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pika
 
 from tests.patience import PATIENCE_SECONDS
+from tests.services.network import TcpProxy
 
 QUORUM = {"x-queue-type": "quorum"}
 REGISTERED_SECONDS = 2
@@ -35,6 +36,29 @@ class Broker:
     @property
     def virtual_host(self) -> str:
         return urlsplit(self.url).path[1:]
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    def through(self, proxy: TcpProxy) -> str:
+        """The URL by way of a proxy."""
+        return self.url.replace(f":{self.port}", f":{proxy.port}")
+
+    def user(
+        self,
+        name: str,
+        *,
+        configure: str = ".*",
+        write: str = ".*",
+        password: str | None = None,
+        tags: str = "",
+    ) -> str:
+        """The URL of a new user, whose password is the name."""
+        manage(self.management_url, "users", name, password=password or name, tags=tags)
+        may = {"configure": configure, "write": write, "read": ".*"}
+        manage(self.management_url, "permissions", unquote(self.virtual_host), name, **may)
+        return self.url.replace("guest:guest@", f"{name}:{name}@")
 
     def queue(self, name: str, arguments: Mapping[str, Any] = QUORUM) -> None:
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:

@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 from datetime import datetime
-from urllib.parse import unquote
 
 import pytest
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare
-from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox, manage
+from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.rabbitmq import RabbitNode
 
@@ -130,10 +129,8 @@ def test_tls_and_credentials_by_url(
     fragile: RabbitNode, fragile_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``amqps://`` checks the certificate against the system's, or OpenSSL's usual SSL_CERT_FILE."""
-    broker, here = fragile_broker, unquote(fragile_broker.virtual_host)
-    manage(broker.management_url, "users", "shop", password="p@ss/word", tags="")
-    everything = {"configure": ".*", "write": ".*", "read": ".*"}
-    manage(broker.management_url, "permissions", here, "shop", **everything)
+    broker = fragile_broker
+    broker.user("shop", password="p@ss/word")
     place = f"127.0.0.1:{fragile.tls_port}/{broker.virtual_host}"
     url = f"amqps://shop:p%40ss%2Fword@{place}"
     broker.queue("orders")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pika
 import pytest
 from httpx import Client
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.rabbitmq import bind, declare
 from sqsdelay.stores import open_store
@@ -74,9 +74,9 @@ def test_a_broker_that_hangs_is_said(
     """It accepts connections and never answers; the store is shown."""
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.5)
     url = f"sqlite:///{tmp_path}/store.db"
-    with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
+    with DeafProxy(broker.port) as proxy:
         proxy.swallowing.set()
-        hangs = urlsplit(broker.url)._replace(netloc=f"guest:guest@127.0.0.1:{proxy.port}").geturl()
+        hangs = broker.through(proxy)
         settings = ConsoleSettings(endpoints=("orders",), stores={"orders": url}, rabbitmq=hangs)
         with (
             closing(open_store(url, endpoint="orders")) as store,

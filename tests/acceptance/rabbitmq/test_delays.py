@@ -12,6 +12,7 @@ import pika
 import pytest
 from kombu.connection import Connection
 from kombu.entity import Queue
+from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.errors import ConfigurationError, QueueMissing
 from sqsdelay.rabbitmq import (
@@ -167,6 +168,8 @@ def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker
         ]
         assert sender.send("orders", "hi", delay=5).error is None
     assert broker.count("sqsdelay.delay-level-02") == 1
+    with pytest.raises(ChannelClosedByBroker, match="no queue"):
+        broker.count("sqsdelay.delay-hand-over.ordres")  # a wrong name leaves nothing behind
 
 
 def test_kombu_receives_what_was_delayed(broker: Broker) -> None:

@@ -31,10 +31,6 @@ from tests.services.network import DeafProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
 
 
-def through(proxy: DeafProxy, broker: Broker) -> str:
-    return broker.url.replace(f":{urlsplit(broker.url).port}", f":{proxy.port}")
-
-
 def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
     fragile: RabbitNode, fragile_broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,8 +90,8 @@ def test_a_confirm_that_never_comes(broker: Broker) -> None:
     declare(broker.url)
     broker.queue("orders")
     with (
-        DeafProxy(urlsplit(broker.url).port or 0) as proxy,
-        RabbitMqSender(through(proxy, broker), confirm_seconds=1) as sender,
+        DeafProxy(broker.port) as proxy,
+        RabbitMqSender(broker.through(proxy), confirm_seconds=1) as sender,
     ):
         assert sender.send("orders", "heard").error is None
         proxy.swallowing.set()
@@ -124,9 +120,9 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
     unheard, late = (Publication("", "orders", body, BasicProperties()) for body in (b"1", b"2"))
     jobs = Jobs()
     jobs.add(publications=[unheard])
-    with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
+    with DeafProxy(broker.port) as proxy:
         link = Link(
-            pika.URLParameters(through(proxy, broker)),
+            pika.URLParameters(broker.through(proxy)),
             jobs,
             confirm_seconds=0.2,
             clock=SystemClock(),
@@ -166,13 +162,9 @@ def test_a_wrong_password_is_not_tried_for_long_nor_shown(broker: Broker) -> Non
 @pytest.mark.parametrize("of", ["user-limits", "vhost-limits"])
 def test_a_connection_limit_is_not_a_wrong_password(broker: Broker, of: str) -> None:
     """It passes: the sender tries for as long as for a broker that is away, and says what is reached."""
-    manage(broker.management_url, "users", "few", password="few", tags="")
-    everything = {"configure": ".*", "write": ".*", "read": ".*"}
-    host = unquote(broker.virtual_host)
-    manage(broker.management_url, "permissions", host, "few", **everything)
-    whose = "few" if of == "user-limits" else host
+    url = broker.user("few")
+    whose = "few" if of == "user-limits" else unquote(broker.virtual_host)
     manage(broker.management_url, of, whose, "max-connections", value=0)
-    url = broker.url.replace("guest:guest@", "few:few@")
     try:
         with pytest.raises(QueueUnavailable, match=r"connection limit \(0\) is reached"):
             declare(url)

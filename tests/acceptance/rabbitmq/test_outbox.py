@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
-from urllib.parse import urlsplit
 
 import pika
 import pytest
@@ -236,15 +235,14 @@ def test_an_outage_is_not_the_messages_fault(broker: Broker, what: str) -> None:
     clock = SystemClock()
     store = InMemoryStore(clock)
     store.store([message(ManualClock(PAST_MS))])
-    port = urlsplit(broker.url).port or 0
     arguments = {"x-max-length": 0, "x-overflow": "reject-publish"} if what == "full" else {}
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         connection.channel().queue_declare("orders", durable=True, arguments=arguments)
-    with DeafProxy(port) as proxy, closed_port() as closed:
+    with DeafProxy(broker.port) as proxy, closed_port() as closed:
         url = {
-            "unreachable": broker.url.replace(f":{port}", f":{closed}"),
+            "unreachable": broker.url.replace(f":{broker.port}", f":{closed}"),
             "denied": broker.url.replace("guest:guest", "guest:wrong"),
-            "silent": broker.url.replace(f":{port}", f":{proxy.port}"),
+            "silent": broker.through(proxy),
             "full": broker.url,
         }[what]
         with closing(

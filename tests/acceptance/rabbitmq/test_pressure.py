@@ -6,7 +6,6 @@ import threading
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit
 
 import pytest
 from pika import BasicProperties
@@ -35,17 +34,13 @@ MANY = 20_000
 ANSWERED_SECONDS = 10
 
 
-def through(proxy: TcpProxy, broker: Broker) -> str:
-    return broker.url.replace(f":{urlsplit(broker.url).port}", f":{proxy.port}")
-
-
 def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
     """What is left of the delay is counted when the message is written, not when it is handed in."""
     declare(broker.url)
     broker.queue("orders")
     with (
-        TcpProxy(urlsplit(broker.url).port or 0) as proxy,
-        RabbitMqSender(through(proxy, broker)) as sender,
+        TcpProxy(broker.port) as proxy,
+        RabbitMqSender(broker.through(proxy)) as sender,
         Inbox(broker.url, "orders") as inbox,
     ):
         sender.send("orders", "bound", delay=1)
@@ -138,8 +133,8 @@ def test_a_call_has_one_deadline(broker: Broker) -> None:
     """However many messages it has: a deaf broker took 2,000 of them per 30 s, and 25 minutes for all."""
     broker.queue("orders")
     with (
-        DeafProxy(urlsplit(broker.url).port or 0) as proxy,
-        RabbitMqSender(through(proxy, broker), connect_seconds=1, confirm_seconds=1) as sender,
+        DeafProxy(broker.port) as proxy,
+        RabbitMqSender(broker.through(proxy), connect_seconds=1, confirm_seconds=1) as sender,
     ):
         sender.send("orders", "heard")
         proxy.swallowing.set()
@@ -154,8 +149,8 @@ def test_large_messages_fill_a_window_of_bytes(broker: Broker) -> None:
     broker.queue("orders")
     body = b"x" * (6 * 1024 * 1024)
     with (
-        DeafProxy(urlsplit(broker.url).port or 0) as proxy,
-        RabbitMqSender(through(proxy, broker), connect_seconds=1, confirm_seconds=30) as sender,
+        DeafProxy(broker.port) as proxy,
+        RabbitMqSender(broker.through(proxy), connect_seconds=1, confirm_seconds=30) as sender,
     ):
         sender.send("orders", "heard")
         proxy.swallowing.set()
@@ -182,8 +177,8 @@ def ask(given: Address, proxy: DeafProxy) -> None:
 
 def test_administration_has_a_deadline(broker: Broker) -> None:
     """pika's blocking calls have none; a queue without a leader answers nothing, for ever."""
-    with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
-        given = parameters(through(proxy, broker))
+    with DeafProxy(broker.port) as proxy:
+        given = parameters(broker.through(proxy))
         with pytest.raises(QueueUnavailable, match="no answer within 1 s"):
             ask(given, proxy)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote
-
 import pytest
 from pika import BasicProperties
 
@@ -12,7 +10,7 @@ from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, d
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.publisher import Publisher
-from tests.acceptance.rabbitmq.broker import Broker, manage
+from tests.acceptance.rabbitmq.broker import Broker
 
 
 def test_a_missing_level_is_named_and_not_sent(broker: Broker) -> None:
@@ -49,12 +47,7 @@ def test_a_missing_permission_is_named_and_not_sent(broker: Broker, delay: int) 
     declare(broker.url, Topology("acme"))
     broker.queue("orders")
     bind(broker.url, "orders", Topology("acme"))
-    url = broker.url.replace("guest:guest@", "reader:reader@")
-    permissions = {"configure": ".*", "write": "", "read": ".*"}
-    host = unquote(broker.virtual_host)
-    manage(broker.management_url, "users", "reader", password="reader", tags="")
-    manage(broker.management_url, "permissions", host, "reader", **permissions)
-    with RabbitMqSender(url, prefix="acme", bind=False) as sender:
+    with RabbitMqSender(broker.user("reader", write=""), prefix="acme", bind=False) as sender:
         for _ in range(2):
             with pytest.raises(ConfigurationError, match="ACCESS_REFUSED") as refused:
                 sender.send("orders", "a", delay=delay)
@@ -64,11 +57,7 @@ def test_a_missing_permission_is_named_and_not_sent(broker: Broker, delay: int) 
 def test_verify_needs_no_permission_to_configure_or_write(broker: Broker) -> None:
     """Whoever looks after a broker may not be allowed to change it; nothing is published either."""
     declare(broker.url, Topology("acme"))
-    url = broker.url.replace("guest:guest@", "looker:looker@")
-    host = unquote(broker.virtual_host)
-    manage(broker.management_url, "users", "looker", password="looker", tags="monitoring")
-    nothing = {"configure": "", "write": "", "read": ".*"}
-    manage(broker.management_url, "permissions", host, "looker", **nothing)
+    url = broker.user("looker", configure="", write="", tags="monitoring")
     management = broker.management_url.replace("guest:guest@", "looker:looker@")
     (unread,) = verify(url, Topology("acme"), management_url=management)
     assert (unread.subject, unread.fatal) == ("feature flag stream_queue", False)

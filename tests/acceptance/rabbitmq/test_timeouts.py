@@ -341,18 +341,18 @@ def test_an_announcement_by_a_clock_ahead_waits_for_ours(
 def test_a_lost_connection_is_opened_again(broker: Broker, transport: RabbitMqTimeouts) -> None:
     """What was received over it comes again; what is not there or not reached is named."""
     transport.announce(["m"])
-    port = urlsplit(broker.url).port or 0
-    with TcpProxy(port) as proxy:
-        url = broker.url.replace(f":{port}", f":{proxy.port}")
-        with closing(RabbitMqTimeouts(url, "orders")) as cut:
-            (delivery,) = cut.receive_due_ids(wait_seconds=5)
-            proxy.down()
-            with pytest.raises(QueueUnavailable, match="cannot be reached"):
-                cut.receive_due_ids(wait_seconds=5)
-            proxy.up()
-            (again,) = cut.receive_due_ids(wait_seconds=5)
-            assert again.content == "m"
-            cut.settle([delivery, again])
+    with (
+        TcpProxy(broker.port) as proxy,
+        closing(RabbitMqTimeouts(broker.through(proxy), "orders")) as cut,
+    ):
+        (delivery,) = cut.receive_due_ids(wait_seconds=5)
+        proxy.down()
+        with pytest.raises(QueueUnavailable, match="cannot be reached"):
+            cut.receive_due_ids(wait_seconds=5)
+        proxy.up()
+        (again,) = cut.receive_due_ids(wait_seconds=5)
+        assert again.content == "m"
+        cut.settle([delivery, again])
     assert broker.wait_count(DISPATCHER, 0) == 0
     broker.delete_queue(DISPATCHER)
     with pytest.raises(QueueMissing, match=DISPATCHER):
@@ -366,8 +366,8 @@ def test_a_connection_that_goes_silent_keeps_nobody(
 ) -> None:
     """Neither who closes it nor who opens another waits for answers that do not come."""
     transport.announce(["m"])
-    with DeafProxy(urlsplit(broker.url).port or 0) as proxy:
-        given = parameters(broker.url.replace(f":{urlsplit(broker.url).port}", f":{proxy.port}"))
+    with DeafProxy(broker.port) as proxy:
+        given = parameters(broker.through(proxy))
         consumer = QueueConsumer(given, DISPATCHER, SystemClock())
         (received,) = consumer.receive(wait_seconds=5)
         proxy.swallowing.set()

@@ -122,11 +122,7 @@ def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Brok
     acme = Topology("acme")
     declare(broker.url, acme)
     broker.queue("orders")
-    url = broker.url.replace("guest:guest@", "writer:writer@")
-    manage(broker.management_url, "users", "writer", password="writer", tags="")
-    host, permissions = unquote(broker.virtual_host), {"configure": "", "write": ".*", "read": ".*"}
-    manage(broker.management_url, "permissions", host, "writer", **permissions)
-    with RabbitMqSender(url, prefix="acme") as sender:
+    with RabbitMqSender(broker.user("writer", configure=""), prefix="acme") as sender:
         with pytest.raises(
             ConfigurationError, match=r"access to queue 'acme\.delay-hand-over\.orders"
         ):
