@@ -54,11 +54,7 @@ class SqlTable:
 
     @abstractmethod
     def _check(self, connection: Any) -> None:
-        """Before the first use of all: is this a table of ours?
-
-        Raises:
-            StoreMissing, SchemaMismatch
-        """
+        """Before the first use of all: raise StoreMissing or SchemaMismatch if this is no table of ours."""
 
     @abstractmethod
     def _commits_at_once(self, transaction: Any) -> bool:

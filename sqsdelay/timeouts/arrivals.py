@@ -123,11 +123,7 @@ class TimeoutParts:
         return CircuitBreaker(name, self.settings.outage_seconds, self._clock)
 
     def failed(self, breaker: CircuitBreaker, error: StoreError) -> None:
-        """The storage failed.
-
-        Raises:
-            CriticalError: it has failed for too long, and there is no ``on_critical``.
-        """
+        """The storage failed; raises CriticalError if for too long, and there is no ``on_critical``."""
         report(breaker.failed(error), self._on_critical)
 
     def settlement(self) -> Settlement:

@@ -64,7 +64,6 @@ _PLACE_BYTES: Final = struct.pack("!I", 6)
 _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
 
-
 _TAKEN_MS: Final = round(1000 * DEFAULT_LEASE_SECONDS)
 """How long what was taken is held at least."""
 
