@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -81,14 +81,9 @@ class Condition:
 
 @dataclass(slots=True)
 class State:
-    """An endpoint's state. Each number has the age of the sample it is from."""
+    """An endpoint, and what its numbers mean."""
 
-    name: str
-    broker: str
-    store_kind: str | None
-    queues: Sample[Any]
-    store: Sample[StoreStatus]
-    ages: Sample[Mapping[Any, int]]
+    source: Source
     outlook: Sample[Outlook]
     lateness: Lateness | None = None
     workers: list[Worker] = field(default_factory=list)
@@ -150,16 +145,7 @@ def recent(services: Services) -> list[Event]:
 
 def _state_of(services: Services, source: Source, span: str) -> State:
     queues, store = source.queues_sample.get(), source.store_sample.get()
-    url = source.store_url
-    state = State(
-        name=source.name,
-        broker="SQS" if source.on_sqs else "RabbitMQ",
-        store_kind=None if url is None else url.partition(":")[0],
-        queues=queues,
-        store=store,
-        ages=source.ages_sample.known(),
-        outlook=outlook_of(source, span).get(),
-    )
+    state = State(source, outlook_of(source, span).get())
     seen: dict[Recorder, int | None] = {}
     try:
         if services.ledger is not None:
@@ -174,7 +160,7 @@ def _state_of(services: Services, source: Source, span: str) -> State:
         worker = Worker("delay consumer", *_consumer(source, queues, seen_ms), seen_ms, queues)
         state.workers.append(worker)
     # EventBridge Scheduler releases by itself.
-    if url is not None and not url.startswith("scheduler:"):
+    if source.store_url and not source.store_url.startswith("scheduler:"):
         seen_ms = seen.get(Recorder.DISPATCHER)
         worker = Worker("dispatcher", *_dispatcher(source, store, seen_ms), seen_ms, store)
         state.workers.append(worker)
