@@ -16,10 +16,11 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import PAGE
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.stores import StoredMessage, open_store
 
 TIMES = 20

@@ -21,9 +21,10 @@ from tempfile import TemporaryDirectory
 from selenium.webdriver import Chrome
 
 from sqsdelay import DelaySender, Message
+from sqsdelay.console.guard import Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, string
 from sqsdelay.core.received_message import ReceivedMessage

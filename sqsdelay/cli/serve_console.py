@@ -12,6 +12,7 @@ from sqsdelay.cli.console import show, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     Hop,
+    Json,
     MaxDelay,
     max_delay_seconds,
 )
@@ -86,9 +87,7 @@ def serve_console(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Show only; refuse all changes.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the console's address as JSON.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Serve a web page to watch endpoints and act on messages.
 
@@ -96,9 +95,10 @@ def serve_console(
 
     Listens on this machine only, until SIGTERM or Ctrl-C. Every change is logged with its user.
     """
+    from sqsdelay.console.guard import Access
     from sqsdelay.console.server import serving
     from sqsdelay.console.services import Services
-    from sqsdelay.console.settings import Access, ConsoleSettings, stores_of
+    from sqsdelay.console.source import ConsoleSettings, stores_of
 
     access = Access(
         host=host,

@@ -9,6 +9,8 @@ import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,10 +20,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sqsdelay.console.settings import Access
 from sqsdelay.core.readable import one_line
+from sqsdelay.errors import InvalidSetting
 
 logger = logging.getLogger("sqsdelay.console")
+
+MIN_TOKEN_CHARS: Final = 24
+"""Ours: 24 characters of base64 are 144 bits, out of reach of guessing over a network."""
+
+MIN_TOKEN_KINDS: Final = 8
+"""Ours: 24 random hexadecimal digits have fewer different ones once in 4,000 tokens."""
 
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """A message of 1 MiB, of which a form makes three times as much."""
@@ -62,6 +70,70 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may use the console.
+
+    Args:
+        host: the address it listens on.
+        allowed_hosts: names it may be called by, besides the loopback ones.
+        token: what a user has to know; None where nobody is asked.
+        user_header: the header in which a proxy names whom it has authenticated.
+        proxies: the addresses such a proxy calls from, or one that ends TLS before a token is asked for.
+        read_only: nothing can be changed.
+
+    Raises:
+        ConfigurationError: it would be open to a network; a token that can be guessed.
+    """
+
+    host: str = "127.0.0.1"
+    allowed_hosts: tuple[str, ...] = ()
+    token: str | None = None
+    user_header: str | None = None
+    proxies: tuple[str, ...] = ()
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.token is not None:
+            for what, count, least in (
+                ("has {} characters", len(self.token), MIN_TOKEN_CHARS),
+                ("is made of {} different characters", len(set(self.token)), MIN_TOKEN_KINDS),
+            ):
+                if count < least:
+                    raise InvalidSetting(
+                        f"the console's token {what.format(count)}; use {least} or more, "
+                        "e.g. of: openssl rand -base64 32"
+                    )
+        if (self.user_header is None) != (not self.proxies) and not (self.proxies and self.token):
+            raise InvalidSetting(
+                "a proxy that authenticates takes both: the header in which it names the user "
+                "(--user-header X-Forwarded-User) and the address it calls from (--proxy 10.0.0.5)"
+            )
+        for proxy in self.proxies:
+            try:
+                ip_address(proxy)
+            except ValueError as error:
+                raise InvalidSetting(
+                    f"--proxy {proxy!r} is not valid; give the IP address the proxy calls from"
+                ) from error
+        if not is_loopback(self.host) and self.token is None and self.user_header is None:
+            raise InvalidSetting(
+                f"on {self.host} the console would be open to the network; set a token "
+                "(SQSDELAY_CONSOLE_TOKEN), or put it behind a proxy that authenticates "
+                "(--user-header and --proxy), or leave out --host"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reachable from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 class Guesses:

@@ -19,6 +19,9 @@ PATIENCE_SECONDS: Final = 4.0
 """Longest that a page waits for an answer. What is asked has a longer limit of its own, after which it
 fails; a page shows what is known meanwhile."""
 
+TROUBLED_SECONDS: Final = 1.0
+"""The same, where the last question failed: the page shows why, and the next one whether it still does."""
+
 MOST_UNANSWERED: Final = 8
 """Questions that may wait for an answer at a time: as many as a PostgreSQL store has connections."""
 
@@ -143,10 +146,13 @@ class Sampled(Generic[T]):
         self.start()
         with self._lock:
             asking, waited = self._asking, self._clock.monotonic() - self._asked_at
-        given = self._patience_seconds
+            failed = self._sample.trouble is not None
+        patience = PATIENCE_SECONDS if self._patience_seconds is None else self._patience_seconds
+        if failed:
+            patience = min(patience, TROUBLED_SECONDS)
         if asking is not None:
             try:
-                asking.result(max(0.0, (PATIENCE_SECONDS if given is None else given) - waited))
+                asking.result(max(0.0, patience - waited))
             except TimeoutError:
                 self._late = True
         return self.known()
@@ -154,7 +160,7 @@ class Sampled(Generic[T]):
     def known(self) -> Sample[T]:
         """The last answer, without asking; where a page has waited for a newer one in vain, it says so."""
         with self._lock:
-            if self._asking is None or not self._late:
+            if self._asking is None or not self._late or self._sample.trouble:
                 return self._sample
             waited = self._clock.monotonic() - self._asked_at
             told = f"no answer for {waited:.0f} s; still waiting"
@@ -185,7 +191,9 @@ class Sampled(Generic[T]):
                 # From the question on: the answer was true then.
                 good_until = began + max(self._fresh_seconds, kept)
             else:
-                self._sample = replace(self._sample, trouble=trouble, trouble_ms=at_ms)
+                self._sample = replace(
+                    self._sample, trouble=trouble, trouble_ms=self._clock.now_ms()
+                )
                 good_until = ended + min(self._fresh_seconds, OLD_SECONDS)
             self._good_until = float("-inf") if self._changed else good_until
             self._asking, self._changed = None, False

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.settings import Access, ConsoleSettings
-from sqsdelay.console.source import Source
+from sqsdelay.console.source import ConsoleSettings, Source
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from sqsdelay.console.sampling import Patience, Sampled
-from sqsdelay.console.settings import ConsoleSettings
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.errors import (
     ConfigurationError,
+    InvalidSetting,
     NoStore,
     QueueMissing,
     QueueUnavailable,
@@ -23,7 +26,12 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.ledger import FileLedger
-from sqsdelay.limits import ERROR_QUEUE_SUFFIX, SHORT_CALL_ATTEMPTS
+from sqsdelay.limits import (
+    DEFAULT_HOP_SECONDS,
+    DEFAULT_MAX_DELAY_SECONDS,
+    ERROR_QUEUE_SUFFIX,
+    SHORT_CALL_ATTEMPTS,
+)
 from sqsdelay.operating.error_queue import ErrorQueue
 from sqsdelay.operating.status import (
     EndpointStatus,
@@ -58,6 +66,64 @@ NO_STORE_SECONDS: Final = 60.0
 """How long a deployed store that was not there is not looked for again."""
 
 CONNECTIONS: Final = 10
+
+
+_ONE: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})=(\w+://?.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSettings:
+    """What a console shows.
+
+    Args:
+        endpoints: names, URLs or ARNs of the endpoints.
+        stores: the URL of each endpoint's store, by the endpoint's name.
+        rabbitmq: the broker the endpoints' messages are released to, instead of SQS.
+        prefix: of the infrastructure on it.
+        ledger: the file that senders, the delay consumer and the dispatcher record in.
+        hop_seconds: the delay queues' delivery delay.
+        max_delay_seconds: the longest delay that is allowed.
+
+    Raises:
+        InvalidEndpoint
+        ConfigurationError: two endpoints of one name; no endpoint.
+    """
+
+    endpoints: tuple[str, ...]
+    stores: Mapping[str, str] = field(default_factory=dict)
+    rabbitmq: str | None = None
+    prefix: str | None = None
+    ledger: Path | None = None
+    hop_seconds: int = DEFAULT_HOP_SECONDS
+    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
+
+    def __post_init__(self) -> None:
+        if not self.endpoints:
+            raise InvalidSetting("the console has no endpoint to show; give --endpoint NAME")
+        names = [Endpoint.parse(each).name for each in self.endpoints]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise InvalidSetting(
+                f"endpoint {min(twice)!r} is named twice; run a console for each account or region"
+            )
+
+
+def stores_of(given: Sequence[str], endpoints: Sequence[str]) -> dict[str, str]:
+    """The store of each endpoint: ``URL`` is every endpoint's, ``NAME=URL`` that one's."""
+    names = [Endpoint.parse(each).name for each in endpoints]
+    matches = [_ONE.fullmatch(each) for each in given]
+    shared = [url for url, match in zip(given, matches, strict=True) if not match]
+    if len(shared) > 1:
+        raise InvalidSetting("more than one store without a name; give --store ENDPOINT=URL")
+    found = dict.fromkeys(names, shared[0]) if shared else {}
+    for match in filter(None, matches):
+        if match[1] not in names:
+            raise InvalidSetting(
+                f"--store {match[1]}=…: {match[1]!r} is not an endpoint of this console; its "
+                f"endpoints are {', '.join(names)}"
+            )
+        found[match[1]] = match[2]
+    return found
 
 
 class BrokerQueue(NamedTuple):
@@ -135,7 +201,7 @@ class Source:
         self._outlook_of = partial(sampled, fresh_seconds=max(fresh, 5 * FRESH_SECONDS))
 
     def outlook(self, name: str, edges_ms: Callable[[int], Sequence[int]]) -> Sampled[Outlook]:
-        """What becomes due between the edges that there are at an instant, epoch milliseconds."""
+        """How many parked messages become due between the edges there are at an instant, epoch ms."""
 
         def ask() -> Outlook | None:
             with suppress(NoStore):

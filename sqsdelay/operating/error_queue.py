@@ -59,21 +59,14 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A message and the send that takes it out of the error queue."""
+    """A message's retry as it would be, and the send that it takes."""
 
-    rejection: Rejection
+    would: Retry
     target: QueueRef
     entry: OutgoingMessage
-    due_ms: int
 
     def ended(self, status: RetryStatus, error: SqsDelayError | None = None) -> Retry:
-        return Retry(
-            rejection=self.rejection,
-            status=status,
-            queue=self.target.name,
-            due_ms=self.due_ms,
-            error=None if error is None else str(error),
-        )
+        return replace(self.would, status=status, error=None if error is None else str(error))
 
 
 class ErrorQueue:
@@ -163,8 +156,7 @@ class ErrorQueue:
         self, wanted: Sequence[Rejection], held: _Held, *, due_ms: int | None, dry_run: bool
     ) -> list[Retry]:
         """All of a batch at once: a caller that stops reading in between leaves nothing half done."""
-        done = []
-        ways = []
+        done, ways = [], []
         for rejection in wanted:
             try:
                 way = self._way(rejection, due_ms)
@@ -173,10 +165,10 @@ class ErrorQueue:
             if isinstance(way, Reject):
                 left = Retry(rejection=rejection, status=RetryStatus.LEFT, error=way.reason)
                 done.append(left)
-            elif dry_run:
-                done.append(way.ended(RetryStatus.WOULD_SEND))
             else:
                 ways.append(way)
+        if dry_run:
+            return done + [way.would for way in ways]
         for batch in full_batches(ways, target=lambda w: w.target, size=lambda w: w.entry.size):
             done += self._send(batch, held)
         return done
@@ -194,17 +186,22 @@ class ErrorQueue:
         message = DelayedMessage(rejection.message_id, due)
         seconds = seconds_until(due, self._queues.broker_clock.now_ms())
         if seconds <= MAX_MESSAGE_TIMER_SECONDS:
-            entry = outgoing.handed_over(
-                rejection.original, message, self._endpoint, delay_seconds=seconds
+            target, entry = (
+                self._endpoint.hand_over_queue,
+                outgoing.handed_over(
+                    rejection.original, message, self._endpoint, delay_seconds=seconds
+                ),
             )
-            return _Way(rejection, self._endpoint.hand_over_queue, entry, due)
-        entry = outgoing.requeued(
-            rejection.requeueable,
-            message,
-            seconds,
-            first_sent_ms=rejection.original.first_sent_ms,
+        else:
+            first_ms = rejection.original.first_sent_ms
+            target, entry = (
+                self._endpoint.delay_queue,
+                outgoing.requeued(rejection.requeueable, message, seconds, first_sent_ms=first_ms),
+            )
+        would = Retry(
+            rejection=rejection, status=RetryStatus.WOULD_SEND, queue=target.name, due_ms=due
         )
-        return _Way(rejection, self._endpoint.delay_queue, entry, due)
+        return _Way(would, target, entry)
 
     def _refusal(self, rejection: Rejection) -> Reject | None:
         if rejection.body_encoding is not None:
@@ -237,7 +234,7 @@ class ErrorQueue:
                 done.append(way.ended(RetryStatus.LEFT, outcome.error))
             else:
                 sent.append(way)
-        failures = held.delete([way.rejection.copy for way in sent])
+        failures = held.delete([way.would.rejection.copy for way in sent])
         for way, failure in zip(sent, failures, strict=True):
             if failure is None:
                 done.append(way.ended(RetryStatus.SENT))

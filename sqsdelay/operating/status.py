@@ -77,21 +77,19 @@ def parse_cursor(text: str) -> Cursor:
     return int(found[1]), found[2]
 
 
+@dataclass(slots=True, kw_only=True)
 class Listing:
-    """Messages from a cursor on, within due times."""
+    """Messages from a cursor on, within due times; ``listed`` counts them."""
 
-    def __init__(
-        self, *, after: Cursor | None, due_from_ms: int | None, due_before_ms: int | None
-    ) -> None:
-        self._after = after
-        self._due_from_ms = due_from_ms
-        self._due_before_ms = due_before_ms
-        self.listed = 0
+    after: Cursor | None
+    due_from_ms: int | None
+    due_before_ms: int | None
+    listed: int = 0
 
     @property
     def cursor(self) -> str:
         """Where the next page begins, once something was listed."""
-        due_ms, message_id = self._after or (0, "")
+        due_ms, message_id = self.after or (0, "")
         return f"{due_ms}:{message_id}"
 
     def read(self, store: ParkingPlace, limit: int) -> Iterator[StoredMessage]:
@@ -101,7 +99,7 @@ class Listing:
             if not page:
                 return
             for message in page:
-                self._after = message.due_ms, message.message_id
+                self.after = message.due_ms, message.message_id
                 self.listed += 1
                 yield message
 
@@ -112,9 +110,9 @@ class Listing:
     def _page(self, store: ParkingPlace, limit: int) -> list[StoredMessage]:
         return store.pending(
             limit,
-            after=self._after,
-            due_from_ms=self._due_from_ms,
-            due_before_ms=self._due_before_ms,
+            after=self.after,
+            due_from_ms=self.due_from_ms,
+            due_before_ms=self.due_before_ms,
         )
 
 

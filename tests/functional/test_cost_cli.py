@@ -44,7 +44,7 @@ def test_a_recommendation_comes_first_in_words() -> None:
     first, parts, apart, *others = done.stdout.splitlines()
     assert first == (
         "Cheapest is EventBridge Scheduler, parked by the delay consumer (-c store=scheduler): "
-        "77.53 USD for 1,000,000 messages"
+        "77.54 USD for 1,000,000 messages"
     )
     assert parts.startswith("  2.79 for the messages;")
     assert parts.endswith("70.80 for CloudWatch")

@@ -95,27 +95,6 @@ def test_a_large_body_travels_as_a_pointer(s3: Any, queues: InMemoryQueues) -> N
     assert keys(s3) == []
 
 
-@pytest.mark.parametrize(
-    ("size", "above", "offloaded"),
-    [
-        (100, 100, False),
-        (101, 100, True),
-        (0, 0, True),
-        (1_047_900, 1_048_576, False),
-        (1_048_576, 1_048_576, True),
-    ],
-)
-def test_from_which_size_on(
-    s3: Any, queues: InMemoryQueues, size: int, above: int, offloaded: bool
-) -> None:
-    """More than above_bytes, attributes included; what our own attributes would push over, too."""
-    sender = QueueSender(
-        queues, SenderSettings(large_bodies=Bucket("bodies", s3, above_bytes=above))
-    )
-    sender.send("orders", "b" * max(1, size), message_id="m", delay=5000)
-    assert len(keys(s3)) == offloaded
-
-
 def test_the_least_limit_on_the_way_is_where_bodies_leave(s3: Any, queues: InMemoryQueues) -> None:
     """A destination may take less than SQS does; a limit that is lowered is known in five minutes."""
     queues.create_queue("bills", MaximumMessageSize="262144")

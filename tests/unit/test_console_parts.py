@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.ledger_file import LedgerFile
 from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
 from sqsdelay.console.services import Change, Outcome, Result, Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.testing import ManualClock
@@ -133,6 +134,24 @@ def test_an_answer_that_does_not_come_is_not_asked_for_twice(clock: ManualClock)
     until_known(sample, 3)
 
 
+def test_what_failed_keeps_its_words_while_it_is_asked_again(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No page waits for long for a server that is known to be down."""
+    monkeypatch.setattr("sqsdelay.console.sampling.TROUBLED_SECONDS", 0)
+    ask = Counting(clock)
+    ask.error = StoreUnavailable("connection refused")
+    sample = sampled(ask, clock)
+    first = sample.get()
+    clock.advance(3)
+    ask.may.clear()
+    assert sample.get() == first
+    assert first.trouble == "connection refused"
+    ask.error = None
+    ask.may.set()
+    until_known(sample, 2)
+
+
 def until_known(sample: Sampled[int], value: int) -> None:
     """Wait for a thread to have it."""
     over = threading.Event()
@@ -169,36 +188,41 @@ def services() -> Services:
     )
 
 
-def test_a_stopped_console_ends_changes_after_what_they_are_at(services: Services) -> None:
-    """What has an outcome keeps it, the rest was not touched, and what it held is let go."""
-    first, may, let_go = threading.Event(), threading.Event(), threading.Event()
+class Held:
+    """A change that goes on when it may, and says when it let go."""
 
-    def work() -> Generator[Outcome]:
+    def __init__(self, services: Services) -> None:
+        self.first, self.may, self.let_go = (threading.Event() for _ in range(3))
+        self.made: list[Change] = []
+        args = ("key", "retry", services.source("orders"), "me", self.work, None)
+        self.thread = threading.Thread(target=lambda: self.made.append(services.make(*args)))
+        self.thread.start()
+        assert self.first.wait(PATIENCE_SECONDS)
+
+    def work(self) -> Generator[Outcome]:
         try:
             for n in range(9):
-                first.set()
-                assert may.wait(PATIENCE_SECONDS)
+                self.first.set()
+                assert self.may.wait(PATIENCE_SECONDS)
                 yield Outcome(f"m{n}", Result.DONE, "done")
         finally:
-            let_go.set()
+            self.let_go.set()
 
-    made: list[Change] = []
-    source = services.source("orders")
-    changing = threading.Thread(
-        target=lambda: made.append(services.make("key", "retry", source, "me", work, None))
-    )
-    changing.start()
-    assert first.wait(PATIENCE_SECONDS)
+
+def test_a_stopped_console_ends_changes_after_what_they_are_at(services: Services) -> None:
+    """What has an outcome keeps it, the rest was not touched, and what it held is let go."""
+    held = Held(services)
     stopping = threading.Thread(target=services.close)
     stopping.start()
     while not services._stop.is_set():
         pass
-    may.set()
-    stopping.join(PATIENCE_SECONDS)
-    changing.join(PATIENCE_SECONDS)
-    assert made[0].counts == {Result.DONE: 1}
-    assert made[0].error == "the console was stopped; messages without an outcome were not touched"
-    assert let_go.is_set()
+    held.may.set()
+    for each in (stopping, held.thread):
+        each.join(PATIENCE_SECONDS)
+    assert held.made[0].counts == {Result.DONE: 1}
+    words = "the console was stopped; messages without an outcome were not touched"
+    assert held.made[0].error == words
+    assert held.let_go.is_set()
 
 
 def test_a_console_with_a_change_that_hangs_stops_all_the_same(
@@ -206,21 +230,11 @@ def test_a_console_with_a_change_that_hangs_stops_all_the_same(
 ) -> None:
     """It is not waited for to its end."""
     monkeypatch.setattr("sqsdelay.console.services.STOP_SECONDS", 0.01)
-    first, may = threading.Event(), threading.Event()
-
-    def work() -> Generator[Outcome]:
-        first.set()
-        assert may.wait(PATIENCE_SECONDS)
-        yield Outcome("m", Result.DONE, "done")
-
-    args = ("key", "retry", services.source("orders"), "me", work, None)
-    changing = threading.Thread(target=services.make, args=args)
-    changing.start()
-    assert first.wait(PATIENCE_SECONDS)
+    held = Held(services)
     services.close()
-    assert changing.is_alive()
-    may.set()
-    changing.join(PATIENCE_SECONDS)
+    assert held.thread.is_alive()
+    held.may.set()
+    held.thread.join(PATIENCE_SECONDS)
 
 
 def event(message_id: str, kind: EventKind, at_ms: int, **more: Any) -> Event:

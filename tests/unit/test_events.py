@@ -222,6 +222,8 @@ def test_cancelled_and_moved_in_the_store(site: Site) -> None:
     assert moved.due_ms == site.clock.true_ms + DATE_RESOLUTION_MS + 2 * DAY * 1000
     assert {cancelled.endpoint, moved.endpoint} == {"orders"}
     assert {cancelled.source, moved.source} == {Source.SENDER}
+    amended_ms = site.clock.true_ms + DATE_RESOLUTION_MS + 1
+    assert {cancelled.at_ms, moved.at_ms} == {amended_ms}
 
 
 def test_a_message_moved_by_its_amendment_shows_the_new_due_time(site: Site) -> None:

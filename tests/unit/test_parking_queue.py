@@ -284,6 +284,20 @@ def test_a_hundred_and_thirty_are_parked_fifty_at_a_time(site: Site) -> None:
     assert site.left(PARKING) == []
 
 
+def test_what_is_parked_in_one_call_fits_the_memory(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much the store would take at once: here the groups of one receive are enough."""
+    for n in range(130):
+        site.send(f"m{n}", 90 * DAY)
+    site.relayed()
+    site.store.stored_at_once = 1000
+    monkeypatch.setattr("sqsdelay.relaying.parker.MAX_BYTES", 1)
+    parker = Parker(site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store)))
+    assert len(parker.park(more=bool_true, held=bool_true)) == 130
+    assert site.store.calls == 2
+
+
 def test_no_more_is_received_than_there_is_time_for(site: Site) -> None:
     """Each receive may be the last one."""
     for n in range(30):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from sqsdelay.core.message import Attribute
+from sqsdelay.core.delay import utc
+from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, size_of, string
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import MalformedMessage
+from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.sending.batches import (
     LEGACY_PAYLOAD_SIZE,
     PAYLOAD_SIZE,
@@ -15,6 +21,9 @@ from sqsdelay.sending.batches import (
     payload_size,
     read_pointer,
 )
+from sqsdelay.sending.router import SenderSettings
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 
 SIZE: Attribute = {"DataType": "Number", "StringValue": "300000"}
 BODY = (
@@ -53,3 +62,91 @@ def test_a_pointer_that_is_none_is_refused_without_its_body(body: str) -> None:
     )
     with pytest.raises(MalformedMessage, match=f"^{re.escape(told)}$"):
         read_pointer(body, {PAYLOAD_SIZE: SIZE})
+
+
+class Bodies:
+    """Keeps large bodies in memory."""
+
+    def __init__(self, above_bytes: int) -> None:
+        self.above_bytes = above_bytes
+        self.kept: list[tuple[str, int]] = []
+
+    def put(self, body: str, *, needed_until_ms: int) -> str:
+        self.kept.append((body, needed_until_ms))
+        return BODY
+
+
+class Site:
+    """A sender that leaves bodies above so many bytes elsewhere."""
+
+    def __init__(self, above_bytes: int, *, store: bool = False, limit: int | None = None) -> None:
+        self.queues = InMemoryQueues(ManualClock())
+        if limit is not None:
+            self.queues.create_queue("orders", MaximumMessageSize=str(limit))
+        self.queues.create_endpoint("orders")
+        self.bodies, self.ledger = Bodies(above_bytes), InMemoryLedger()
+        self.store = InMemoryStore(self.queues.clock)
+        self.sender = QueueSender(
+            self.queues,
+            SenderSettings(
+                large_bodies=self.bodies,
+                ledger=self.ledger,
+                parking=ParkingSettings(self.store) if store else None,
+            ),
+        )
+
+    def sent(self, body: str, **given: Any) -> ReceivedMessage:
+        """As the destination gets it."""
+        self.sender.send("orders", body, **given)
+        (copy,) = self.queues.receive_batch("orders", wait_seconds=0)
+        return copy
+
+
+@pytest.mark.parametrize(
+    ("characters", "above", "limit", "offloaded"),
+    [
+        (1000, 1000, None, False),
+        (1001, 1000, None, True),
+        (MAX_MESSAGE_BYTES - MOST_ADDED_BYTES, MAX_MESSAGE_BYTES, None, False),
+        (MAX_MESSAGE_BYTES - MOST_ADDED_BYTES + 1, MAX_MESSAGE_BYTES, None, True),
+        (2048 - MOST_ADDED_BYTES, MAX_MESSAGE_BYTES, 2048, False),
+        (2048 - MOST_ADDED_BYTES + 1, MAX_MESSAGE_BYTES, 2048, True),
+    ],
+)
+def test_a_body_leaves_above_the_least_of_three_sizes(
+    characters: int, above: int, limit: int | None, offloaded: bool
+) -> None:
+    """The bucket's own, SQS's, and that of a queue on the way, these with room for what sqsdelay adds."""
+    site = Site(above, limit=limit)
+    copy = site.sent("x" * characters)
+    assert (copy.body == BODY) is offloaded
+    (event,) = site.ledger.events
+    assert event.size == size_of(copy.body, copy.attributes)
+    if not offloaded:
+        assert (site.bodies.kept, copy.attributes) == ([], {})
+        return
+    assert copy.attributes == {PAYLOAD_SIZE: payload_size("x" * characters)}
+    until_ms = site.queues.clock.true_ms + MAX_RETENTION_SECONDS * 1000
+    assert site.bodies.kept == [("x" * characters, until_ms)]
+
+
+def test_a_body_is_kept_until_its_message_has_been_in_the_destination_for_fourteen_days() -> None:
+    """Due in ten days from a store, where the pointer waits."""
+    site = Site(1000, store=True)
+    due = utc(site.queues.clock.true_ms) + timedelta(days=10)
+    site.sender.send("orders", "x" * 2000, due_at=due)
+    (stored,) = site.store.pending(2)
+    assert stored.body == BODY.encode()
+    assert stored.attributes == {PAYLOAD_SIZE: payload_size("x" * 2000)}
+    assert site.bodies.kept == [("x" * 2000, stored.due_ms + MAX_RETENTION_SECONDS * 1000)]
+
+
+@pytest.mark.parametrize("name", [PAYLOAD_SIZE, LEGACY_PAYLOAD_SIZE])
+def test_what_was_received_is_sent_again_with_its_attributes(name: str) -> None:
+    """The size goes where the body is whole again, and stays where it is a pointer still."""
+    user = string("acme")
+    whole = Site(1000).sent("whole again", attributes={name: SIZE, "tenant": user})
+    assert whole.attributes == {"tenant": user}
+    pointer = Site(1000).sent(BODY, attributes={name: SIZE, "tenant": user})
+    assert pointer.attributes == {name: SIZE, "tenant": user}
+    assert Site(1000).sent("small", attributes={"tenant": user}).attributes == {"tenant": user}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,17 +21,19 @@ from sqsdelay.core.message import (
     WAS_DUE_AT,
     Attribute,
     OutgoingMessage,
+    size_of,
     string,
 )
 from sqsdelay.core.outgoing import TraceHeader
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status, backoff_seconds
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.testing import InMemoryQueues, ManualClock
-from tests.faulty import FaultyQueues
+from sqsdelay.testing import InMemoryLedger, InMemoryQueues, ManualClock
+from tests.faulty import FaultyQueues, FaultyStore
 
 DELAY, ERRORS = "orders-delay.fifo", "orders-delay-error"
 
@@ -202,6 +205,18 @@ def test_what_sqs_keeps_refusing_goes_to_the_error_queue_after_five_receives(
     error = json.loads(rejected.attributes[ERROR]["StringValue"])
     assert error["reason"] == "InvalidMessageContents: no such characters"
     assert error["receiveCount"] == 5
+
+
+def test_the_brokers_clock_is_learned_from_what_is_received(
+    clock: ManualClock, queues: FaultyQueues, relay: Relay
+) -> None:
+    """From a copy's first receive and what has passed since: for those that come without such a stamp."""
+    put(queues, {DELAY_SECONDS: string("1000")})
+    clock.advance(900)
+    copies = queues.receive_batch(queues.url(relay.source), wait_seconds=0)
+    clock.advance(7)
+    relay.process(copies)
+    assert queues.broker_clock.proven_ms() == clock.true_ms
 
 
 def test_backoff_doubles_and_stays_below_the_deduplication_interval() -> None:
@@ -535,6 +550,32 @@ def test_a_timer_stays_as_it_was_where_the_time_is_not_known_any_more(
     monkeypatch.setattr(relay, "_broker_now", broker_now)
     (outcome,) = poll(queues, relay)
     assert (outcome.status, outcome.delay_seconds, outcome.late_ms) == (Status.HANDED_OVER, 100, 0)
+
+
+def test_an_event_tells_the_size_of_what_was_sent(clock: ManualClock, queues: FaultyQueues) -> None:
+    """With the attributes that it was sent with: what SQS bills."""
+    ledger = InMemoryLedger()
+    put(queues, {DELAY_SECONDS: string("1000")})
+    clock.advance(900)
+    poll(queues, Relay(queues, Endpoint.parse("orders"), RelaySettings(ledger=ledger)))
+    clock.advance(100)
+    (copy,) = queues.receive_batch("orders", wait_seconds=0)
+    assert [event.size for event in ledger.events] == [size_of(copy.body, copy.attributes)]
+
+
+def test_what_a_store_does_not_take_hops_on_and_says_why(
+    clock: ManualClock, queues: FaultyQueues, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message is named, on one line."""
+    store = FaultyStore(clock)
+    store.down = {"store"}
+    put(queues, {DELAY_SECONDS: string("100000")})
+    clock.advance(900)
+    relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
+    (outcome,) = poll(queues, relay)
+    assert outcome.status is Status.REQUEUED
+    (line,) = caplog.messages
+    assert re.fullmatch(rf"{outcome.copy.message_id} not parked, it hops on: \S.*", line)
 
 
 def test_each_line_of_the_log_names_the_message_and_the_cause(

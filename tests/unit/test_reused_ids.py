@@ -363,6 +363,38 @@ def test_an_amendment_of_a_former_message_leaves_a_parked_one_alone(
     assert [message.due_ms for message in store.pending(9)] == [due_ms]
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_a_message_met_again_after_it_was_moved(
+    queues: InMemoryQueues, clock: ManualClock, store: FaultyStore, released: bool
+) -> None:
+    """Parked by another worker, and moved between this one's look at amendments and at the store: the same
+    message. Where it was cancelled there once more before it is stored, it is new and does not stay."""
+    sender, relay = amended(queues, store)
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    clock.advance(900)
+    copies = queues.receive_batch("orders-delay.fifo", wait_seconds=0)
+    assert relay.process(copies, delete=False)[0].status is Status.PARKED
+    changes = [lambda: sender.reschedule("orders", "m", delay=3 * DAY)]
+    if released:
+        changes.append(lambda: sender.cancel("orders", "m"))
+    keep, move, moved = store.store, store.reschedule, []
+
+    def meanwhile(messages: Any, **given: Any) -> list[bool]:
+        if changes:
+            assert changes.pop(0)() is Change.DONE
+        return keep(messages, **given)
+
+    def counted(message_id: str, due_ms: int) -> bool:
+        moved.append(due_ms)
+        return move(message_id, due_ms)
+
+    store.store, store.reschedule = meanwhile, counted  # type: ignore[method-assign]
+    (outcome,) = relay.process(copies)
+    assert outcome.status is (Status.CANCELLED if released else Status.PARKED)
+    assert [message.due_ms for message in store.pending(9)] == ([] if released else moved)
+    assert len(moved) == 1
+
+
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_an_old_copy_takes_no_later_message_of_its_id_away(
     queues: InMemoryQueues, clock: ManualClock, store: FaultyStore, when: str

@@ -241,6 +241,8 @@ def test_pending_reads_page_by_page(sender: QueueSender, store: InMemoryStore) -
     dues = [m.due_ms for m in sender.pending("orders")]
     assert len(dues) == 1201
     assert dues == sorted(dues)
+    window = sender.pending("orders", due_from=utc(dues[101]), due_before=utc(dues[900]))
+    assert [m.due_ms for m in window] == [ms for ms in dues if dues[101] <= ms < dues[900]]
 
 
 def test_an_amendment_outlives_every_copy_that_could_meet_it(

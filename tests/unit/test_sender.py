@@ -11,7 +11,7 @@ import pytest
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
-from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import (
     DELAY_SECONDS,
     DUE_AT,
@@ -167,6 +167,34 @@ def test_an_absolute_due_time_holds_on_a_wrong_local_clock(error_minutes: int) -
     clock.advance(0.001)
     assert len(received(queues, "orders")) == 1
     assert queues.calls.count("synchronise") == 1
+
+
+class Denied(InMemoryQueues):
+    """Nobody may ask it for a queue's URL; its refusals are dated, or not."""
+
+    dated = True
+
+    def synchronise(self, queue: QueueRef) -> None:
+        if self.dated:
+            super().synchronise(queue)
+        raise QueueUnavailable("AccessDenied")
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_a_dated_refusal_tells_the_time(clock: ManualClock, dated: bool) -> None:
+    """To send at a due time one need not be allowed to ask; without any time nothing is sent."""
+    queues = Denied(clock, local=ManualClock(clock.true_ms, error_ms=-3_600_000))
+    queues.create_endpoint("orders")
+    queues.dated = dated
+    due_at = utc(clock.true_ms + 60_000)
+    if dated:
+        QueueSender(queues).send("orders", "x", due_at=due_at)
+        clock.advance(61)
+        assert [copy.body for copy in received(queues, "orders")] == ["x"]
+        return
+    with pytest.raises(QueueUnavailable, match=r"^AccessDenied$"):
+        QueueSender(queues).send("orders", "x", due_at=due_at)
+    assert queues.calls == []
 
 
 def test_no_delay_leaves_the_queues_own_delay_in_force(clock: ManualClock) -> None:

@@ -75,6 +75,28 @@ def test_a_quick_batch_costs_no_request(queues: InMemoryQueues, clock: ManualClo
     assert queues.calls.count("hide") == 1
 
 
+def test_the_parts_of_a_batch_stay_hidden_as_the_whole_would(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """What is gathered and what is worked on at once: each is extended, for 180 s in all."""
+    visibility = Visibility(queues, clock)
+    batch = visibility.receive(QueueRef(DELAY), wait_seconds=0)
+    received_at = clock.monotonic()
+    assert visibility.last_touched() == received_at
+    clock.advance(15)
+    first, rest = visibility.divide(batch, batch.copies[:1])
+    assert [len(part.copies) for part in (first, rest)] == [1, 2]
+    assert visibility.last_touched() == received_at
+    visibility.extend()
+    assert queues.calls.count("hide") == 2
+    clock.advance(20)
+    assert (visible(queues), first.held(), rest.held(), batch.held()) == (0, True, True, False)
+    while clock.monotonic() < received_at + 200:
+        visibility.extend()
+        clock.advance(5)
+    assert visible(queues) == 3
+
+
 def test_what_was_lost_is_not_taken_back(queues: InMemoryQueues, clock: ManualClock) -> None:
     """After a stop of the process others have the copies; to hide them again would be theft."""
     visibility = Visibility(queues, clock)

@@ -18,7 +18,7 @@ from sqsdelay.cli.options import Master
 from sqsdelay.cli.pipeline.spark_job import format_of, on_spark
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import Prices, dollars
-from sqsdelay.cost.recommendation import ways
+from sqsdelay.cost.strategies import ways
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
@@ -109,9 +109,9 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
     if "size" in names or not {"body", "due_at"} & names:
         return rows
     from sqsdelay.spark.estimate import as_workload
-    from sqsdelay.spark.sink.send import Format, read_table
+    from sqsdelay.spark.sink.send import read_table
 
-    return as_workload(read_table(spark, workload, Format(kind)))
+    return as_workload(read_table(spark, workload, kind))
 
 
 def _print(found: Sequence[Estimate], names: Sequence[str], prices: Prices) -> None:

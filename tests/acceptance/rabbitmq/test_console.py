@@ -10,8 +10,9 @@ import pika
 import pytest
 from httpx import Client
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.rabbitmq import bind, declare
 from sqsdelay.stores import open_store

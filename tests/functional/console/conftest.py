@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from httpx import ASGITransport, BaseTransport, Client, Request, Response
 
-from sqsdelay.console.guard import Guard
+from sqsdelay.console.guard import Access, Guard
 from sqsdelay.console.server import create_app
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,
@@ -31,6 +31,7 @@ from sqsdelay.core.message import (
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_place
@@ -119,6 +120,13 @@ class Running:
             )
             self.queues.send_batch(url, [rejected(copy, reason)])
         self.services.source(self.endpoint).changed()
+
+    def record(self, kind: EventKind, message_id: str, by: Source, **more: Any) -> None:
+        """Record what befell a message, now unless ``at_ms`` says when."""
+        now_ms = self.services.clock.now_ms()
+        given: dict[str, Any] = {"at_ms": now_ms, "endpoint": self.endpoint} | more
+        event = Event(kind=kind, message_id=message_id, source=by, **given)
+        FileLedger(self.ledger).record([event])
 
     def received(self) -> list[ReceivedMessage]:
         """What is in the destination queue."""

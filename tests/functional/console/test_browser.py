@@ -16,9 +16,9 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.ui import WebDriverWait
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access
 from tests.functional.console.conftest import Running
 from tests.patience import PATIENCE_SECONDS
 from tests.services.chromium import chromium

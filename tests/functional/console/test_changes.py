@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.services import MOST_CHANGED, Services
-from sqsdelay.console.settings import Access
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.ledger import Event, EventKind, FileLedger, Source, from_json
+from sqsdelay.ledger import from_json
 from sqsdelay.stores import open_store
 from tests.functional.console.conftest import HOUR_MS, Running, client_of
 from tests.functional.console.page import Page
@@ -261,27 +261,6 @@ def test_overdue_is_said_with_its_remedy(running: Running) -> None:
     assert "sqsdelay dispatch" in condition
     assert page.workers["delay consumer"].startswith("idle")
     assert page.workers["dispatcher"].startswith("not seen")
-
-
-def test_lateness_and_the_last_events(running: Running) -> None:
-    """By the ledger, and that a worker was at work just now."""
-    now_ms = time.time_ns() // 1_000_000
-    FileLedger(running.ledger).record(
-        [
-            Event(
-                kind=EventKind.HANDED_OVER,
-                at_ms=now_ms,
-                endpoint=running.endpoint,
-                message_id="m-1",
-                source=Source.CONSUMER,
-                late_ms=1500,
-            )
-        ]
-    )
-    page = running.page("/")
-    assert page.tiles["Worst"] == "1.50 s"
-    assert page.rows("Events")[0][1:3] == ["handed-over", "m-1"]
-    assert page.workers["delay consumer"].startswith("working recorded something just now")
 
 
 def test_retry_and_discard_by_forms(running: Running) -> None:

@@ -29,7 +29,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's patience is a moment, a driver's has no end."""
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr("sqsdelay.console.source.AGES_PATIENCE_SECONDS", 0.1)
-    for name in ("sqs.client", "sqs.cloudwatch", "stores.dynamodb.table"):
+    for name in ("sqs.client", "stores.dynamodb.table"):
         monkeypatch.setattr(f"sqsdelay.{name}.ANSWER_SECONDS", FOREVER)
     monkeypatch.setattr("sqsdelay.stores.postgres.pool.POSTGRES_ANSWER_SECONDS", FOREVER)
 

@@ -12,7 +12,7 @@ from sqsdelay.console.rendering import wire
 from sqsdelay.core.message import string
 from sqsdelay.core.readable import one_line, plain
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.ledger import Event, EventKind, FileLedger, Source
+from sqsdelay.ledger import EventKind, Source
 from tests.functional.console.conftest import Running
 from tests.hostile.strategies import NUMBERS
 
@@ -78,19 +78,8 @@ def hostile(running: Running) -> Running:
     running.reject(
         "h-1", reason='<script>alert("why")</script> \x1b[31m', body="<script>alert(2)</script>"
     )
-    FileLedger(running.ledger).record(
-        [
-            Event(
-                kind=EventKind.REJECTED,
-                at_ms=1_800_000_000_000 + n,
-                endpoint=running.endpoint,
-                message_id=each,
-                source=Source.CONSUMER,
-                reason=f"<b>{each}</b>",
-            )
-            for n, each in enumerate(IDS)
-        ]
-    )
+    for each in IDS:
+        running.record(EventKind.REJECTED, each, Source.CONSUMER, reason=f"<b>{each}</b>")
     return running
 
 

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from sqsdelay.console import guard, server
-from sqsdelay.console.guard import MAX_STRANGERS_BYTES
+from sqsdelay.console.guard import MAX_REQUEST_BYTES, MAX_STRANGERS_BYTES, Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access, ConsoleSettings
+from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores import open_store
 from tests.patience import PATIENCE_SECONDS
@@ -157,21 +157,19 @@ def test_the_next_request_waits_for_the_answer(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "length", ["Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked"]
+    ("headers", "body", "refused"),
+    [
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked", b"5\r\n12345\r\n", 413),
+        ("Transfer-Encoding: chunked", b"5\r\n12345\r\n", 413),
+        (f"Content-Length: {MAX_REQUEST_BYTES + 1}", b"", 413),
+        ("X-No: length", b"", 413),
+        (f"Content-Length: {MAX_STRANGERS_BYTES + 1}", b"t" * (MAX_STRANGERS_BYTES + 1), 413),
+        ("Origin: http://[\r\nContent-Length: 0", b"", 403),
+    ],
 )
-def test_a_chunked_request_is_refused(host: str, length: str) -> None:
-    """Before any of it is kept."""
+def test_what_no_form_of_ours_sends_is_refused(
+    host: str, headers: str, body: bytes, refused: int
+) -> None:
+    """In words, before any of it is kept: bytes are counted before anybody reads a form."""
     kind = "Content-Type: multipart/form-data; boundary=x\r\n"
-    assert status(host, f"{POST}{kind}{length}\r\n", b"5\r\n12345\r\n") == 413
-
-
-def test_a_stranger_may_send_a_token_and_no_more(host: str) -> None:
-    """Bytes are counted before anybody reads a form."""
-    kind = "Content-Type: application/x-www-form-urlencoded\r\n"
-    body = b"t" * (MAX_STRANGERS_BYTES + 1)
-    assert status(host, f"{POST}{kind}Content-Length: {len(body)}\r\n", body) == 413
-
-
-def test_an_origin_that_is_none_is_refused(host: str) -> None:
-    """In words, not by an error of the console's."""
-    assert status(host, f"{POST}Origin: http://[\r\nContent-Length: 0\r\n") == 403
+    assert status(host, f"{POST}{kind}{headers}\r\n", body) == refused

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
-from sqsdelay.console.settings import Access
-from sqsdelay.ledger import Event, EventKind, FileLedger, Source
+from sqsdelay.ledger import EventKind, Source
 from sqsdelay.testing import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import Running, client_of
@@ -55,18 +55,8 @@ def watched(slow: HoldingProxy, start: Start, request: pytest.FixtureRequest) ->
     services = Services(running.services.settings, Access(), clock)
     own = vars(running) | {"services": services, "client": client_of(services)}
     found = Watched(**own, clock=clock)
-    FileLedger(running.ledger).record(
-        [
-            Event(
-                kind=EventKind.HOP,
-                at_ms=found.clock.now_ms(),
-                endpoint=running.endpoint,
-                message_id="m",
-                source=source,
-            )
-            for source in (Source.CONSUMER, Source.DISPATCHER)
-        ]
-    )
+    for source in (Source.CONSUMER, Source.DISPATCHER):
+        found.record(EventKind.HOP, "m", source)
     found.until(lambda page: (page.tiles["In queues"], page.tiles["Parked"]) == ("0", "2"))
     yield found
     slow.let_go()
@@ -132,18 +122,11 @@ def test_a_store_that_is_silent(
 
 def test_what_the_ledger_tells_is_dated(watched: Watched) -> None:
     """Neither lateness nor an event of yesterday looks like one of now."""
-    FileLedger(watched.ledger).record(
-        [
-            Event(
-                kind=EventKind.HANDED_OVER,
-                at_ms=watched.clock.now_ms(),
-                endpoint=watched.endpoint,
-                message_id="m-1",
-                source=Source.CONSUMER,
-                late_ms=1500,
-            )
-        ]
-    )
+    watched.record(EventKind.HANDED_OVER, "m-1", Source.CONSUMER, late_ms=1500)
+    page = watched.page()
+    assert page.tiles["Worst"] == "1.50 s"
+    assert page.rows("Events")[0][1:3] == ["handed-over", "m-1"]
+    assert page.workers["delay consumer"].startswith("working recorded something just now")
     watched.clock.advance(86_400)
     page = watched.page()
     assert "Of the last 1 arrivals in the ledger, the last 1 d ago" in page.text
