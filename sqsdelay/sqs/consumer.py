@@ -35,11 +35,7 @@ from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.sending.router import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
-from sqsdelay.sqs.endpoints import (
-    delay_queue_problems,
-    size_problems,
-    waiting_problems,
-)
+from sqsdelay.sqs.endpoints import delay_queue_problems, size_problems, waiting_problems
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.receivers import (
     MOST_RECEIVERS,
@@ -160,11 +156,12 @@ class DelayConsumer:
                 Stores(parking).of(self.endpoint.name).amendments(["-"])
             except StoreUnavailable as error:
                 logger.warning("messages hop on until the store can be used: %s", one_line(error))
-        self._movers = [checked_relay(queues, self.endpoint, self._settings)]
+        movers: list[Mover] = [checked_relay(queues, self.endpoint, self._settings)]
         if self.endpoint.fifo:
             due = DueRelay(queues, self.endpoint, self._settings)
             _refuse(waiting_problems(due.source.name, queues.attributes(queues.url(due.source))))
-            self._movers.append(due)
+            movers.append(due)
+        self._movers = movers
         for queue in self.endpoint.queues:
             # What it takes, as far as this worker may ask: it need not, to do its work.
             try:
