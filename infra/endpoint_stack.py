@@ -103,7 +103,12 @@ def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
             "ParkingQueueUrl": delay.s3_store.parking_queue.queue_url,
         }
     if delay.schedules is not None:
-        outputs["StoreUrl"] = delay.schedules.url
+        outputs |= {
+            "StoreUrl": delay.schedules.url,
+            "DispatcherName": delay.schedules.function.function_name,
+            "ParkingQueueName": delay.schedules.parking_queue.queue_name,
+            "ParkingQueueUrl": delay.schedules.parking_queue.queue_url,
+        }
     if delay.ledger is not None:
         outputs |= {"LedgerUrl": delay.ledger.url, "LedgerStreamName": delay.ledger.stream.ref}
     if delay.body_bucket is not None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import ceil, comb, exp
 from typing import Final
 
-from sqsdelay.core.delay import earliest_lead_seconds, latest_lead_seconds, soonest_seconds
+from sqsdelay.core.delay import SOONEST_SECONDS
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.workload import (
     CHUNK_BYTES,
@@ -23,7 +23,6 @@ from sqsdelay.cost.workload import (
     Line,
     Workload,
     dispatcher_line,
-    function_lines,
     hop_lines,
     idle_polling,
     last_send,
@@ -31,6 +30,7 @@ from sqsdelay.cost.workload import (
 )
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import (
+    DELAY_CONSUMER_MEMORY_MB,
     GATHERING_SECONDS,
     MAX_BATCH_ENTRIES,
     MAX_DYNAMODB_ITEM_BYTES,
@@ -343,25 +343,47 @@ def _no_schedule(size: int, remedy: str) -> str:
     return f"a schedule holds {SCHEDULE_BYTES} bytes, this one has {size}; {remedy}"
 
 
-def _in_a_schedule(load: Workload, prices: Prices, hops: int) -> Lines | str:  # noqa: ARG001
-    """Made one by one, it fires into the delay queue, whose last hop makes it exact.
+FIRED_MS: Final = 8
+"""Assumed for a message of a run that empties the parking queue: its share of three calls, and a look for its
+amendment."""
 
-    Schedules fire spread over minutes, by chance; those of the same second are received together.
+EMPTY_MS: Final = 1_100
+"""What a run takes that finds nothing (more): its last receive waits for a second."""
+
+
+def _in_a_schedule(load: Workload, prices: Prices, hops: int) -> Lines | str:  # noqa: ARG001
+    """Made one by one, it fires into the parking queue, which a function empties every five minutes.
+
+    What is due in the same five minutes shares requests: what is due together, and by chance what is due
+    apart, as many as come in that time if a delay's messages come evenly during one delay.
     """
     size = int(load.message_bytes * _ESCAPED) + SCHEDULE_OVERHEAD_BYTES
     if size > SCHEDULE_BYTES:
         return _no_schedule(size, "such messages would hop: use an S3 store")
-    hop = load.hop_seconds
-    seconds = earliest_lead_seconds(hop) - latest_lead_seconds(hop)
-    received = load.releases * _spread(load.together, seconds, _tens)
-    billed = load.releases * _spread(load.together, seconds, load.billed_in_tens)
-    alone, fifo = replace(load, batch=1).billed_requests, prices.sqs_fifo_request
+    runs, releases = max(1, load.delay_seconds // GATHERING_SECONDS), ceil(load.releases)
+    received = _spread(releases, runs, lambda n: _tens(n * load.together))
+    billed = _spread(releases, runs, lambda n: load.billed_in_tens(n * load.together))
+    alone, standard = replace(load, batch=1).billed_requests, prices.sqs_standard_request
     return (
         _invocations(load, prices),
-        Line("SQS FIFO requests (sent by the schedule, one by one)", alone, fifo),
-        Line("SQS FIFO requests (received and deleted after it)", billed + received, fifo),
-        *function_lines("delay consumer, after the schedule", received, prices),
+        Line("SQS standard requests (sent by the schedule, one by one)", alone, standard),
+        Line("SQS standard requests (parking queue: receive, delete)", billed + received, standard),
+        _emptying("parking queue", load.messages * FIRED_MS, prices),
         last_send(billed, prices),
+    )
+
+
+def _emptying(what: str, milliseconds: int, prices: Prices, *, fixed: bool = False) -> Line:
+    used = Fraction(milliseconds * DELAY_CONSUMER_MEMORY_MB, 1000 * 1024)
+    return Line(f"Lambda GB-seconds ({what})", used, prices.lambda_arm64_gb_second, fixed=fixed)
+
+
+def _schedule_runs(load: Workload, prices: Prices) -> Lines:
+    runs, sqs = load.delay_seconds // GATHERING_SECONDS, prices.sqs_standard_request
+    return (
+        Line("SQS standard requests (parking queue, last receives)", runs, sqs, fixed=True),
+        Line("Lambda requests (parking queue)", runs, prices.lambda_request, fixed=True),
+        _emptying("parking queue, idle", runs * EMPTY_MS, prices, fixed=True),
     )
 
 
@@ -423,7 +445,7 @@ def _none(_load: Workload, _prices: Prices) -> Lines:
 
 WATCHED: Final = {
     "no store": (8, 5),
-    "-c store=scheduler": (8, 5),
+    "-c store=scheduler": (8, 8),
     "-c store=dynamodb": (12, 8),
     "-c store=s3": (13, 9),
 }
@@ -497,7 +519,8 @@ class Strategy:
         return tuple(line for line in lines if line.quantity or line.fixed)
 
     def _parks(self, load: Workload) -> bool:
-        if self.stored is _in_a_schedule and load.delay_seconds < soonest_seconds(load.hop_seconds):
+        left = load.delay_seconds - self.hops * load.hop_seconds
+        if self.stored is _in_a_schedule and left < SOONEST_SECONDS:
             return False
         return self.stored is not None and load.parks(after_hops=self.hops)
 
@@ -531,12 +554,14 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
     "scheduled": Strategy(
         "EventBridge Scheduler, parked by the delay consumer",
         _in_a_schedule,
+        _schedule_runs,
         hops=1,
         deploy="-c store=scheduler",
     ),
     "scheduled-by-sender": Strategy(
         "EventBridge Scheduler, parked by the sender",
         _in_a_schedule,
+        _schedule_runs,
         deploy="-c store=scheduler",
         by_sender=True,
     ),
