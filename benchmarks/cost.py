@@ -34,7 +34,7 @@ from benchmarks.support.dynalite import (
 )
 from sqsdelay.core.message import size_of
 from sqsdelay.cost import Bill, Prices, Workload, bill, bills, shipped_prices
-from sqsdelay.cost.strategies import IDLE_READ_UNITS, STORAGE_OVERHEAD_BYTES, item_bytes
+from sqsdelay.cost.places import IDLE_READ_UNITS, STORAGE_OVERHEAD_BYTES, item_bytes
 
 HOUR = 3600
 DELAYS = {"1 hour": HOUR, "1 day": DAY, "30 days": 30 * DAY, "1 year": 365 * DAY}

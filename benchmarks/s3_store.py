@@ -26,7 +26,7 @@ from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices, Workload, bill, bills, shipped_prices
-from sqsdelay.cost.strategies import LINE_BYTES, MONTH_SECONDS
+from sqsdelay.cost.places import LINE_BYTES, MONTH_SECONDS
 from sqsdelay.cost.workload import FUNCTION_MS
 from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB
 from sqsdelay.parking.parking import ParkingSettings

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from sqsdelay.cost.prices import Prices, parse_prices, shipped_prices, shipped_text
-from sqsdelay.cost.recommendation import Recommendation, break_even_seconds, recommend
-from sqsdelay.cost.strategies import bill, bills, documented_formula
+from sqsdelay.cost.strategies import (
+    Recommendation,
+    bill,
+    bills,
+    break_even_seconds,
+    documented_formula,
+    recommend,
+)
 from sqsdelay.cost.workload import Bill, Line, Workload, dollars
 
 __all__ = [

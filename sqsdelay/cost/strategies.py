@@ -1,4 +1,4 @@
-"""Ways to delay messages, each with its bill: SQS hops, parking, and AWS's other schedulers.
+"""Ways to delay messages, each with its bill, and which of them to deploy.
 
 Every bill ends with the message in the destination queue. What its receiver pays is the same for
 all and left out, as are free tiers, volume discounts and data transfer.
@@ -6,442 +6,61 @@ all and left out, as are free tiers, volume discounts and data transfer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil, comb, exp
+from math import lcm
 from typing import Final
 
 from sqsdelay.core.delay import SOONEST_SECONDS
+from sqsdelay.cost import places
+from sqsdelay.cost.places import MONTH_SECONDS, Used, last_send
 from sqsdelay.cost.prices import Prices
-from sqsdelay.cost.workload import (
-    CHUNK_BYTES,
-    GATHERED_SECONDS,
-    LAMBDA_POLLERS,
-    Bill,
-    Line,
-    Workload,
-    dispatcher_line,
-    hop_lines,
-    idle_polling,
-    last_send,
-    schedule_lines,
-)
-from sqsdelay.errors import InvalidSetting
+from sqsdelay.cost.workload import LAMBDA_POLLERS, TOGETHER, Bill, Line, Workload
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import (
-    DELAY_CONSUMER_MEMORY_MB,
-    GATHERING_SECONDS,
+    DEFAULT_HOP_SECONDS,
     MAX_BATCH_ENTRIES,
-    MAX_DYNAMODB_ITEM_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
-    MAX_RETENTION_SECONDS,
-    SCHEDULE_SECONDS,
+    MAX_RECEIVE_WAIT_SECONDS,
 )
 
-_GB: Final = 2**30
-_HOUR: Final = 3600
-_DAY: Final = 24 * _HOUR
-MONTH_SECONDS: Final = 365 * _DAY // 12
-
-Lines = tuple[Line, ...]
-
-_EXACT: Final = 200
-_CROWDED: Final = 50
-
-
-@lru_cache(maxsize=1000)
-def _spread(messages: int, cells: int, cost: Callable[[int], Fraction | int]) -> Fraction:
-    """What messages that are spread by chance over some cells cost in all: so much for so many of a cell.
-
-    Up to `_EXACT` messages by the odds of each number, of more by Poisson's. In crowded cells chance
-    evens out.
-    """
-    mean = messages / cells
-    if mean > _CROWDED:
-        return cells * Fraction(cost(-(-messages // cells)))
-    if messages <= _EXACT:
-        odds = [comb(messages, n) * (cells - 1) ** (messages - n) for n in range(messages + 1)]
-        weighed = sum(Fraction(ways) * cost(n) for n, ways in enumerate(odds) if n)
-        return weighed / Fraction(cells) ** (messages - 1)
-    total, chance = 0.0, exp(-mean)
-    for n in range(1, 4 * _CROWDED):
-        chance *= mean / n
-        total += chance * float(cost(n))
-    return cells * Fraction(total).limit_denominator(10**6)
+UNITS: Final = {
+    "SQS FIFO": "sqs_fifo_request",
+    "SQS standard": "sqs_standard_request",
+    "Lambda requests": "lambda_request",
+    "Lambda GB-seconds": "lambda_arm64_gb_second",
+    "DynamoDB write units": "dynamodb_write_unit",
+    "DynamoDB lease writes": "dynamodb_write_unit",
+    "DynamoDB read units": "dynamodb_read_unit",
+    "DynamoDB storage": "dynamodb_gb_month",
+    "S3 PUT": "s3_put",
+    "S3 LIST": "s3_put",
+    "S3 GET": "s3_get",
+    "S3 storage": "s3_gb_month",
+    "CloudWatch metrics": "cloudwatch_metric_month",
+    "CloudWatch alarms": "cloudwatch_alarm_month",
+    "CloudWatch dashboard": "cloudwatch_dashboard_month",
+    "EventBridge Scheduler": "eventbridge_scheduler_invocation",
+    "Step Functions": "step_functions_transition",
+}
 
 
-SHARDS: Final = 8
-"""Of a DynamoDB store, unless it is told another number. Each has a lease."""
+def _lines(used: Used, load: Workload, prices: Prices, *, fixed: bool = False) -> tuple[Line, ...]:
+    """What is used, with its prices."""
+    lines = []
+    for what, quantity in used.items():
+        unit = next(unit for start, unit in UNITS.items() if what.startswith(start))
+        if load.infrequent_access:
+            unit = unit.replace("dynamodb_", "dynamodb_ia_")
+        if quantity or len(used) == 1:
+            lines.append(Line(what, quantity, getattr(prices, unit), fixed=fixed))
+    return tuple(lines)
 
-ITEM_BYTES: Final = 60
-"""Of an item besides body and attributes: names, keys of an endpoint with a short name, expiry."""
-
-STORAGE_OVERHEAD_BYTES: Final = 100
-"""DynamoDB adds this to each item. Source: DynamoDB guide, "Storage" considerations of items."""
-
-LOOKUP_BYTES: Final = 250
-"""A look-up by an id of your own, as stored."""
-
-_WRITE_UNIT_BYTES: Final = 1024
-_READ_UNIT_BYTES: Final = 4096
-
-CLAIMED: Final = 700
-"""Messages of a claim of the function. It asks for a thousand, and shards are not equally full."""
-
-_CLAIMED_BYTES: Final = SHARDS * 4 * 2**20
-"""Bodies of a claim: 4 MiB of each shard."""
-
-CLAIM_READ_UNITS: Final = 9
-"""What a claim reads that finds nothing more: leases; near and far messages of each shard."""
-
-IDLE_READ_UNITS: Final = 19
-"""What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
-near and far messages of each, twice; the hours. ``benchmarks/cost.py`` meters it."""
-
-HOURLY_WRITES: Final = 2 * SHARDS + 1
-"""Each hour the cursors of all shards move on, and one hour more is noted in which messages are due."""
-
-SETTINGS_READS: Final = 2
-"""A process that stores messages reads the table's version and its shards anew after `SETTINGS_SECONDS`; one
-that asks for amendments, the version once more."""
-
-SETTINGS_SECONDS: Final = 10
-
-AMENDMENT_READS: Final = 2
-"""The delay consumer asks before it decides, and again once it has parked, whether there are amendments:
-for a batch of copies, one read each time, where none was left in the last two weeks. Where some were, it
-reads each message's."""
-
-
-def item_bytes(load: Workload) -> int:
-    """The item of one message."""
-    return load.message_bytes + ITEM_BYTES
-
-
-def write_units(load: Workload) -> int:
-    """Write request units of one message's life in the store: its put. Time to live deletes it."""
-    return -(-item_bytes(load) // _WRITE_UNIT_BYTES)
-
-
-@lru_cache(maxsize=1000)
-def _read_units(size: int) -> Callable[[int], Fraction]:
-    """What a shard's due messages are read with: all under its lease, and before that, eventually
-    consistent, which is half the price, to see what is due."""
-
-    def units(messages: int) -> Fraction:
-        pages = -(-messages * size // _READ_UNIT_BYTES)
-        return Fraction(3 * pages - 1, 2)
-
-    return units
-
-
-def _in_dynamodb(load: Workload, prices: Prices, hops: int) -> Lines | str:
-    if item_bytes(load) > MAX_DYNAMODB_ITEM_BYTES:
-        return (
-            f"a DynamoDB item holds {MAX_DYNAMODB_ITEM_BYTES} bytes, this one has "
-            f"{item_bytes(load)}; such messages would hop: use an S3 or a PostgreSQL store"
-        )
-    write, read, month = _dynamodb_prices(load, prices)
-    claims = max(
-        -(-load.together // CLAIMED),
-        -(-load.together * load.message_bytes // _CLAIMED_BYTES),
-    )
-    in_a_claim = -(-load.together // claims)
-    leases = load.releases * claims * 2 * _spread(in_a_claim, SHARDS, bool)
-    units = claims * (CLAIM_READ_UNITS + _spread(in_a_claim, SHARDS, _read_units(item_bytes(load))))
-    lookups = load.messages if load.own_ids else 0
-    stored = load.messages * (item_bytes(load) + STORAGE_OVERHEAD_BYTES) + lookups * LOOKUP_BYTES
-    # What is released stays until it expires.
-    months = Fraction(load.delay_seconds + MAX_RETENTION_SECONDS, MONTH_SECONDS)
-    amendments = AMENDMENT_READS * load.requests if hops else 0
-    settings = (SETTINGS_READS + min(hops, 1)) * load.arrivals(SETTINGS_SECONDS)
-    return (
-        Line("DynamoDB write units (put)", load.messages * write_units(load), write),
-        Line("DynamoDB write units (look-ups by ids of your own)", lookups, write),
-        Line("DynamoDB lease writes (two for each shard released from)", leases, write),
-        Line("DynamoDB read units (queries)", load.releases * units, read),
-        Line("DynamoDB read units (whether any message was cancelled or moved)", amendments, read),
-        Line(f"DynamoDB read units (settings, every {SETTINGS_SECONDS} s)", settings, read),
-        Line("DynamoDB storage, GB-months", Fraction(stored, _GB) * months, month),
-        last_send(load.released_requests, prices),
-        dispatcher_line(load, prices),
-    )
-
-
-def _dynamodb_prices(load: Workload, prices: Prices) -> tuple[Fraction, Fraction, Fraction]:
-    """Of a write unit, a read unit and a GB-month."""
-    table = "dynamodb_ia" if load.infrequent_access else "dynamodb"
-    write, read, month = (
-        getattr(prices, f"{table}_{unit}") for unit in ("write_unit", "read_unit", "gb_month")
-    )
-    return write, read, month
-
-
-def _dynamodb_runs(load: Workload, prices: Prices) -> Lines:
-    write, read, _ = _dynamodb_prices(load, prices)
-    runs, hours = load.delay_seconds // SCHEDULE_SECONDS, load.delay_seconds // _HOUR
-    reads = runs * IDLE_READ_UNITS + hours * (CLAIM_READ_UNITS + SHARDS)
-    return (
-        Line(
-            f"DynamoDB read units (dispatcher, every {SCHEDULE_SECONDS} s)", reads, read, fixed=True
-        ),
-        Line("DynamoDB write units (cursors, hourly)", hours * HOURLY_WRITES, write, fixed=True),
-        *schedule_lines(load, prices),
-    )
-
-
-GROUP: Final = 5_000
-"""Messages written as one object, where they are sent in tens and many arrive together."""
-
-RELEASED: Final = 500
-"""Messages of a dispatcher's batch; a lease and a checkpoint are written."""
-
-RELEASED_SECONDS: Final = 600
-"""Messages that are due within so long are released together."""
-
-SPLIT_FROM: Final = 20_000
-"""A day with so many is split into slots, and a release meets two. Others wait in up to four objects,
-which were written at different times: a release leases each."""
-
-OBJECT_BYTES: Final = 8 * 2**20
-"""An object at most, before it is compressed."""
-
-RELEASED_BYTES: Final = 4 * OBJECT_BYTES
-SPLIT_BYTES: Final = 16 * OBJECT_BYTES
-"""Of a claim; and of a day that is split. As for messages."""
-
-MERGED_FROM: Final = 4
-SMALL: Final = GROUP // 4
-SMALL_BYTES: Final = OBJECT_BYTES // 4
-"""So many objects are merged that have less, in messages and in bytes."""
-
-LOOKUP_OBJECT_BYTES: Final = 128
-"""A look-up's key and content."""
-
-PACKED_BYTES: Final = 520
-"""Of a copy in a message of the parking queue, besides its body, as JSON."""
-
-LINE_BYTES: Final = 60
-"""Of an object's line besides the body, compressed: id, due time, names. Bodies are not counted on to
-compress."""
 
 RECEIVERS: Final = 2
 """Long polls of a worker."""
-
-LOOK_SECONDS: Final = 60
-"""How often a dispatcher lists what has come near."""
-
-SWEEP_LISTS: Final = 4
-"""Listings a day that look for what can be forgotten."""
-
-
-def _in_s3_from(
-    load: Workload, prices: Prices, hops: int, gathered: Fraction | int, *, lookup: bool
-) -> Lines:
-    """From when so many messages at a time are written as an object."""
-    in_object = min(gathered, max(1, OBJECT_BYTES // (load.message_bytes + LINE_BYTES)))
-    objects = max(Fraction(1), Fraction(load.messages) / in_object)
-    claims = max(
-        Fraction(1),
-        Fraction(load.together, RELEASED),
-        Fraction(load.together * load.message_bytes, RELEASED_BYTES),
-    )
-    releases = ceil(load.releases)
-    in_a_day = min(load.messages, load.together * _DAY // RELEASED_SECONDS)
-    split = in_a_day >= SPLIT_FROM or in_a_day * load.message_bytes >= SPLIT_BYTES
-    small = in_object < SMALL and in_object * load.message_bytes < SMALL_BYTES
-    # Leased, read and written anew, once: where it is near.
-    rewritten = objects if split or (small and objects >= MERGED_FROM) else 0
-    leases = releases * (max(claims, Fraction(2)) if split else claims * -(-in_a_day // GROUP))
-    # Each release is leased, checkpointed and listed.
-    merged = 2 * ceil(Fraction(load.messages, GROUP)) if rewritten else 0
-    writes = rewritten + merged + 2 * leases + releases * claims
-    reads = 2 * rewritten + leases + (releases if split else 0)
-    lookups = load.messages if lookup else 0
-    amendments = AMENDMENT_READS * objects if hops else 0
-    months = Fraction(load.delay_seconds, MONTH_SECONDS)
-    stored = load.messages * (load.message_bytes + LINE_BYTES) + lookups * LOOKUP_OBJECT_BYTES
-    return (
-        Line("S3 PUT requests (objects)", objects, prices.s3_put),
-        Line("S3 PUT and LIST requests (merge, lease, checkpoint)", writes, prices.s3_put),
-        Line("S3 GET requests", reads + amendments, prices.s3_get),
-        Line("S3 PUT requests (look-ups by ids of your own)", lookups, prices.s3_put),
-        Line("S3 GET requests (look-ups by ids of your own)", 2 * lookups, prices.s3_get),
-        Line("S3 storage, GB-months", Fraction(stored, _GB) * months, prices.s3_gb_month),
-        last_send(load.released_requests, prices),
-    )
-
-
-def _in_s3(load: Workload, prices: Prices, hops: int) -> Lines:
-    """By a sender, an object for each call; by a worker, for what comes within ten seconds."""
-    if load.in_tens:
-        gathered: Fraction | int = GROUP
-    else:
-        calls = load.arrivals(GATHERED_SECONDS) if hops else load.requests
-        gathered = Fraction(load.messages) / calls
-    return _in_s3_from(load, prices, hops, gathered, lookup=load.own_ids)
-
-
-def _s3_runs(load: Workload, prices: Prices) -> Lines:
-    looks = load.delay_seconds // LOOK_SECONDS + SWEEP_LISTS * load.delay_seconds // _DAY
-    what = f"S3 LIST requests (dispatcher, every {LOOK_SECONDS} s)"
-    return (Line(what, looks, prices.s3_put, fixed=True),)
-
-
-def _in_s3_by_functions(load: Workload, prices: Prices, hops: int) -> Lines:
-    """As ``-c store=s3`` deploys it, without look-ups: one hop, the parking queue, then S3 until the
-    function sends it.
-
-    Copies that came together share messages of the parking queue, of 64 KiB each at most; ten of these
-    are received and deleted at a time. What is larger is parked by the delay consumer, a batch an object.
-    """
-    packed = load.message_bytes + PACKED_BYTES
-    in_group = CHUNK_BYTES // packed
-    if in_group == 0:
-        parked = _in_s3_from(load, prices, hops, load.per_request, lookup=False)
-        return (*parked, dispatcher_line(load, prices))
-    in_call = -(-load.per_request // in_group)
-    sent = load.requests * -(-load.per_request * packed // CHUNK_BYTES)
-    # What came since it was emptied last.
-    times, messages = (1, load.messages) if load.in_tens else (load.releases, load.together)
-    groups = -(-messages // load.per_request) * in_call
-    deleted = times * _tens(groups)
-    in_one = Fraction(messages * packed * times, deleted)
-    received = deleted * ceil(in_one / CHUNK_BYTES)
-    what = "SQS standard requests (parking queue: send, receive, delete)"
-    gathered = GROUP if load.in_tens else load.together
-    return (
-        Line(what, sent + received + deleted, prices.sqs_standard_request),
-        *_in_s3_from(load, prices, hops, gathered, lookup=False),
-        dispatcher_line(load, prices),
-    )
-
-
-def _s3_function_runs(load: Workload, prices: Prices) -> Lines:
-    gathered = load.delay_seconds // GATHERING_SECONDS
-    what = f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)"
-    return (
-        Line(what, gathered, prices.sqs_standard_request, fixed=True),
-        *schedule_lines(load, prices, every_seconds=GATHERING_SECONDS, schedule="parking schedule"),
-        *_s3_runs(load, prices),
-        *schedule_lines(load, prices),
-    )
-
-
-SCHEDULE_BYTES: Final = 256 * 1024
-"""Input of a schedule at most. Source: EventBridge Scheduler quotas."""
-
-SCHEDULE_OVERHEAD_BYTES: Final = 700
-"""What sqsdelay's input holds besides body and attributes, as JSON."""
-
-_ESCAPED: Final = Fraction(9, 8)
-"""Bytes that a byte takes in it: assumed is a quote in eight characters, as in a body that is JSON."""
-
-
-def _no_schedule(size: int, remedy: str) -> str:
-    return f"a schedule holds {SCHEDULE_BYTES} bytes, this one has {size}; {remedy}"
-
-
-FIRED_MS: Final = 8
-"""Assumed for a message of a run that empties the parking queue: its share of three calls, and a look for its
-amendment."""
-
-EMPTY_MS: Final = 1_100
-"""What a run takes that finds nothing (more): its last receive waits for a second."""
-
-
-def _in_a_schedule(load: Workload, prices: Prices, hops: int) -> Lines | str:  # noqa: ARG001
-    """Made one by one, it fires into the parking queue, which a function empties every five minutes.
-
-    What is due in the same five minutes shares requests: what is due together, and by chance what is due
-    apart, as many as come in that time if a delay's messages come evenly during one delay.
-    """
-    size = int(load.message_bytes * _ESCAPED) + SCHEDULE_OVERHEAD_BYTES
-    if size > SCHEDULE_BYTES:
-        return _no_schedule(size, "such messages would hop: use an S3 store")
-    runs, releases = max(1, load.delay_seconds // GATHERING_SECONDS), ceil(load.releases)
-    received = _spread(releases, runs, lambda n: _tens(n * load.together))
-    billed = _spread(releases, runs, lambda n: load.billed_in_tens(n * load.together))
-    alone, standard = replace(load, batch=1).billed_requests, prices.sqs_standard_request
-    return (
-        _invocations(load, prices),
-        Line("SQS standard requests (sent by the schedule, one by one)", alone, standard),
-        Line("SQS standard requests (parking queue: receive, delete)", billed + received, standard),
-        _emptying("parking queue", load.messages * FIRED_MS, prices),
-        last_send(billed, prices),
-    )
-
-
-def _emptying(what: str, milliseconds: int, prices: Prices, *, fixed: bool = False) -> Line:
-    used = Fraction(milliseconds * DELAY_CONSUMER_MEMORY_MB, 1000 * 1024)
-    return Line(f"Lambda GB-seconds ({what})", used, prices.lambda_arm64_gb_second, fixed=fixed)
-
-
-def _schedule_runs(load: Workload, prices: Prices) -> Lines:
-    runs, sqs = load.delay_seconds // GATHERING_SECONDS, prices.sqs_standard_request
-    return (
-        Line("SQS standard requests (parking queue, last receives)", runs, sqs, fixed=True),
-        Line("Lambda requests (parking queue)", runs, prices.lambda_request, fixed=True),
-        _emptying("parking queue, idle", runs * EMPTY_MS, prices, fixed=True),
-    )
-
-
-def _tens(messages: int) -> int:
-    return -(-messages // MAX_BATCH_ENTRIES)
-
-
-def _invocations(load: Workload, prices: Prices) -> Line:
-    price = prices.eventbridge_scheduler_invocation
-    return Line("EventBridge Scheduler invocations", load.messages, price)
-
-
-def _alone(load: Workload, prices: Prices) -> Line:
-    return last_send(replace(load, delay_seconds=0, batch=1).billed_requests, prices)
-
-
-def _eventbridge(load: Workload, prices: Prices) -> Lines | str:
-    if load.message_bytes > SCHEDULE_BYTES:
-        return _no_schedule(load.message_bytes, "send a pointer")
-    return (_invocations(load, prices), _alone(load, prices))
-
-
-STEP_FUNCTIONS_TRANSITIONS: Final = 2
-"""The least: a Wait state and a task that sends the message."""
-
-STEP_FUNCTIONS_MAX_SECONDS: Final = 365 * _DAY
-"""Longest standard execution. Source: Step Functions quotas."""
-
-
-def _step_functions(load: Workload, prices: Prices) -> Lines | str:
-    if load.delay_seconds >= STEP_FUNCTIONS_MAX_SECONDS:
-        return (
-            f"an execution ends after {STEP_FUNCTIONS_MAX_SECONDS} s (one year), the send included; "
-            "use a shorter delay"
-        )
-    what = f"Step Functions transitions ({STEP_FUNCTIONS_TRANSITIONS} a message)"
-    transitions = load.messages * STEP_FUNCTIONS_TRANSITIONS
-    return (Line(what, transitions, prices.step_functions_transition), _alone(load, prices))
-
-
-SEED_OPERATIONS_PER_CYCLE: Final = 2
-"""NServiceBus's documentation counts dequeue and requeue."""
-
-
-def _formula(load: Workload, prices: Prices) -> Lines:
-    cycles = load.delay_seconds // MAX_MESSAGE_TIMER_SECONDS if load.hops else 0
-    operations = load.messages * cycles * SEED_OPERATIONS_PER_CYCLE
-    return (Line("SQS FIFO requests (2 a cycle)", operations, prices.sqs_fifo_request),)
-
-
-def documented_formula(load: Workload, prices: Prices) -> Bill:
-    """NServiceBus's documentation: two FIFO operations per whole cycle of 900 s, nothing else."""
-    return bill("formula", load, prices)
-
-
-def _none(_load: Workload, _prices: Prices) -> Lines:
-    return ()
-
 
 WATCHED: Final = {
     "no store": (8, 5),
@@ -453,18 +72,54 @@ WATCHED: Final = {
 queue. There is a dashboard, too."""
 
 
-def watching(deploy: str, load: Workload, prices: Prices) -> Lines:
-    """What CloudWatch takes for a deployed endpoint meanwhile."""
+def _polled(load: Workload, pollers: int) -> Used:
+    """Long polls of the delay queue, as if it were empty."""
+    polls = pollers * (load.delay_seconds // MAX_RECEIVE_WAIT_SECONDS)
+    return {f"SQS FIFO requests (idle long polling, {pollers} pollers)": polls}
+
+
+def _watched(load: Workload, deploy: str) -> Used:
     months = Fraction(load.delay_seconds, MONTH_SECONDS)
-    metrics, alarms = WATCHED[deploy]
-    return tuple(
-        Line(f"CloudWatch {what}, months", number * months, price, fixed=True)
-        for what, number, price in (
-            ("metrics", metrics, prices.cloudwatch_metric_month),
-            ("alarms", alarms, prices.cloudwatch_alarm_month),
-            ("dashboard", 1, prices.cloudwatch_dashboard_month),
+    numbers = dict(zip(("metrics", "alarms", "dashboard"), (*WATCHED[deploy], 1), strict=True))
+    return {f"CloudWatch {what}, months": months * number for what, number in numbers.items()}
+
+
+def _eventbridge(load: Workload) -> Used | str:
+    if load.message_bytes > places.SCHEDULE_BYTES:
+        return places.no_schedule(load.message_bytes, "send a pointer")
+    return {"EventBridge Scheduler invocations": load.messages, **last_send(places.alone(load))}
+
+
+STEP_FUNCTIONS_TRANSITIONS: Final = 2
+"""The least: a Wait state and a task that sends the message."""
+
+STEP_FUNCTIONS_MAX_SECONDS: Final = 365 * 86_400
+"""Longest standard execution. Source: Step Functions quotas."""
+
+
+def _step_functions(load: Workload) -> Used | str:
+    if load.delay_seconds >= STEP_FUNCTIONS_MAX_SECONDS:
+        return (
+            f"an execution ends after {STEP_FUNCTIONS_MAX_SECONDS} s (one year), the send included; "
+            "use a shorter delay"
         )
-    )
+    what = f"Step Functions transitions ({STEP_FUNCTIONS_TRANSITIONS} a message)"
+    return {what: load.messages * STEP_FUNCTIONS_TRANSITIONS, **last_send(places.alone(load))}
+
+
+SEED_OPERATIONS_PER_CYCLE: Final = 2
+"""NServiceBus's documentation counts dequeue and requeue."""
+
+
+def _formula(load: Workload) -> Used:
+    cycles = load.delay_seconds // MAX_MESSAGE_TIMER_SECONDS if load.hops else 0
+    operations = load.messages * cycles * SEED_OPERATIONS_PER_CYCLE
+    return {"SQS FIFO requests (2 a cycle)": operations}
+
+
+def documented_formula(load: Workload, prices: Prices) -> Bill:
+    """NServiceBus's documentation: two FIFO operations per whole cycle of 900 s, nothing else."""
+    return bill("formula", load, prices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,7 +130,7 @@ class Strategy:
         name: in words.
         stored: of one that parks, what its place takes, after so many hops; or why it cannot be.
         runs: what runs meanwhile, besides the polls of the delay queue.
-        lines: of one that is not sqsdelay's, all of it; or why it cannot be.
+        whole: of one that is not sqsdelay's, all of it; or why it cannot be.
         hops: before it is parked.
         deploy: what ``cdk deploy`` is told for it, None where it is not deployed.
         functions: whether functions move what hops, or a worker.
@@ -483,90 +138,88 @@ class Strategy:
     """
 
     name: str
-    stored: Callable[[Workload, Prices, int], Lines | str] | None = None
-    runs: Callable[[Workload, Prices], Lines] = _none
-    lines: Callable[[Workload, Prices], Lines | str] | None = None
+    stored: Callable[[Workload, int], Used | str] | None = None
+    runs: Callable[[Workload], Used] | None = None
+    whole: Callable[[Workload], Used | str] | None = None
     hops: int = 0
     deploy: str | None = None
     functions: bool = True
     by_sender: bool = False
 
-    def made(self, load: Workload, prices: Prices) -> Lines | str:
-        """The lines of its bill, or why it cannot be."""
-        if self.lines is not None:
-            return self.lines(load, prices)
+    def made(self, load: Workload) -> tuple[Used | str, Used]:
+        """What messages use, or why it cannot be; and what runs meanwhile."""
+        if self.whole is not None:
+            return self.whole(load), {}
+        sent = last_send(load.billed_requests)
         if load.hops == 0:
-            return (last_send(load.billed_requests, prices),)
-        parks = self._parks(load)
-        if parks:
-            assert self.stored is not None
-            stored = self.stored(load, prices, self.hops)
-        else:
-            stored = (last_send(load.billed_requests, prices),)
-        if isinstance(stored, str):
-            return stored
-        hopped = hop_lines(
-            load, self.hops if parks else load.hops, prices, functions=self.functions
-        )
-        pollers = LAMBDA_POLLERS if self.functions else RECEIVERS
-        lines = (
-            *hopped,
-            *stored,
-            idle_polling(load, prices, pollers=pollers),
-            *self.runs(load, prices),
-            *(watching(self.deploy, load, prices) if self.deploy else ()),
-        )
-        return tuple(line for line in lines if line.quantity or line.fixed)
+            return sent, {}
+        hops, used = load.hops, sent
+        if self.stored is not None and self._parks(load):
+            hops, stored = self.hops, self.stored(load, self.hops)
+            if isinstance(stored, str):
+                return stored, {}
+            used = stored
+        return {**places.hopped(load, hops, functions=self.functions), **used}, {
+            **_polled(load, LAMBDA_POLLERS if self.functions else RECEIVERS),
+            **(self.runs(load) if self.runs else {}),
+            **(_watched(load, self.deploy) if self.deploy else {}),
+        }
 
     def _parks(self, load: Workload) -> bool:
         left = load.delay_seconds - self.hops * load.hop_seconds
-        if self.stored is _in_a_schedule and left < SOONEST_SECONDS:
+        if self.stored is places.in_a_schedule and left < SOONEST_SECONDS:
             return False
-        return self.stored is not None and load.parks(after_hops=self.hops)
+        return load.parks(after_hops=self.hops)
 
+
+_WITH_DYNAMODB, _WITH_S3, _WITH_SCHEDULER = (
+    f"-c store={s}" for s in ("dynamodb", "s3", "scheduler")
+)
 
 STRATEGIES: Final[Mapping[str, Strategy]] = {
-    "formula": Strategy("NServiceBus's documented formula", lines=_formula),
+    "formula": Strategy("NServiceBus's documented formula", whole=_formula),
     "relay": Strategy("hops", deploy="no store"),
     "parked": Strategy(
         "DynamoDB, parked by the delay consumer",
-        _in_dynamodb,
-        _dynamodb_runs,
+        places.in_dynamodb,
+        places.dynamodb_runs,
         hops=1,
-        deploy="-c store=dynamodb",
+        deploy=_WITH_DYNAMODB,
     ),
     "stored": Strategy(
         "DynamoDB, parked by the sender",
-        _in_dynamodb,
-        _dynamodb_runs,
-        deploy="-c store=dynamodb",
+        places.in_dynamodb,
+        places.dynamodb_runs,
+        deploy=_WITH_DYNAMODB,
         by_sender=True,
     ),
-    "parked-in-s3": Strategy("S3, parked by a worker", _in_s3, _s3_runs, hops=1, functions=False),
+    "parked-in-s3": Strategy(
+        "S3, parked by a worker", places.in_s3, places.s3_runs, hops=1, functions=False
+    ),
     "parked-in-s3-by-functions": Strategy(
         "S3, parked by functions",
-        _in_s3_by_functions,
-        _s3_function_runs,
+        places.in_s3_by_functions,
+        places.s3_function_runs,
         hops=1,
-        deploy="-c store=s3",
+        deploy=_WITH_S3,
     ),
-    "stored-in-s3": Strategy("S3, parked by the sender", _in_s3, _s3_runs),
+    "stored-in-s3": Strategy("S3, parked by the sender", places.in_s3, places.s3_runs),
     "scheduled": Strategy(
         "EventBridge Scheduler, parked by the delay consumer",
-        _in_a_schedule,
-        _schedule_runs,
+        places.in_a_schedule,
+        places.schedule_runs,
         hops=1,
-        deploy="-c store=scheduler",
+        deploy=_WITH_SCHEDULER,
     ),
     "scheduled-by-sender": Strategy(
         "EventBridge Scheduler, parked by the sender",
-        _in_a_schedule,
-        _schedule_runs,
-        deploy="-c store=scheduler",
+        places.in_a_schedule,
+        places.schedule_runs,
+        deploy=_WITH_SCHEDULER,
         by_sender=True,
     ),
-    "eventbridge-scheduler": Strategy("EventBridge Scheduler alone", lines=_eventbridge),
-    "step-functions": Strategy("Step Functions", lines=_step_functions),
+    "eventbridge-scheduler": Strategy("EventBridge Scheduler alone", whole=_eventbridge),
+    "step-functions": Strategy("Step Functions", whole=_step_functions),
 }
 """By the code that JSON has."""
 
@@ -580,12 +233,208 @@ def bill(code: str, load: Workload, prices: Prices) -> Bill:
     if code not in STRATEGIES:
         raise InvalidSetting(f"strategy {code!r} is not known; use {', '.join(STRATEGIES)}")
     strategy = STRATEGIES[code]
-    made = strategy.made(load, prices)
-    if isinstance(made, str):
-        return Bill(strategy=code, name=strategy.name, impossible=made)
-    return Bill(strategy=code, name=strategy.name, lines=made)
+    used, meanwhile = strategy.made(load)
+    if isinstance(used, str):
+        return Bill(strategy=code, name=strategy.name, impossible=used)
+    lines = (
+        *_lines(used, load, prices),
+        *_lines(meanwhile, load, prices, fixed=True),
+    )
+    return Bill(strategy=code, name=strategy.name, lines=lines)
 
 
 def bills(load: Workload, prices: Prices) -> list[Bill]:
     """The bill of every strategy."""
     return [bill(code, load, prices) for code in STRATEGIES]
+
+
+_HOP: Final = DEFAULT_HOP_SECONDS
+_FULL_BATCHES: Final = lcm(*range(1, MAX_BATCH_ENTRIES + 1), TOGETHER)
+"""So many messages fill batches of any size: none is charged for a last batch with room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A strategy, and how many messages share a request.
+
+    With ``park_after_seconds`` the delay consumer parks, at the first hop, a message that has more
+    than that remaining; others hop on. With ``stored`` the sender puts it into a store at once, with
+    ``own_ids`` one that looks them up.
+    """
+
+    name: str
+    strategy: str
+    batch: int
+    park_after_seconds: int | None = None
+    stored: str | None = None
+    own_ids: bool = False
+
+    @property
+    def parks_above_seconds(self) -> int | None:
+        """The delays above which messages are parked."""
+        after = self.park_after_seconds
+        if after is None:
+            return None
+        return max(_HOP, after + (0 if self.stored else _HOP))
+
+    def strategy_of(self, delay_seconds: int) -> str:
+        """What becomes of a message."""
+        above = self.parks_above_seconds
+        parks = above is not None and delay_seconds > above
+        return (self.stored or "parked") if parks else self.strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """A message's cost: a base, so much for each hop, and so much for each second of its delay."""
+
+    base: Fraction
+    hop: Fraction
+    second: Fraction
+
+
+def ways(park_after_seconds: Sequence[int]) -> list[Way]:
+    """Relaying one by one and in full batches, parking after each of these, and AWS's scheduler.
+
+    Raises:
+        ConfigurationError: a negative number of seconds.
+    """
+    if below := [seconds for seconds in park_after_seconds if seconds < 0]:
+        raise InvalidSetting("use 0 or more", park_after_seconds=below[0])
+    full = MAX_BATCH_ENTRIES
+    parking = [
+        Way(
+            name=f"DynamoDB, parked after {seconds / 3600:g} h",
+            strategy="relay",
+            batch=full,
+            park_after_seconds=seconds,
+        )
+        for seconds in sorted(set(park_after_seconds))
+    ]
+    return [
+        Way(name="hops, one by one", strategy="relay", batch=1),
+        Way(name="hops, in tens", strategy="relay", batch=full),
+        *parking,
+        Way(name="EventBridge Scheduler alone", strategy="eventbridge-scheduler", batch=1),
+    ]
+
+
+def stored_in_s3_at_once(park_after_seconds: int, *, lookup: bool = False) -> Way:
+    """Put into an S3 store by the sender, where more than that remains; else relayed in full batches."""
+    return Way(
+        name=f"S3, parked by the sender after {park_after_seconds / 3600:g} h",
+        strategy="relay",
+        batch=MAX_BATCH_ENTRIES,
+        park_after_seconds=park_after_seconds,
+        stored="stored-in-s3",
+        own_ids=lookup,
+    )
+
+
+@lru_cache(maxsize=100_000)
+def rate(
+    strategy: str,
+    message_bytes: int,
+    batch: int,
+    prices: Prices,
+    *,
+    direct: bool,
+    own_ids: bool = False,
+) -> Rate | None:
+    """What a message of this size costs; None if it is too large for the strategy.
+
+    It leaves out what runs however few messages there are. ``direct``: delays that one message
+    timer holds.
+
+    Raises:
+        ConfigurationError: a value out of range.
+    """
+
+    def each(delay_seconds: int) -> Fraction | None:
+        messages = _FULL_BATCHES if batch > 1 else 1
+        load = Workload(
+            delay_seconds=delay_seconds,
+            messages=messages,
+            message_bytes=message_bytes,
+            batch=batch,
+            park_after_seconds=0,
+            own_ids=own_ids,
+        )
+        paid = bill(strategy, load, prices)
+        return None if paid.impossible else paid.for_messages / messages
+
+    if direct:
+        base = each(_HOP)
+        return None if base is None else Rate(base=base, hop=Fraction(0), second=Fraction(0))
+    # A bill grows evenly with hops and with seconds: three of them tell how.
+    one_hop, longer, two_hops = each(_HOP + 1), each(2 * _HOP), each(3 * _HOP)
+    if one_hop is None or longer is None or two_hops is None:
+        return None
+    second = (longer - one_hop) / (_HOP - 1)
+    hop = two_hops - longer - _HOP * second
+    return Rate(base=longer - hop - 2 * _HOP * second, hop=hop, second=second)
+
+
+_SEARCH_HOPS = 10_000
+
+
+def break_even_seconds(
+    prices: Prices,
+    *,
+    message_bytes: int = 1024,
+    batch: int = MAX_BATCH_ENTRIES,
+    hop_seconds: int = DEFAULT_HOP_SECONDS,
+) -> int:
+    """The shortest remaining delay, in whole hops, at which further hops cost more than a store.
+
+    Compared is what still grows with the message: on one side its hops (requests and Lambda), on
+    the other the DynamoDB store's writes, reads and storage and the dispatcher. Idle polling and
+    schedules run anyway. The default ``batch`` of 10 takes hops at their cheapest, so that parking
+    from there on never costs more.
+
+    Raises:
+        ConfigurationError: a value out of range, or prices at which hops are always cheaper.
+    """
+    load = Workload(
+        delay_seconds=0,
+        messages=TOGETHER,
+        message_bytes=message_bytes,
+        batch=batch,
+        hop_seconds=hop_seconds,
+        park_after_seconds=0,
+    )
+    for hops in range(1, _SEARCH_HOPS):
+        remaining = replace(load, delay_seconds=(hops + 1) * hop_seconds)
+        stored, hopped = (bill(code, remaining, prices) for code in ("stored", "relay"))
+        if stored.impossible is None and stored.for_messages < hopped.for_messages:
+            return remaining.delay_seconds
+    raise ConfigurationError(
+        f"at these prices a store costs more than {_SEARCH_HOPS} hops of {hop_seconds} s; do not park"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The cheapest way to deploy.
+
+    Args:
+        deploy: what to tell ``cdk deploy``.
+        bill: what it costs.
+        others: the other ways that can hold the messages, the cheaper first.
+    """
+
+    deploy: str
+    bill: Bill
+    others: tuple[tuple[str, Bill], ...]
+
+
+def recommend(load: Workload, prices: Prices) -> Recommendation:
+    """Of what `cdk deploy` makes, what costs the least; of equal ones what deploys the least."""
+    found = [
+        (each.deploy, bill(code, load, prices))
+        for code, each in STRATEGIES.items()
+        if each.deploy and not each.by_sender
+    ]
+    possible = [(deploy, paid) for deploy, paid in found if paid.impossible is None]
+    (deploy, best), *others = sorted(possible, key=lambda each: each[1].total)
+    return Recommendation(deploy=deploy, bill=best, others=tuple(others))

@@ -13,13 +13,10 @@ from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DELAY_CONSUMER_MEMORY_MB,
-    DISPATCHER_MEMORY_MB,
     MAX_BATCH_BYTES,
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
-    MAX_RECEIVE_WAIT_SECONDS,
-    SCHEDULE_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
@@ -33,9 +30,6 @@ DELAY_ATTRIBUTES_BYTES: Final = size_of(
 
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
-
-GATHERED_SECONDS: Final = 10
-"""A worker gathers for so long."""
 
 TOGETHER: Final = 1_000
 """Messages that fall due in the same minute, where they are sent in tens and it is not said."""
@@ -260,80 +254,12 @@ LAMBDA_POLLERS: Final = 5
 behavior for SQS event source mappings"."""
 
 
-def hop_lines(
-    load: Workload, hops: int, prices: Prices, *, functions: bool = True
-) -> tuple[Line, ...]:
-    """So many hops: each is sent to the delay queue, received, and deleted; and the function that does it.
-    A worker deletes together what it gathers for ten seconds."""
-    deleted: Fraction | int = load.requests
-    if not (functions or load.in_tens):
-        spans = load.arrivals(GATHERED_SECONDS)
-        deleted = spans * -(-load.messages // (spans * MAX_BATCH_ENTRIES))
-    requests = hops * (2 * load.billed_requests + deleted)
-    what = "SQS FIFO requests (send, receive, delete a hop)"
-    hopped = Line(what, requests, prices.sqs_fifo_request)
-    if not functions:
-        return (hopped,)
-    return hopped, *function_lines("delay consumer", hops * load.requests, prices)
+def invocation_cost(prices: Prices) -> Fraction:
+    """Of the delay consumer for one batch, at the assumed time."""
+    seconds = gb_seconds(DELAY_CONSUMER_MEMORY_MB, FUNCTION_MS)
+    return prices.lambda_request + seconds * prices.lambda_arm64_gb_second
 
 
-def last_send(requests: Fraction | int, prices: Prices) -> Line:
-    """What every way ends with."""
-    return Line(
-        "SQS standard requests (send to the destination)", requests, prices.sqs_standard_request
-    )
-
-
-def idle_polling(load: Workload, prices: Prices, *, pollers: int = LAMBDA_POLLERS) -> Line:
-    """Long polls of the delay queue, as if it were empty."""
-    return Line(
-        f"SQS FIFO requests (idle long polling, {pollers} pollers)",
-        pollers * (load.delay_seconds // MAX_RECEIVE_WAIT_SECONDS),
-        prices.sqs_fifo_request,
-        fixed=True,
-    )
-
-
-def function_lines(
-    function: str,
-    invocations: Fraction | int,
-    prices: Prices,
-    *,
-    memory_mb: int = DELAY_CONSUMER_MEMORY_MB,
-    fixed: bool = False,
-) -> tuple[Line, ...]:
-    """What so many invocations cost on Lambda, at the assumed time."""
-    return (
-        Line(f"Lambda requests ({function})", invocations, prices.lambda_request, fixed=fixed),
-        Line(
-            f"Lambda GB-seconds ({function})",
-            invocations * _gb_seconds(memory_mb, FUNCTION_MS),
-            prices.lambda_arm64_gb_second,
-            fixed=fixed,
-        ),
-    )
-
-
-def dispatcher_line(load: Workload, prices: Prices) -> Line:
-    """What the messages add to the dispatcher's runs, which its schedule pays for."""
-    return Line(
-        "Lambda GB-seconds (dispatcher)",
-        load.messages * _gb_seconds(DISPATCHER_MEMORY_MB, DISPATCH_MS),
-        prices.lambda_arm64_gb_second,
-    )
-
-
-def schedule_lines(
-    load: Workload,
-    prices: Prices,
-    *,
-    every_seconds: int = SCHEDULE_SECONDS,
-    schedule: str = "dispatcher's schedule",
-) -> tuple[Line, ...]:
-    """The runs of the dispatcher function for the whole delay, as if they found nothing."""
-    runs = load.delay_seconds // every_seconds
-    return function_lines(schedule, runs, prices, memory_mb=DISPATCHER_MEMORY_MB, fixed=True)
-
-
-def _gb_seconds(memory_mb: int, milliseconds: int) -> Fraction:
+def gb_seconds(memory_mb: int, milliseconds: int) -> Fraction:
+    """What Lambda bills a run by, besides the request."""
     return Fraction(memory_mb, 1024) * Fraction(milliseconds, 1000)

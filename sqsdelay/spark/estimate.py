@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.cost import Prices, shipped_prices
-from sqsdelay.cost.recommendation import Way, rate, stored_in_s3_at_once, ways
+from sqsdelay.cost.strategies import Way, rate, stored_in_s3_at_once, ways
 from sqsdelay.cost.workload import (
     BANDS,
     DELAY_ATTRIBUTES_BYTES,
@@ -66,7 +66,7 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
         rows: columns ``delay_seconds`` and ``size`` (bytes of body and attributes), and if you like
             ``messages`` or ``count``: how many messages a row stands for.
         prices: what a request costs.
-        compared: the ways, see `sqsdelay.cost.recommendation.ways`.
+        compared: the ways, see `sqsdelay.cost.strategies.ways`.
 
     Raises:
         ConfigurationError: a column is missing, rows hold values out of range, or there are none.

@@ -20,7 +20,7 @@ from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.cost import Workload, bill, break_even_seconds, shipped_prices
-from sqsdelay.cost.strategies import IDLE_READ_UNITS, ITEM_BYTES, write_units
+from sqsdelay.cost.places import IDLE_READ_UNITS, ITEM_BYTES, write_units
 from sqsdelay.cost.workload import (
     DELAY_ATTRIBUTES_BYTES,
     DISPATCH_MS,

@@ -25,14 +25,8 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.recommendation import Way, rate, ways
-from sqsdelay.cost.strategies import (
-    GROUP,
-    ITEM_BYTES,
-    LOOK_SECONDS,
-    RECEIVERS,
-    RELEASED_SECONDS,
-)
+from sqsdelay.cost.places import GROUP, ITEM_BYTES, LOOK_SECONDS, RELEASED_SECONDS
+from sqsdelay.cost.strategies import RECEIVERS, Way, rate, ways
 from sqsdelay.cost.workload import BANDS, DISPATCH_MS, LAMBDA_POLLERS, band_of
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.sqs.receivers import LEAST_RECEIVERS
@@ -441,11 +435,11 @@ def test_ways_are_named_and_sorted() -> None:
     """One for each time to park after, once."""
     names = [way.name for way in ways([8100, 3600, 3600])]
     assert names == [
-        "relay",
-        "relay, batches of 10",
-        "parked after 1 h",
-        "parked after 2.25 h",
-        "eventbridge-scheduler",
+        "hops, one by one",
+        "hops, in tens",
+        "DynamoDB, parked after 1 h",
+        "DynamoDB, parked after 2.25 h",
+        "EventBridge Scheduler alone",
     ]
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
         ways([-1])

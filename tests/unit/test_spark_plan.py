@@ -38,10 +38,14 @@ def plan(options: Options, *delays: int, **more: int) -> dict[str, Any]:
 def test_relaying_what_could_be_parked_is_warned_of() -> None:
     """A month of hops costs hundreds of times as much as a store; with the store nothing is said."""
     (warning,) = plan(Options(), 30 * DAY, messages=10_000)["warnings"]
-    assert warning.startswith("relay, batches of 10 costs ")
+    assert warning.startswith("hops, in tens costs ")
     assert "--store" in warning
     stored = plan(Options(store="dynamodb://t"), 30 * DAY, messages=10_000)
-    assert (stored["way"], stored["relayed"], stored["warnings"]) == ("parked after 2.25 h", 0, [])
+    assert (stored["way"], stored["relayed"], stored["warnings"]) == (
+        "DynamoDB, parked after 2.25 h",
+        0,
+        [],
+    )
 
 
 def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:
@@ -50,12 +54,12 @@ def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:
     costs = {}
     for url in ("s3://b", "s3://b?lookup=on"):
         stored = plan(Options(store=url), DAY, messages=10**6)
-        assert (stored["way"], stored["relayed"]) == ("stored in S3 after 2.25 h", 0)
+        assert (stored["way"], stored["relayed"]) == ("S3, parked by the sender after 2.25 h", 0)
         costs[url] = float(stored["costs"][stored["way"]])
     bulk, looked_up = costs.values()
     assert 0.05 < bulk < 0.20
     assert looked_up - bulk == pytest.approx(5.80)
-    assert "stored in S3 after 2.25 h" not in plan(Options(), DAY)["costs"]
+    assert "S3, parked by the sender after 2.25 h" not in plan(Options(), DAY)["costs"]
     assert plan(Options(store="s3://b"), 8_000)["relayed"] == 1
 
 
@@ -78,7 +82,7 @@ def test_tasks_of_any_sizes_tell_a_few_numbers() -> None:
     assert told.relayed == sum(900 < size * DAY // 100 <= 8100 for size in range(1, 1001))
     told.add(counted(options, DAY, size=300_000))
     costs = plan_of(told, options, PRICES)["costs"]
-    assert [name for name, cost in costs.items() if cost is None] == ["eventbridge-scheduler"]
+    assert [name for name, cost in costs.items() if cost is None] == ["EventBridge Scheduler alone"]
 
 
 def test_the_capacity_is_the_guides() -> None:

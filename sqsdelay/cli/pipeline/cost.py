@@ -18,7 +18,7 @@ from sqsdelay.cli.options import Master
 from sqsdelay.cli.pipeline.spark_job import format_of, on_spark
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.cost import Prices, dollars
-from sqsdelay.cost.recommendation import ways
+from sqsdelay.cost.strategies import ways
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 

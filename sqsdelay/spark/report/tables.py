@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices, Workload, bill
-from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, Line, function_lines
+from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, Line, invocation_cost
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.spark.report.messages import ARRIVED, CANCELLED, LOST, OPEN, PENDING, STATUSES
 from sqsdelay.spark.report.requests import SHARES
@@ -260,7 +260,7 @@ def cost(
     fifo, standard, invoked = (
         _whole(F.col(f"{name}_shares")) for name in ("fifo", "standard", "invocation")
     )
-    invocation = sum((line.amount for line in function_lines("", 1, prices)), Fraction(0))
+    invocation = invocation_cost(prices)
     sqs = fifo * float(prices.sqs_fifo_request) + standard * float(prices.sqs_standard_request)
     return both.select(
         *key,

@@ -105,4 +105,4 @@ def test_what_is_read(tmp_path: Path) -> None:
     cost = run(
         "cost", tmp_path / "work.csv", "--park-after", "2h", "--out", tmp_path / "cost", *more
     )
-    assert "parked after 2 h" in {each["way"] for each in cost["estimates"]}
+    assert "DynamoDB, parked after 2 h" in {each["way"] for each in cost["estimates"]}

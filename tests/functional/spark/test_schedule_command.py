@@ -147,11 +147,11 @@ def test_a_plan_sends_nothing(sqs: Stub, tmp_path: Path) -> None:
     assert told["routes"] == {"delay-queue": 290, "direct": 1}
     plan = told["plan"]
     assert (plan["way"], plan["relayed"], plan["seconds_at_quota"]) == (
-        "relay, batches of 10",
+        "hops, in tens",
         290,
         1,
     )
-    assert float(plan["costs"]["relay"]) > float(plan["costs"][plan["way"]]) > 0
+    assert float(plan["costs"]["hops, one by one"]) > float(plan["costs"][plan["way"]]) > 0
     assert "1 not sent" in schedule(*given).stdout.splitlines()
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from sqsdelay.cli import app
 from sqsdelay.cost import Workload, bills, shipped_prices
-from sqsdelay.cost.recommendation import ways
+from sqsdelay.cost.strategies import ways
 from sqsdelay.cost.workload import BANDS, band_of
 from sqsdelay.errors import ConfigurationError, InvalidSetting, SqsDelayError
 from sqsdelay.spark.estimate import estimate, hops_of
@@ -86,7 +86,7 @@ def test_the_command_reads_csv_and_writes_parquet(spark: SparkSession, tmp_path:
         "up to 30 days": 1,
     }
     best = {each["band"]: each["way"] for each in estimates if each["cheapest"]}
-    assert best["up to 30 days"] == "parked after 1 h"
+    assert best["up to 30 days"] == "DynamoDB, parked after 1 h"
     assert set(best) == {"up to 1 min", "up to 15 min", "up to 30 days"}
     (file,) = (tmp_path / "out").glob("*.parquet")
     rows = parquet.read_table(file).to_pylist()
