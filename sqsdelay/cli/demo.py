@@ -23,7 +23,7 @@ from rich.table import Table
 from sqsdelay.cli.console import err, out, print_json, say, tell
 from sqsdelay.cli.followed import Run, Summary, seconds
 from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
-from sqsdelay.cli.options import Hop, LedgerFile, opened_ledger
+from sqsdelay.cli.options import Hop, Json, LedgerFile, opened_ledger
 from sqsdelay.cli.pipeline.report import check_report, reported
 from sqsdelay.cli.run import Tally, log_to_stderr, stop_on_signals
 from sqsdelay.core.delay import utc
@@ -102,7 +102,7 @@ def demo(
             help="Also show the messages in the console; it runs until SIGTERM or Ctrl-C.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Watch delayed messages arrive through a local AWS.
 
@@ -263,9 +263,7 @@ def local(
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Port of the local AWS; 0: any free port.")
     ] = PORT,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the environment and the commands as JSON.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Run a local AWS with an endpoint and its delay consumer.
 

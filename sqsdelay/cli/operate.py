@@ -273,7 +273,7 @@ def store_migrate(
     live: Annotated[
         bool, typer.Option("--live", help="Send and remove; without it, only show the plan.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Move messages of a SQLite or PostgreSQL store to SQS's delay queues.
 

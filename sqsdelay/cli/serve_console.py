@@ -12,6 +12,7 @@ from sqsdelay.cli.console import show, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     Hop,
+    Json,
     MaxDelay,
     max_delay_seconds,
 )
@@ -86,9 +87,7 @@ def serve_console(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Show only; refuse all changes.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the console's address as JSON.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Serve a web page to watch endpoints and act on messages.
 
