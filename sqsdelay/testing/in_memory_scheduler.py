@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -63,6 +64,7 @@ class InMemoryScheduler:
         self.clock = clock
         self.meta = SimpleNamespace(region_name="us-east-1")
         self.calls: list[str] = []
+        self._asked = threading.local()
         self._queues = queues
         self._late_ms = round(late_seconds * 1000)
         self._quota = requests_per_second
@@ -221,6 +223,7 @@ class InMemoryScheduler:
 
     def _check(self, operation: str, asked: dict[str, Any]) -> None:
         self.calls.append(operation)
+        self._asked.operation = operation
         shape = self._model.operation_model(operation).input_shape
         assert shape is not None  # each of these operations takes parameters
         report = ParamValidator().validate(asked, shape)
@@ -255,7 +258,7 @@ class InMemoryScheduler:
         }
 
     def _refused(self, code: str, text: str) -> ClientError:
-        return ClientError({"Error": {"Code": code, "Message": text}}, self.calls[-1])
+        return ClientError({"Error": {"Code": code, "Message": text}}, self._asked.operation)
 
 
 def _decoded(value: Mapping[str, str]) -> Attribute:
