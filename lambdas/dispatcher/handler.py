@@ -53,8 +53,7 @@ KEPT_BACK_MS: Final = 10_000
 """No claim is begun with less time left: one cut off would be released twice."""
 
 HELPERS: Final = 9
-"""Runs that one with more than a round in its parking queue starts: with it ten, as many as the delay
-consumer has batches in hand."""
+"""Runs that one with more than a round in its parking queue starts."""
 
 PARKING_KEPT_BACK_MS: Final = 60_000
 """No more is received from the parking queue with less time left: enough to park what was received."""

@@ -286,7 +286,6 @@ class ScheduleGroup(Place):
         grant_queues(emptier.role, (self.parking_queue, wiring.delay_queue))
         self.function = emptier.function
         self.parking_schedule = emptier.empty_parking_queue(endpoint)
-        # Message timers hide what has fired.
         longest = GATHERING_SECONDS + MAX_MESSAGE_TIMER_SECONDS
         watched = {
             **of_runs(self.function),

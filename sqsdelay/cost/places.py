@@ -337,8 +337,7 @@ def alone(load: Workload) -> int:
 
 
 FIRED_MS: Final = 8
-"""Assumed for a message of a run that empties the parking queue: its share of three calls, and a look for its
-amendment."""
+"""Assumed for a message of a run that empties the parking queue: its share of calls to AWS."""
 
 EMPTY_MS: Final = 1_100
 """What a run takes that finds nothing (more): its last receive waits for a second."""

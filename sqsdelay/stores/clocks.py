@@ -49,7 +49,6 @@ class ServiceClock:
         read_ms = answered_ms(response)
         if read_ms is None:
             return time.time_ns() // 1_000_000
-        # Without a lock: at worst, another thread's later date is learned with the next answer.
         best = self._best
         if best is None or not 0 < self._now(best) - read_ms <= _APART_MS:
             self._best = (read_ms, self.monotonic())

@@ -63,10 +63,9 @@ class _Waiting:
 class SchedulerStore(ParkingPlace):
     """Messages of one endpoint as one-time schedules: a place to park in that needs no dispatcher.
 
-    A schedule fires early, into the endpoint's parking queue, where a message timer hides the message until
-    a quarter of an hour before it is due. Whoever empties that queue every five minutes hands it over with
-    another timer: so it is due to the second although a schedule is not. What has fired is no longer here:
-    it is cancelled and moved by an amendment, as any message in the delay queue.
+    A schedule fires early, into the endpoint's parking queue, which is emptied every five minutes; message
+    timers make it exact to the second. What has fired is no longer here: it is cancelled and moved by an
+    amendment, as any message in the delay queue.
 
     Args:
         group: the schedule group; `set_up` creates it.
