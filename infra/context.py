@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aws_cdk import RemovalPolicy
+from aws_cdk import aws_logs as logs
 
-from infra.hosting import KEYS as HOSTING_KEYS
-from infra.hosting import Hosting
+from sqsdelay.cdk.functions import MAX_MEMORY_MB, MIN_MEMORY_MB
 from sqsdelay.cdk.ledger import IN_S3
 from sqsdelay.cdk.removal_guard import NONE
 from sqsdelay.cdk.stores import DYNAMODB
@@ -32,25 +32,128 @@ from sqsdelay.stores.dynamodb.dynamodb_store import (
     TABLE_CLASSES,
 )
 
-_TOPIC_ARN: Final = re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+", re.ASCII)
-_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
-_REMOVAL_POLICIES: Final = {"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}
+RETENTION: Final = {
+    "1": logs.RetentionDays.ONE_DAY,
+    "3": logs.RetentionDays.THREE_DAYS,
+    "7": logs.RetentionDays.ONE_WEEK,
+    "14": logs.RetentionDays.TWO_WEEKS,
+    "30": logs.RetentionDays.ONE_MONTH,
+    "90": logs.RetentionDays.THREE_MONTHS,
+    "180": logs.RetentionDays.SIX_MONTHS,
+    "365": logs.RetentionDays.ONE_YEAR,
+    "731": logs.RetentionDays.TWO_YEARS,
+    "1827": logs.RetentionDays.FIVE_YEARS,
+    "3653": logs.RetentionDays.TEN_YEARS,
+}
+"""Days that CloudWatch Logs takes, the usual ones of them."""
 
-KEYS: Final = (
-    "endpoint",
-    "queueArn",
-    "hopSeconds",
-    "maxDelay",
-    "alarmTopicArn",
-    "removalPolicy",
-    "store",
-    "storeShards",
-    "storeClass",
-    "largeBodies",
-    "ledger",
-    "ledgerBucket",
-    *HOSTING_KEYS,
-)
+Parser = Callable[[Any], Any]
+"""Gives a key's value as a setting; raises ValueError for what cannot be used."""
+
+
+def _whole(least: int, most: int) -> Parser:
+    def parsed(value: Any) -> int:
+        text = str(value)
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise ValueError
+        return int(text)
+
+    return parsed
+
+
+def _formed(pattern: str) -> Parser:
+    def parsed(value: Any) -> str:
+        if re.fullmatch(pattern, str(value), re.ASCII) is None:
+            raise ValueError
+        return str(value)
+
+    return parsed
+
+
+def _one_of(known: Mapping[Any, Any]) -> Parser:
+    """The command line gives text, cdk.json booleans and numbers."""
+
+    def parsed(value: Any) -> Any:
+        found = value if isinstance(value, bool) else str(value)
+        if found not in known:
+            raise ValueError
+        return known[found]
+
+    return parsed
+
+
+_ID: Final = "[0-9a-f]{8,17}"
+_SWITCH: Final = {True: True, "true": True, False: False, "false": False, NONE: False}
+
+_SETTINGS: Final[Mapping[str, tuple[Parser, str]]] = {
+    "hopSeconds": (
+        _whole(1, MAX_MESSAGE_TIMER_SECONDS),
+        f"; use whole seconds, 1 to {MAX_MESSAGE_TIMER_SECONDS}",
+    ),
+    "alarmTopicArn": (
+        _formed(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]+"),
+        " is not an SNS topic ARN; write arn:aws:sns:REGION:ACCOUNT:NAME",
+    ),
+    "removalPolicy": (
+        _one_of({"retain": RemovalPolicy.RETAIN, "destroy": RemovalPolicy.DESTROY}),
+        "; use retain or destroy",
+    ),
+    "store": (
+        _one_of({store: store for store in (*STORES, NONE)}),
+        f"; use {STORES_TO_USE}, leave it out for no store, or use {NONE} to give one up",
+    ),
+    "storeShards": (
+        _whole(1, MAX_SHARDS),
+        f"; use 1 to {MAX_SHARDS} with store={DYNAMODB}, or leave it out for {DEFAULT_SHARDS}",
+    ),
+    "storeClass": (
+        _one_of({each: each for each in TABLE_CLASSES}),
+        f"; use {' or '.join(TABLE_CLASSES)} with store={DYNAMODB}, or leave it out for {STANDARD}",
+    ),
+    "largeBodies": (
+        _one_of(_SWITCH),
+        f"; use true, leave it out for bodies up to 1 MiB, or use {NONE} to give up a bucket",
+    ),
+    "ledger": (
+        _one_of({True: True, "true": True, False: False, NONE: False, IN_S3: IN_S3}),
+        f"; use {IN_S3} for a bucket, true for the functions' logs, leave it out for no events, or use "
+        f"{NONE} to give up a bucket",
+    ),
+    "ledgerBucket": (
+        _formed(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+        f"; use the name of a bucket in the stack's region with ledger={IN_S3}, or leave it out for a new "
+        "bucket",
+    ),
+    "kmsKeyArn": (
+        _formed(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+"),
+        "; write arn:aws:kms:REGION:ACCOUNT:key/ID",
+    ),
+    "permissionsBoundaryArn": (
+        _formed(r"arn:[a-z-]+:iam::(\d{12}|aws):policy/[\w+=,.@/-]+"),
+        "; write arn:aws:iam::ACCOUNT:policy/NAME",
+    ),
+    "vpcId": (_formed(f"vpc-{_ID}"), "; write vpc-ID"),
+    "subnetIds": (_formed(f"subnet-{_ID}(,subnet-{_ID})*"), "; write subnet-ID,subnet-ID"),
+    "securityGroupIds": (_formed(f"sg-{_ID}(,sg-{_ID})*"), "; write sg-ID"),
+    "memoryMb": (
+        _whole(MIN_MEMORY_MB, MAX_MEMORY_MB),
+        f"; use whole MB, {MIN_MEMORY_MB} to {MAX_MEMORY_MB}",
+    ),
+    "logRetentionDays": (_one_of(RETENTION), f"; use one of {', '.join(RETENTION)}"),
+    "tracing": (
+        _one_of({True: True, "true": True}),
+        "; use true, or leave it out for no traces of the functions",
+    ),
+}
+"""How a key's value is read, and what is told of one that cannot be used."""
+
+_ONLY_WITH: Final = {
+    "storeShards": ("store", DYNAMODB),
+    "storeClass": ("store", DYNAMODB),
+    "ledgerBucket": ("ledger", IN_S3),
+}
+
+KEYS: Final = ("endpoint", "queueArn", "maxDelay", *_SETTINGS)
 """All that `Deployment.read` asks for."""
 
 _OF_THE_CDK: Final = ("cli-telemetry", "acknowledged-issue-numbers")
@@ -58,18 +161,65 @@ _OF_THE_CDK: Final = ("cli-telemetry", "acknowledged-issue-numbers")
 (``@aws-cdk/core:…``), settings (``aws:cdk:…``), what it looked up (``availability-zones:…``)."""
 
 
+def _setting(get: Callable[[str], Any], key: str, default: Any = None) -> Any:
+    value = get(key)
+    if value is None:
+        return default
+    parsed, told = _SETTINGS[key]
+    other, needed = _ONLY_WITH.get(key, (None, None))
+    try:
+        if other is not None and get(other) != needed:
+            raise ValueError
+        return parsed(value)
+    except ValueError:
+        raise ConfigurationError(f"context {key}={value!r}{told}") from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hosting:
+    """Where an endpoint's parts run and what they are encrypted and fenced with."""
+
+    kms_key_arn: str | None = None
+    permissions_boundary_arn: str | None = None
+    vpc_id: str | None = None
+    subnet_ids: tuple[str, ...] = ()
+    security_group_ids: tuple[str, ...] = ()
+    memory_mb: int | None = None
+    log_retention: logs.RetentionDays = logs.RetentionDays.ONE_MONTH
+    tracing: bool = False
+
+    @classmethod
+    def read(cls, get: Callable[[str], Any]) -> Hosting:
+        """What a context asks for.
+
+        Raises:
+            ConfigurationError: a value that cannot be used, and what can.
+        """
+        network = {key: _setting(get, key) for key in ("vpcId", "subnetIds", "securityGroupIds")}
+        given = [key for key, value in network.items() if value]
+        if given and len(given) < len(network):
+            raise ConfigurationError(
+                f"context {' and '.join(given)} alone; a network takes vpcId, subnetIds and "
+                "securityGroupIds, all three, for nothing is looked up in the account"
+            )
+        vpc_id, subnets, groups = network.values()
+        return cls(
+            kms_key_arn=_setting(get, "kmsKeyArn"),
+            permissions_boundary_arn=_setting(get, "permissionsBoundaryArn"),
+            vpc_id=vpc_id,
+            subnet_ids=tuple(subnets.split(",")) if subnets else (),
+            security_group_ids=tuple(groups.split(",")) if groups else (),
+            memory_mb=_setting(get, "memoryMb"),
+            log_retention=_setting(get, "logRetentionDays", logs.RetentionDays.ONE_MONTH),
+            tracing=_setting(get, "tracing", False),
+        )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """The endpoints to deploy and the settings they share.
+    """The endpoints to deploy and the settings they share, those of `UnrestrictedDelay`.
 
     ``queue_arn`` names an existing destination queue; None creates one per endpoint.
-    ``removal_policy`` says what becomes of queues, table and bucket when their stack is removed.
-    ``max_delay_seconds`` is the farthest that messages may be due.
-    ``store`` is the kind of store to add to each endpoint; None adds none, and ``none`` lets go of one.
-    ``store_shards`` and ``store_class`` are that store's shards and its table's class.
-    ``large_bodies`` adds a bucket for large bodies to each endpoint; False lets go of one.
-    ``ledger`` has the functions record what happens to each message, in their logs or in S3, there in
-    ``ledger_bucket`` if it is given; False lets go of a bucket.
     ``hosting`` says of keys, network, memory, logs and roles what the account wants.
     """
 
@@ -107,16 +257,16 @@ class Deployment:
         return cls(
             endpoints=endpoints,
             queue_arn=queue_arn,
-            hop_seconds=_hop_seconds(get("hopSeconds")),
+            hop_seconds=_setting(get, "hopSeconds", DEFAULT_HOP_SECONDS),
             max_delay_seconds=_max_delay(get("maxDelay")),
-            alarm_topic_arn=_topic(get("alarmTopicArn")),
-            removal_policy=_removal_policy(get("removalPolicy")),
-            store=_store(get("store")),
-            store_shards=_store_shards(get("storeShards"), get("store")),
-            store_class=_store_class(get("storeClass"), get("store")),
-            large_bodies=_large_bodies(get("largeBodies")),
-            ledger=_ledger(get("ledger")),
-            ledger_bucket=_ledger_bucket(get("ledgerBucket"), get("ledger")),
+            alarm_topic_arn=_setting(get, "alarmTopicArn"),
+            removal_policy=_setting(get, "removalPolicy", RemovalPolicy.RETAIN),
+            store=_setting(get, "store"),
+            store_shards=_setting(get, "storeShards", DEFAULT_SHARDS),
+            store_class=_setting(get, "storeClass", STANDARD),
+            large_bodies=_setting(get, "largeBodies"),
+            ledger=_setting(get, "ledger"),
+            ledger_bucket=_setting(get, "ledgerBucket"),
             hosting=Hosting.read(get),
         )
 
@@ -199,17 +349,6 @@ def _existing(
     return (existing,)
 
 
-def _hop_seconds(value: Any) -> int:
-    if value is None:
-        return DEFAULT_HOP_SECONDS
-    text = str(value)
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_MESSAGE_TIMER_SECONDS):
-        raise ConfigurationError(
-            f"context hopSeconds={text!r}; use whole seconds, 1 to {MAX_MESSAGE_TIMER_SECONDS}"
-        )
-    return int(text)
-
-
 def _max_delay(value: Any) -> int:
     if value is None:
         return DEFAULT_MAX_DELAY_SECONDS
@@ -217,102 +356,3 @@ def _max_delay(value: Any) -> int:
         return checked_max_delay(-(-delay_ms(parse_delay(str(value))) // 1000))
     except SqsDelayError as error:
         raise ConfigurationError(f"context maxDelay={value!r}: {error}") from error
-
-
-def _topic(value: Any) -> str | None:
-    if value is None:
-        return None
-    if _TOPIC_ARN.fullmatch(str(value)):
-        return str(value)
-    raise ConfigurationError(
-        f"context alarmTopicArn={value!r} is not an SNS topic ARN; "
-        "write arn:aws:sns:REGION:ACCOUNT:NAME"
-    )
-
-
-def _removal_policy(value: Any) -> RemovalPolicy:
-    if value is None:
-        return RemovalPolicy.RETAIN
-    if str(value) not in _REMOVAL_POLICIES:
-        raise ConfigurationError(
-            f"context removalPolicy={value!r}; use {' or '.join(_REMOVAL_POLICIES)}"
-        )
-    return _REMOVAL_POLICIES[str(value)]
-
-
-def _store(value: Any) -> str | None:
-    if value is None:
-        return None
-    if str(value) not in (*STORES, NONE):
-        raise ConfigurationError(
-            f"context store={value!r}; use {STORES_TO_USE}, leave it out for no store, or use "
-            f"{NONE} to give one up"
-        )
-    return str(value)
-
-
-def _store_shards(value: Any, store: Any) -> int:
-    if value is None:
-        return DEFAULT_SHARDS
-    text = str(value)
-    if store != DYNAMODB or not (
-        text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_SHARDS
-    ):
-        raise ConfigurationError(
-            f"context storeShards={text!r}; use 1 to {MAX_SHARDS} with store={DYNAMODB}, or leave it out for "
-            f"{DEFAULT_SHARDS}"
-        )
-    return int(text)
-
-
-def _store_class(value: Any, store: Any) -> str:
-    if value is None:
-        return STANDARD
-    if store != DYNAMODB or str(value) not in TABLE_CLASSES:
-        raise ConfigurationError(
-            f"context storeClass={value!r}; use {' or '.join(TABLE_CLASSES)} with store={DYNAMODB}, or leave "
-            f"it out for {STANDARD}"
-        )
-    return str(value)
-
-
-def _large_bodies(value: Any) -> bool | None:
-    if value is None:
-        return None
-    # The command line gives text, cdk.json a boolean.
-    known = {True: True, "true": True, False: False, "false": False, NONE: False}
-    if not isinstance(value, str | bool) or value not in known:
-        raise ConfigurationError(
-            f"context largeBodies={value!r}; use true, leave it out for bodies up to 1 MiB, or use "
-            f"{NONE} to give up a bucket"
-        )
-    return known[value]
-
-
-def _ledger(value: Any) -> bool | str | None:
-    if value is None:
-        return None
-    known: dict[Any, bool | str] = {
-        True: True,
-        "true": True,
-        False: False,
-        NONE: False,
-        IN_S3: IN_S3,
-    }
-    if not isinstance(value, str | bool) or value not in known:
-        raise ConfigurationError(
-            f"context ledger={value!r}; use {IN_S3} for a bucket, true for the functions' logs, leave it out "
-            f"for no events, or use {NONE} to give up a bucket"
-        )
-    return known[value]
-
-
-def _ledger_bucket(value: Any, ledger: Any) -> str | None:
-    if value is None:
-        return None
-    if ledger != IN_S3 or _BUCKET.fullmatch(str(value)) is None:
-        raise ConfigurationError(
-            f"context ledgerBucket={value!r}; use the name of a bucket in the stack's region with "
-            f"ledger={IN_S3}, or leave it out for a new bucket"
-        )
-    return str(value)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from aws_cdk import CfnOutput, Stack
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.context import Deployment
+from infra.context import Deployment, Hosting
+from sqsdelay.cdk import FunctionSettings
 from sqsdelay.cdk.queues_and_buckets import DestinationQueue, acknowledge
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
@@ -34,76 +39,99 @@ class EndpointStack(Stack):
         super().__init__(
             scope, construct_id, description=f"Unrestricted delays for {endpoint.name} (sqsdelay)"
         )
-        encryption_key = deployment.hosting.key(self)
-        if deployment.queue_arn is None:
-            queue: sqs.IQueue = DestinationQueue(
+        hosting, kept = deployment.hosting, deployment.removal_policy
+        encryption_key, boundary, topic, bucket = None, None, None, None
+        if (arn := hosting.kms_key_arn) is not None:
+            encryption_key = kms.Key.from_key_arn(self, "Key", arn)
+        if (arn := deployment.queue_arn) is not None:
+            queue: sqs.IQueue = sqs.Queue.from_queue_arn(self, "Destination", arn)
+        else:
+            destination = DestinationQueue(
                 self,
                 "Destination",
                 endpoint=endpoint.name,
-                removal_policy=deployment.removal_policy,
+                removal_policy=kept,
                 encryption_key=encryption_key,
-            ).queue
-        else:
-            queue = sqs.Queue.from_queue_arn(self, "Destination", deployment.queue_arn)
-        topic_arn = deployment.alarm_topic_arn
-        bucket = deployment.ledger_bucket
+            )
+            queue = destination.queue
+        if (arn := deployment.alarm_topic_arn) is not None:
+            topic = sns.Topic.from_topic_arn(self, "AlarmTopic", arn)
+        if (arn := hosting.permissions_boundary_arn) is not None:
+            boundary = iam.ManagedPolicy.from_managed_policy_arn(self, "PermissionsBoundary", arn)
+        if (name := deployment.ledger_bucket) is not None:
+            bucket = s3.Bucket.from_bucket_attributes(
+                self, "LedgerBucket", bucket_name=name, encryption_key=encryption_key
+            )
         delay = UnrestrictedDelay(
             self,
             "Delay",
             queue=queue,
             hop_seconds=deployment.hop_seconds,
             max_delay_seconds=deployment.max_delay_seconds,
-            alarm_topic=None
-            if topic_arn is None
-            else sns.Topic.from_topic_arn(self, "AlarmTopic", topic_arn),
-            removal_policy=deployment.removal_policy,
+            alarm_topic=topic,
+            removal_policy=kept,
             store=deployment.store,
             store_shards=deployment.store_shards,
             store_class=deployment.store_class,
             large_bodies=deployment.large_bodies,
             ledger=deployment.ledger,
-            ledger_bucket=None
-            if bucket is None
-            else s3.Bucket.from_bucket_attributes(
-                self, "LedgerBucket", bucket_name=bucket, encryption_key=encryption_key
-            ),
+            ledger_bucket=bucket,
             encryption_key=encryption_key,
-            functions=deployment.hosting.functions(self),
-            permissions_boundary=deployment.hosting.boundary(self),
+            functions=_functions(self, hosting),
+            permissions_boundary=boundary,
         )
         for output, value in _outputs(queue, delay).items():
             CfnOutput(self, output, value=value)
 
 
-def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
-    outputs = {
-        "QueueName": queue.queue_name,
-        "QueueUrl": queue.queue_url,
-        "DelayQueueName": delay.delay_queue.queue_name,
-        "DelayQueueUrl": delay.delay_queue.queue_url,
-        "ErrorQueueName": delay.error_queue.queue_name,
-        "ErrorQueueUrl": delay.error_queue.queue_url,
-        "FunctionName": delay.function.function_name,
+_NOT_USED = "given-by-the-subnets"
+"""The CDK wants a subnet's zone and routes, for uses that are not ours."""
+
+
+def _functions(scope: Construct, hosting: Hosting) -> FunctionSettings:
+    common: dict[str, Any] = {
+        "memory_mb": hosting.memory_mb,
+        "log_retention": hosting.log_retention,
+        "tracing": hosting.tracing,
     }
-    if delay.due_queue is not None:
-        outputs |= {
-            "DueQueueName": delay.due_queue.queue_name,
-            "DueQueueUrl": delay.due_queue.queue_url,
-        }
-    if delay.store is not None:
-        outputs |= {
-            "StoreUrl": delay.store.url,
-            "DispatcherName": delay.store.function.function_name,
-        }
-    if delay.s3_store is not None:
-        outputs |= {
-            "StoreUrl": delay.s3_store.url,
-            "DispatcherName": delay.s3_store.function.function_name,
-            "ParkingQueueName": delay.s3_store.parking_queue.queue_name,
-            "ParkingQueueUrl": delay.s3_store.parking_queue.queue_url,
-        }
-    if delay.schedules is not None:
-        outputs["StoreUrl"] = delay.schedules.url
+    if hosting.vpc_id is None:
+        return FunctionSettings(**common)
+    subnets = [
+        ec2.Subnet.from_subnet_attributes(
+            scope, f"Subnet{number}", subnet_id=subnet_id, route_table_id=_NOT_USED
+        )
+        for number, subnet_id in enumerate(hosting.subnet_ids)
+    ]
+    groups = [
+        ec2.SecurityGroup.from_security_group_id(scope, f"SecurityGroup{number}", group_id)
+        for number, group_id in enumerate(hosting.security_group_ids)
+    ]
+    vpc = ec2.Vpc.from_vpc_attributes(
+        scope, "Network", vpc_id=hosting.vpc_id, availability_zones=[_NOT_USED]
+    )
+    chosen = ec2.SubnetSelection(subnets=subnets)
+    return FunctionSettings(vpc=vpc, subnets=chosen, security_groups=groups, **common)
+
+
+def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
+    parking = delay.s3_store.parking_queue if delay.s3_store else None
+    named = {
+        "": queue,
+        "Delay": delay.delay_queue,
+        "Error": delay.error_queue,
+        "Due": delay.due_queue,
+        "Parking": parking,
+    }
+    outputs = {"FunctionName": delay.function.function_name}
+    for name, each in named.items():
+        if each is not None:
+            outputs |= {f"{name}QueueName": each.queue_name, f"{name}QueueUrl": each.queue_url}
+    dispatched = delay.store or delay.s3_store
+    place = dispatched or delay.schedules
+    if place is not None:
+        outputs["StoreUrl"] = place.url
+    if dispatched is not None:
+        outputs["DispatcherName"] = dispatched.function.function_name
     if delay.ledger is not None:
         outputs |= {"LedgerUrl": delay.ledger.url, "LedgerStreamName": delay.ledger.stream.ref}
     if delay.body_bucket is not None:

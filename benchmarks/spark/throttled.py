@@ -16,12 +16,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.spark.sink import Save, in_workers, sink, table, threaded
+from benchmarks.spark.sink import Save, in_workers, rows_for, sink, threaded
 from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session
-
-CORES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +55,18 @@ def measure(stub: Stub, save: Save, rows: DataFrame, calls_per_second: float) ->
     )
 
 
-def compare(spark: SparkSession, stub: Stub, rows: int, calls_per_second: float) -> None:
+def compare(
+    spark: SparkSession, stub: Stub, rows: int, calls_per_second: float, tasks: int = 2
+) -> None:
     """Both, one after the other, and the ratios."""
     contestants = {"32 threads by hand": threaded(stub.url), "sink": sink(stub.url)}
-    for save in contestants.values():
-        save(table(spark, 10 * CORES, CORES))
+    for name, save in contestants.items():
+        save(rows_for(name, spark, 10 * tasks, tasks))
     found = {
-        name: measure(stub, save, table(spark, rows, CORES), calls_per_second)
+        name: measure(stub, save, rows_for(name, spark, rows, tasks), calls_per_second)
         for name, save in contestants.items()
     }
-    print(f"\n{rows:,} rows, {calls_per_second:g} batch calls a second taken, {CORES} tasks")
+    print(f"\n{rows:,} rows, {calls_per_second:g} batch calls a second taken, {tasks} tasks")
     for name, sent in found.items():
         end = "failed" if sent.failed else "done"
         print(
@@ -93,12 +93,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--calls", type=float, default=30, help="batch calls a second")
+    parser.add_argument("--tasks", type=int, default=2, help="that run at a time")
     options = parser.parse_args(arguments)
     in_workers()
     # A failed task is tried four times, as on a cluster.
-    with running_stub() as stub, session("benchmark", master=f"local[{CORES},4]") as spark:
+    with running_stub() as stub, session("benchmark", master=f"local[{options.tasks},4]") as spark:
         register(spark)
-        compare(spark, stub, options.rows, options.calls)
+        compare(spark, stub, options.rows, options.calls, options.tasks)
     return 0
 
 

@@ -3,7 +3,7 @@ it, sent again."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -56,41 +56,10 @@ _PLACES: Final = {
 """Where a message is that was just sent, as `sqsdelay.spark.report.requests.place` calls it."""
 
 
-def job_start_ms(options: Options, columns: Columns) -> int | None:
-    """The instant of a job's first run, by its receipts.
-
-    Raises:
-        ConfigurationError: it has none there; or it is given none, and its due times depend on it.
-    """
-    if options.receipts is None:
-        if columns.has(DELAY):
-            raise ConfigurationError(
-                "delay_seconds count from the job's first run, which only its receipts record: "
-                "give option receipts, or a table with due_at"
-            )
-        return None
-    start_ms = Receipts(options.receipts, str(options.job)).kept_start_ms()
-    if start_ms is None:
-        raise ConfigurationError(
-            f"job {options.job!r} has no receipts in {options.receipts}; name the job and the folder "
-            "as they were when it was sent"
-        )
-    return start_ms
-
-
-def identified(rows: DataFrame, columns: Columns, options: Options) -> DataFrame:
-    """The rows, each with its message's ``_endpoint`` (its name) and ``_id``, as the sink gives them."""
-    return rows.select(
-        "*",
-        _name_of(_endpoint(columns, options)).alias("_endpoint"),
-        message_id(columns, options).alias("_id"),
-    )
-
-
-def planned(rows: DataFrame, columns: Columns, options: Options, start_ms: int | None) -> DataFrame:
+def planned(job: JobTable) -> DataFrame:
     """A row for each message that the table holds: when it is due, and how many rows have its id."""
-    due_ms = _due_ms(columns, start_ms).alias("_due_ms")
-    named = identified(rows, columns, options).select("_endpoint", "_id", due_ms)
+    due_ms = _due_ms(job.columns, job.start_ms).alias("_due_ms")
+    named = job.identified().select("_endpoint", "_id", due_ms)
     return named.groupBy(
         F.col("_endpoint").alias("endpoint"), F.col("_id").alias("message_id")
     ).agg(F.count(F.lit(1)).alias("rows"), F.min("_due_ms").alias("planned_due_ms"))
@@ -104,7 +73,7 @@ def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
     Raises:
         ConfigurationError: Spark cannot read them.
     """
-    assert options.receipts is not None, "checked by job_start_ms"
+    assert options.receipts is not None, "a job that has an instant has receipts"
     folder = job_folder(options.receipts, str(options.job))
     reader = spark.read.schema(_RECEIPT).option("recursiveFileLookup", True)
     # A file that was cut off when the job was killed counts as none, as for the sink.
@@ -209,22 +178,49 @@ def reconcile(
     events = read_ledger(rows.sparkSession, ledger, ledger_format=ledger_format).events
     if as_of_ms is not None:
         events = events.where(F.col("at_ms") <= as_of_ms)
-    recorded = _recorded(events)
+    arrives = reaches_destination() | event_is(EventKind.RECEIVED)
+    endpoints = events.groupBy("endpoint").agg(
+        F.max("at_ms").alias("newest_ms"),
+        F.bool_or(event_is(EventKind.RECEIVED)).alias("receptions_recorded"),
+        F.bool_or(arrives).alias("arrivals_recorded"),
+    )
+    recorded = endpoints.collect()
     if not recorded:
         raise ConfigurationError(
             "the ledger has no events; name the one that the job's queues fill"
         )
-    known = _Known(
-        recorded=recorded,
+    messages, seen = planned(job), gathered(events)
+    if job.start_ms is None:
+        found = messages.join(seen, [*KEY], "left").withColumn("replays", F.lit(0))
+        found = _own_life(found, F.col("planned_due_ms"))
+    else:
+        noted = receipts(rows.sparkSession, job.options, job.start_ms)
+        found = messages.join(noted, [*KEY], "full").join(seen, [*KEY], "left")
+        found = _own_life(found, F.coalesce("planned_due_ms", "noted_sent.due_ms"))
+        # What the ledger does not tell of a message's sending, the receipts do.
+        found = found.withColumns(
+            {
+                **{name: F.coalesce(name, f"noted_{name}") for name in ("sent", "direct", "last")},
+                "last_sent_ms": F.greatest("last_sent_ms", "replayed_ms"),
+            }
+        )
+    became = judged(
+        found,
         as_of_ms=max(each.newest_ms for each in recorded) if as_of_ms is None else as_of_ms,
         grace_ms=grace_seconds * 1000,
+        recorded=rows.sparkSession.createDataFrame(recorded, endpoints.schema).drop("newest_ms"),
+        also=("arrivals_recorded", "rescheduled_ms", "rows", "planned_due_ms", "replays"),
     )
-    return _reconciled(job, events, known)
+    unseen = UNKNOWN if job.start_ms is None else NOT_SENT
+    return became.withColumn("status", _status(unseen)).select(*_shown())
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobTable:
-    """A job's table, and the options it was sent with."""
+    """A job's table, and the options it was sent with.
+
+    ``start_ms`` is the instant of its first run, by its receipts; None without receipts.
+    """
 
     rows: DataFrame
     columns: Columns
@@ -236,7 +232,7 @@ class JobTable:
         """Check that it is one.
 
         Raises:
-            ConfigurationError: see `reconcile`.
+            ConfigurationError: see `reconcile`; or it has no receipts, and its due times depend on them.
         """
         if rows.isStreaming:
             raise ConfigurationError("reconcile() takes a table, and this is a stream")
@@ -244,61 +240,28 @@ class JobTable:
         texts = {name: str(value) for name, value in ({"tasks": 1} | given).items()}
         options = Options.parse(texts)
         columns = checked_columns(rows.schema, options)
-        return cls(
-            rows=rows,
-            columns=columns,
-            options=options,
-            start_ms=job_start_ms(options, columns),
+        start_ms = None
+        if options.receipts is not None:
+            start_ms = Receipts(options.receipts, str(options.job)).kept_start_ms()
+            if start_ms is None:
+                raise ConfigurationError(
+                    f"job {options.job!r} has no receipts in {options.receipts}; name the job and the "
+                    "folder as they were when it was sent"
+                )
+        elif columns.has(DELAY):
+            raise ConfigurationError(
+                "delay_seconds count from the job's first run, which only its receipts record: "
+                "give option('receipts', …), or a table with due_at"
+            )
+        return cls(rows=rows, columns=columns, options=options, start_ms=start_ms)
+
+    def identified(self) -> DataFrame:
+        """The rows, each with its message's ``_endpoint`` (its name) and ``_id``, as the sink gives them."""
+        return self.rows.select(
+            "*",
+            _name_of(_endpoint(self.columns, self.options)).alias("_endpoint"),
+            message_id(self.columns, self.options).alias("_id"),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Known:
-    """What a ledger tells of its endpoints, and by when a message should have arrived."""
-
-    recorded: Sequence[Any]
-    as_of_ms: int
-    grace_ms: int
-
-    def endpoints(self, spark: SparkSession) -> DataFrame:
-        found = [(each.endpoint, each.receptions, each.arrivals) for each in self.recorded]
-        schema = "endpoint string, receptions_recorded boolean, arrivals_recorded boolean"
-        return spark.createDataFrame(found, schema)
-
-
-def _recorded(events: DataFrame) -> list[Any]:
-    arrives = reaches_destination() | event_is(EventKind.RECEIVED)
-    return (
-        events.groupBy("endpoint")
-        .agg(
-            F.max("at_ms").alias("newest_ms"),
-            F.bool_or(event_is(EventKind.RECEIVED)).alias("receptions"),
-            F.bool_or(arrives).alias("arrivals"),
-        )
-        .collect()
-    )
-
-
-def _reconciled(job: JobTable, events: DataFrame, known: _Known) -> DataFrame:
-    spark = job.rows.sparkSession
-    messages = planned(job.rows, job.columns, job.options, job.start_ms)
-    seen = gathered(events)
-    if job.start_ms is None:
-        rows = messages.join(seen, [*KEY], "left").withColumn("replays", F.lit(0))
-        rows = _own_life(rows, F.col("planned_due_ms"))
-    else:
-        noted = receipts(spark, job.options, job.start_ms)
-        rows = messages.join(noted, [*KEY], "full").join(seen, [*KEY], "left")
-        rows = _with_receipts(_own_life(rows, F.coalesce("planned_due_ms", "noted_sent.due_ms")))
-    became = judged(
-        rows,
-        as_of_ms=known.as_of_ms,
-        grace_ms=known.grace_ms,
-        recorded=known.endpoints(spark),
-        also=("arrivals_recorded", "rescheduled_ms", "rows", "planned_due_ms", "replays"),
-    )
-    unseen = UNKNOWN if job.start_ms is None else NOT_SENT
-    return became.withColumn("status", _status(unseen)).select(*_shown())
 
 
 def _own_life(rows: DataFrame, due_ms: Column) -> DataFrame:
@@ -307,18 +270,6 @@ def _own_life(rows: DataFrame, due_ms: Column) -> DataFrame:
     of_message = Window.partitionBy(*KEY).orderBy(own.desc(), F.desc("life"))
     found = rows.withColumn("choice", F.row_number().over(of_message))
     return found.where("choice = 1").drop("choice")
-
-
-def _with_receipts(rows: DataFrame) -> DataFrame:
-    """What the ledger does not tell of a message's sending, the receipts do."""
-    return rows.withColumns(
-        {
-            "sent": F.coalesce("sent", "noted_sent"),
-            "direct": F.coalesce("direct", "noted_direct"),
-            "last": F.coalesce("last", "noted_last"),
-            "last_sent_ms": F.greatest("last_sent_ms", "replayed_ms"),
-        }
-    )
 
 
 def _status(unseen: str) -> Column:
@@ -441,8 +392,9 @@ def replay(
     chosen = chosen.cache()
     try:
         number = chosen.count()
-        named = identified(rows, job.columns, job.options)
-        again = named.join(chosen, ["_endpoint", "_id"], "left_semi").select(*rows.columns)
+        again = (
+            job.identified().join(chosen, ["_endpoint", "_id"], "left_semi").select(*rows.columns)
+        )
         given: dict[str, Any] = {"replay": SystemClock().now_ms()} | options | {"past_due": "send"}
         if record is not None:
             given["ledger"] = record

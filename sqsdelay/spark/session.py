@@ -103,8 +103,6 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from sqsdelay.spark.session import cause
-
     try:
         return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:

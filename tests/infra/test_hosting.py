@@ -15,8 +15,8 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
+from infra.context import KEYS, RETENTION, Hosting
 from infra.endpoint_stack import stack_name
-from infra.hosting import KEYS, RETENTION, Hosting
 from sqsdelay.cdk import FunctionSettings, UnrestrictedDelay
 from sqsdelay.cdk.functions import IN_A_VPC
 from sqsdelay.cdk.queues_and_buckets import USE_KEY

@@ -11,7 +11,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
-from infra.hosting import Hosting
+from infra.context import Hosting
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.ledger import BUFFERED_SECONDS, LATE_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay

@@ -109,9 +109,9 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
     if "size" in names or not {"body", "due_at"} & names:
         return rows
     from sqsdelay.spark.estimate import as_workload
-    from sqsdelay.spark.sink.send import Format, read_table
+    from sqsdelay.spark.sink.send import read_table
 
-    return as_workload(read_table(spark, workload, Format(kind)))
+    return as_workload(read_table(spark, workload, kind))
 
 
 def _print(found: Sequence[Estimate], names: Sequence[str], prices: Prices) -> None:

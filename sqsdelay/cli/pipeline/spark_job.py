@@ -129,9 +129,9 @@ def with_table(
         raise typer.BadParameter(f"give --format parquet, csv or jsonl for {table}")
 
     def read(spark: SparkSession) -> _Found:
-        from sqsdelay.spark.sink.send import Format, read_table
+        from sqsdelay.spark.sink.send import read_table
 
-        return run(read_table(spark, table, Format(chosen)))
+        return run(read_table(spark, table, chosen))
 
     return on_spark(what, read, **more)
 

@@ -31,10 +31,10 @@ from sqsdelay.ports.queues import Queues, SizeLimits
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows, spelled
+from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows
 from sqsdelay.spark.sink.options import DELAY, Options
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
-from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.rows import Rows, spelled
 from sqsdelay.spark.sink.run import Run, Staged
 from sqsdelay.spark.sink.staging import Staging
 from sqsdelay.spark.sink.stored_job import Job, wheel_of

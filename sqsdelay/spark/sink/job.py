@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from sqsdelay.spark.sink.receipts import Receipts
     from sqsdelay.spark.sink.rejects import RejectsFolder
-
-
 Reports = Sequence[TaskReport | None]
 
 

@@ -7,7 +7,6 @@ All others are read one by one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -229,8 +228,3 @@ def _headers(rows: Rows, part: pa.RecordBatch) -> tuple[Any, Any]:
     joined = pc.binary_join(lists_of, pa.scalar(", ", pa.large_string()))
     written = _joined(r',"headers":"{\"attributes\": {', joined, r'}}"')
     return pc.if_else(pc.greater(pc.list_value_length(lists), 0), written, none), fits
-
-
-def spelled(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
-    """A batch under our own names of its columns."""
-    return batch.rename_columns([names.get(n, n) for n in batch.schema.names]) if names else batch

@@ -96,7 +96,7 @@ class SeenIds:
 _FLUSH_SECONDS: Final = 1.0
 """A task that is killed sends again what it sent since the last file, at most."""
 
-_READERS: Final = 16
+_AT_A_TIME: Final = 16
 _STAGED: Final = "_staged-"
 _TASK: Final = r"-\d{5,}of\d+-\d+"
 """What a task adds to the name of its write."""
@@ -229,7 +229,7 @@ class Receipts:
             part: the task.
             parts: among how many tasks the rows are shared out by their ids; 1 reads all.
         """
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
             files = self._files(part, parts)
             tables = [table for table in pool.map(self._read, files) if table is not None]
         if not tables:
@@ -253,18 +253,23 @@ class Receipts:
         """
         writes = "|".join({re.escape(re.sub(_TASK + "$", "", name)) for name in names})
         of_ours = re.compile(rf"{_STAGED}(({writes}){_TASK})(-\d{{5}})?\.parquet")
-        selector = fs.FileSelector(self._root, allow_not_found=True)
-        for info in self._fs.get_file_info(selector):
+
+        def settle(info: fs.FileInfo) -> None:
             found = of_ours.fullmatch(info.base_name)
             if found is not None and found[1] in names:
                 self._fs.move(info.path, f"{self._root}/part-{found[1]}-staged.parquet")
             elif found is not None:
                 self._fs.delete_file(info.path)
 
+        # Thousands of tasks, each file some requests of a store of objects.
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            list(pool.map(settle, self._listed()))
+
+    def _listed(self) -> list[fs.FileInfo]:
+        return list(self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True)))
+
     def _files(self, part: int, parts: int) -> list[str]:
-        selector = fs.FileSelector(self._root, allow_not_found=True)
-        found = self._fs.get_file_info(selector)
-        named = ((info.path, _NAME.match(info.base_name)) for info in found)
+        named = ((info.path, _NAME.match(info.base_name)) for info in self._listed())
         return [
             path
             for path, name in named

@@ -7,6 +7,7 @@ that Spark committed are moved out of it, so a task that ran twice does not reje
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import REASON
 
 _STAGING: Final = "_staging-"
+_AT_A_TIME: Final = 16
+"""Files that are moved at a time: of a store of objects each takes some requests."""
 
 
 class RejectsFolder:
@@ -57,13 +60,16 @@ class RejectsFolder:
         A write that is run again need not have the same tasks: its earlier parts go, too.
         """
         kept = {_committed(part): part for part in parts}
-        for name, part in kept.items():
-            self._fs.move(f"{self._root}/{part}", f"{self._root}/{name}")
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            list(pool.map(lambda name: self._move(kept[name], name), kept))
         ids = set(write_ids)
         for info in self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True)):
             if info.base_name not in kept and _write_of(info.base_name) in ids:
                 self._fs.delete_file(info.path)
         self.drop(ids)
+
+    def _move(self, part: str, name: str) -> None:
+        self._fs.move(f"{self._root}/{part}", f"{self._root}/{name}")
 
     def drop(self, write_ids: Iterable[str]) -> None:
         """Delete all that is not committed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,9 +51,7 @@ class Rows:
 
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
         """Each row's endpoint and message, or why there is none."""
-        spelled = self.columns.spelled
-        if spelled:
-            batch = batch.rename_columns([spelled.get(n, n) for n in batch.schema.names])
+        batch = spelled(batch, self.columns.spelled)
         bodies, dues = self._column(batch, BODY), self._dues(batch)
         ids = self._column(batch, MESSAGE_ID)
         keys = self._column(batch, self.columns.key)
@@ -127,6 +125,11 @@ class Rows:
         if key is None:
             raise InvalidMessage(f"{self.columns.key} is NULL; a message id is derived from it")
         return derived_id(str(self.options.job), key)
+
+
+def spelled(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
+    """A batch under our own names of its columns."""
+    return batch.rename_columns([names.get(n, n) for n in batch.schema.names]) if names else batch
 
 
 def _given(value: str | None, name: str) -> str:

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,15 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-class Format(StrEnum):
-    """How a file holds its rows."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSONL = "jsonl"
-
-
-def read_table(spark: SparkSession, path: str, file_format: Format) -> DataFrame:
+def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
     """The rows of a file, a folder or a glob.
 
     CSV has a header and doubled quotes (RFC 4180), and fields may hold line breaks; JSON lines are
@@ -68,16 +59,17 @@ def read_table(spark: SparkSession, path: str, file_format: Format) -> DataFrame
 
     Args:
         path: a URI that Hadoop knows, or a path of this machine's, whatever the default file system is.
+        file_format: ``parquet``, ``csv`` or ``jsonl``.
 
     Raises:
         PySparkException: no such file, or none of this format.
         ConfigurationError: Hadoop knows no such file system here.
     """
     path = hadoop_uri(spark, path, "INPUT")
-    if file_format is Format.PARQUET:
+    if file_format == "parquet":
         return _zoned(spark.read.parquet(path))
     reader = spark.read.option("columnNameOfCorruptRecord", CORRUPT)
-    if file_format is Format.JSONL:
+    if file_format == "jsonl":
         names = reader.option("primitivesAsString", True).json(path).columns
         return reader.schema(_schema(names)).json(path)
     csv = reader.options(header=True, multiLine=True, escape='"')
@@ -253,8 +245,13 @@ def _sent(rows: DataFrame, task: Any, sink: Sink, write_id: str) -> dict[str, An
     summary = sink.options.summary
     try:
         found = [pickle.loads(row.report) for row in rows.mapInArrow(task, _REPORT).collect()]
-    except BaseException:
+    except BaseException as error:
         sink.abort([], [write_id], summary)
+        if "No module named 'sqsdelay'" in str(error):
+            raise ConfigurationError(
+                "Spark's workers have no sqsdelay: python -m sqsdelay.spark.archive sqsdelay.zip, and give "
+                "them that (spark-submit --py-files, or spark.addArtifact(file, pyfile=True))"
+            ) from None
         raise
     reports: list[TaskReport | None] = list(found)
     sink.commit(reports, summary)

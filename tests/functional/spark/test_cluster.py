@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from benchmarks.support.sqs_stub import REGION, Stub
+from benchmarks.support.sqs_stub import Stub
 from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.conftest import QUICK_JAVA
-from tests.functional.spark.sent import due_ms, ids
+from tests.functional.spark.sent import due_ms, ids, on_the_stub
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment, run
 
@@ -95,7 +95,7 @@ def test_an_executor_killed_in_the_middle_of_a_write(
         "spark.ui.enabled=false",
         *submit.split()[1:],
     ]
-    settings = on_the_stub(sqs, python_without_sqsdelay)
+    settings = cluster_of(sqs, python_without_sqsdelay)
     with (
         (tmp_path / "log").open("w") as log,
         subprocess.Popen(
@@ -128,24 +128,21 @@ def test_the_command_ships_itself_to_a_cluster(
     done = run(
         "pipeline", "schedule", str(tmp_path / "rows.parquet"), "--endpoint", "orders",
         "--master", "local-cluster[1,1,1024]",
-        env=on_the_stub(sqs, python_without_sqsdelay),
+        env=cluster_of(sqs, python_without_sqsdelay),
         timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert ids(sqs) == {"m1": 1, "m2": 1}
 
 
-def on_the_stub(sqs: Stub, python: Path) -> dict[str, str]:
+def cluster_of(sqs: Stub, python: Path) -> dict[str, str]:
     """The environment of a driver, and so of its local cluster."""
-    return {
-        "PYSPARK_PYTHON": str(python),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "AWS_ENDPOINT_URL": sqs.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": REGION,
-        "JDK_JAVA_OPTIONS": QUICK_JAVA,
-    }
+    return on_the_stub(
+        sqs,
+        PYSPARK_PYTHON=str(python),
+        SPARK_LOCAL_IP="127.0.0.1",
+        JDK_JAVA_OPTIONS=QUICK_JAVA,
+    )
 
 
 def guide() -> tuple[str, str, str]:

@@ -15,12 +15,12 @@ from typing import Any, Final
 import pytest
 from pyarrow import parquet
 
-from benchmarks.support.sqs_stub import REGION, Stub
+from benchmarks.support.sqs_stub import Stub
 from sqsdelay.ledger.events import Event, EventKind, Source, to_json
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores.s3 import S3Store
 from tests.functional.spark import told
-from tests.functional.spark.sent import ids
+from tests.functional.spark.sent import ids, on_the_stub
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment
 from tests.services.s3_server import S3Server
@@ -29,15 +29,9 @@ from tests.services.s3_server import S3Server
 def run(script: str, packages: Path, stub: Stub, tmp_path: Path, **more: str) -> Any:
     """What a script of this folder prints, with other packages before those of this Python."""
     stub.keep()
-    settings = {
-        "PYTHONPATH": f"{packages}{os.pathsep}{ROOT}",
-        "PYSPARK_PYTHON": sys.executable,
-        "AWS_ENDPOINT_URL": stub.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": REGION,
-        **more,
-    }
+    settings = on_the_stub(
+        stub, PYTHONPATH=f"{packages}{os.pathsep}{ROOT}", PYSPARK_PYTHON=sys.executable, **more
+    )
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name(script)), str(tmp_path)],
         env=environment(settings),

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.support.sqs_stub import REGION, Stub
+from benchmarks.support.sqs_stub import Stub
 from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.conftest import QUICK_JAVA
-from tests.functional.spark.sent import ids
+from tests.functional.spark.sent import ids, on_the_stub
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment
 
@@ -73,16 +73,13 @@ def test_a_job_from_one_zip_file(sqs: Stub, tmp_path: Path, clusters_python: Pat
         check=False,
     )
     assert "No module named 'tenacity'" in without.stderr
-    settings = {
-        "PYTHONPATH": str(spark),
-        "PYSPARK_PYTHON": str(clusters_python),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "AWS_ENDPOINT_URL": sqs.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": REGION,
-        "JDK_JAVA_OPTIONS": QUICK_JAVA,
-    }
+    settings = on_the_stub(
+        sqs,
+        PYTHONPATH=str(spark),
+        PYSPARK_PYTHON=str(clusters_python),
+        SPARK_LOCAL_IP="127.0.0.1",
+        JDK_JAVA_OPTIONS=QUICK_JAVA,
+    )
     folders = ["rejects", "receipts"]
     command = [
         str(spark / "pyspark" / "bin" / "spark-submit"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.cli import app
+from sqsdelay.core.message import Route
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json, to_json
 from sqsdelay.spark import reconcile, replay
@@ -132,6 +134,30 @@ def test_exactly_what_was_lost_is_sent_again(
     counts = replay(rows, written(tmp_path, *EVENTS, arrived, end), **job)
     assert counts["sent"] == 1
     assert ids(sqs)[derived_id("job", "silent")] == 2
+
+
+def test_every_kind_of_trouble_is_counted(
+    spark: SparkSession, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    """Of 2,000 messages 50 never arrive, 30 arrive twice and 20 early; each is told by its id."""
+    names = [f"n{number}" for number in range(2000)]
+    events = [happened("another-job", EventKind.RECEIVED, LATE_MS)]
+    sent: dict[str, Any] = {"source": Source.SENDER, "route": Route.DELAY_QUEUE, "due_ms": DUE_MS}
+    events += [happened(name, EventKind.SENT, DUE_MS - 86_400_000, **sent) for name in names]
+    for number, name in enumerate(names[50:], 50):
+        late_ms = -1500 if number < 70 else 40
+        got = happened(name, EventKind.RECEIVED, DUE_MS + late_ms, due_ms=DUE_MS, late_ms=late_ms)
+        copies = ("one", "two") if number >= 1970 else ("one",)
+        events += [replace(got, sqs_message_id=copy) for copy in copies]
+    ledger = written(tmp_path, *events)
+    known = {name: job[name] for name in ("endpoint", "job")}
+    found = reconcile(table(spark, *names), ledger, **known).collect()
+    named = {derived_id("job", name): number for number, name in enumerate(names)}
+    told = {named[row.message_id]: row for row in found}
+    assert len(found) == len(told) == 2000
+    assert {n for n, row in told.items() if row.status == "lost"} == set(range(50))
+    assert {n for n, row in told.items() if (row.late_ms or 0) < 0} == set(range(50, 70))
+    assert {n for n, row in told.items() if row.duplicated} == set(range(1970, 2000))
 
 
 def test_what_may_still_arrive_is_sent_again_only_if_asked(

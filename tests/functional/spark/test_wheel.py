@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from benchmarks.support.sqs_stub import REGION, Stub
+from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.spark.sink import send
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import ManualClock
-from tests.functional.spark.sent import ids
+from tests.functional.spark.sent import ids, on_the_stub
 from tests.functional.spark.test_killed_worker import workers
 from tests.functional.spark.test_resume import kill_all
 from tests.functional.spark.test_stream import arrive, stream
@@ -151,13 +151,7 @@ def test_a_driver_killed_between_staging_and_commit(
     rows = [{"id": n, "body": f"body {n}", "delay_seconds": n * DAY} for n in range(1, 31)]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = {
-        "AWS_ENDPOINT_URL": sqs.url,
-        "AWS_ENDPOINT_URL_S3": s3.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": REGION,
-    }
+    settings = on_the_stub(sqs, AWS_ENDPOINT_URL_S3=s3.url)
     reached: list[str] = []
 
     def stop(_: str, key: str) -> None:
