@@ -201,7 +201,7 @@ class Source:
         self._outlook_of = partial(sampled, fresh_seconds=max(fresh, 5 * FRESH_SECONDS))
 
     def outlook(self, name: str, edges_ms: Callable[[int], Sequence[int]]) -> Sampled[Outlook]:
-        """What becomes due between the edges that there are at an instant, epoch milliseconds."""
+        """How many parked messages become due between the edges there are at an instant, epoch ms."""
 
         def ask() -> Outlook | None:
             with suppress(NoStore):

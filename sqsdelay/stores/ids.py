@@ -47,12 +47,6 @@ def page_bounds(
     return (*start, _NO_END if due_before_ms is None else due_before_ms)
 
 
-def found_among(message_ids: Sequence[str], returned: Iterable[str]) -> list[bool]:
-    """Whether each id was returned."""
-    found = set(returned)
-    return [message_id in found for message_id in message_ids]
-
-
 def new_once(messages: Sequence[StoredMessage], inserted: Iterable[str]) -> list[bool]:
     """Whether each message is new; an id given twice in one call is new once."""
     left = set(inserted)

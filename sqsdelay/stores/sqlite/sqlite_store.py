@@ -25,8 +25,8 @@ from sqsdelay.core.stored_message import (
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.ids import NO_START, found_among
-from sqsdelay.stores.sql import SqlInbox, SqlStore
+from sqsdelay.stores.ids import NO_START
+from sqsdelay.stores.sql import SqlInbox, SqlStore, found_among
 from sqsdelay.stores.sqlite.file import HELD, Reserve, SqliteTable
 
 logger = logging.getLogger(__name__)
