@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -152,15 +152,12 @@ class Connection(H11Protocol):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there.
-
-    Raises:
-        ConfigurationError: the port is in use, or the address is none of this machine's.
-    """
+    """A socket that listens there, on ``::`` for IPv4 too; raises `ConfigurationError` where it cannot."""
     name = host.strip("[]")
+    both = {"family": socket.AF_INET6, "dualstack_ipv6": socket.has_dualstack_ipv6()}
+    kind: Any = both if ":" in name else {}
     try:
-        family = socket.AF_INET6 if ":" in name else socket.AF_INET
-        return socket.create_server((name, port), family=family, backlog=ACCEPTED_AT_ONCE)
+        return socket.create_server((name, port), backlog=ACCEPTED_AT_ONCE, **kind)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(

@@ -68,6 +68,12 @@ def test_who_says_nothing_keeps_nobody_out(host: str, said: str) -> None:
             assert status(host, GET) == 200
 
 
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"][: 1 + socket.has_dualstack_ipv6()])
+def test_every_address_of_the_machine_is_one_of_ipv4_too(address: str) -> None:
+    with closing(server.bound(address, 0)) as listening:
+        socket.create_connection(("127.0.0.1", listening.getsockname()[1]), 5).close()
+
+
 def test_a_request_has_to_come_in_time(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a byte of it comes."""
     monkeypatch.setattr(server, "CLIENT_SECONDS", 0.2)
