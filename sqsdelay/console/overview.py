@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from sqsdelay.console.ledger_file import Lateness
@@ -50,11 +52,6 @@ def edges_of(span: str, now_ms: int) -> list[int]:
         months = [now.year * 12 + now.month - 1 + n for n in ahead]
         ends = [now.replace(year=m // 12, month=m % 12 + 1, day=1, hour=0) for m in months]
     return [0, now_ms, *map(due_at_ms, ends)]
-
-
-def outlook_of(source: Source, span: str) -> Sampled[Outlook]:
-    """How many parked messages become due in each hour, day or month ahead."""
-    return source.outlook(span, lambda now_ms: edges_of(span, now_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +124,13 @@ def _dated(sample: Sample[Any], now_ms: int) -> str:
 
 def states_of(services: Services, span: str) -> list[State]:
     """Every endpoint; all are asked at once."""
-    sources = services.sources.values()
-    for source in sources:
+    asked = []
+    for source in services.sources.values():
         source.start()
-        outlook_of(source, span).start()
-    return [_state_of(services, source, span) for source in sources]
+        due = source.outlook(span, partial(edges_of, span))
+        due.start()
+        asked.append((source, due))
+    return [_state_of(services, source, due) for source, due in asked]
 
 
 def recent(services: Services) -> list[Event]:
@@ -143,27 +142,24 @@ def recent(services: Services) -> list[Event]:
         return []  # `troubles` says why.
 
 
-def _state_of(services: Services, source: Source, span: str) -> State:
+def _state_of(services: Services, source: Source, due: Sampled[Outlook]) -> State:
     queues, store = source.queues_sample.get(), source.store_sample.get()
-    state = State(source, outlook_of(source, span).get())
-    seen: dict[Recorder, int | None] = {}
-    try:
+    state = State(source, due.get())
+    seen: dict[Recorder, int | None] = dict.fromkeys(LATELY_SECONDS)
+    # `troubles` says why a ledger cannot be read.
+    with suppress(SqsDelayError):
         if services.ledger is not None:
             state.lateness = services.ledger.lateness(source.name)
-            seen = {
-                each: services.ledger.last_seen_ms(source.name, each) for each in LATELY_SECONDS
-            }
-    except SqsDelayError:
-        pass  # `troubles` says why.
+            for each in seen:
+                seen[each] = services.ledger.last_seen_ms(source.name, each)
+    consumer, dispatcher = seen[Recorder.CONSUMER], seen[Recorder.DISPATCHER]
     if source.on_sqs:
-        seen_ms = seen.get(Recorder.CONSUMER)
-        worker = Worker("delay consumer", *_consumer(source, queues, seen_ms), seen_ms, queues)
-        state.workers.append(worker)
+        told = _consumer(source, queues, consumer)
+        state.workers.append(Worker("delay consumer", *told, consumer, queues))
     # EventBridge Scheduler releases by itself.
     if source.store_url and not source.store_url.startswith("scheduler:"):
-        seen_ms = seen.get(Recorder.DISPATCHER)
-        worker = Worker("dispatcher", *_dispatcher(source, store, seen_ms), seen_ms, store)
-        state.workers.append(worker)
+        told = _dispatcher(source, store, dispatcher)
+        state.workers.append(Worker("dispatcher", *told, dispatcher, store))
     state.conditions = _conditions(source, queues, store)
     return state
 

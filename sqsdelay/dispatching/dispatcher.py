@@ -154,7 +154,12 @@ class Dispatcher:
             else AtLeastOnce(destination, self._clock)
         )
         most = self._destination.max_ahead_seconds
-        self._ahead_ms = 1000 * _checked_ahead(self._settings.release_ahead_seconds, most)
+        ahead = self._settings.release_ahead_seconds
+        if ahead is not None and not 0 <= ahead <= most:
+            raise InvalidSetting(
+                f"the destination's message timers allow 0 to {most}", release_ahead_seconds=ahead
+            )
+        self._ahead_ms = 1000 * (most if ahead is None else ahead)
         self._poll_seconds = self._settings.poll_seconds or store.poll_seconds
         self._fetch = CircuitBreaker("fetch", self._settings.fetch_breaker_seconds, self._clock)
         self._sending = CircuitBreaker(
@@ -275,16 +280,6 @@ class Dispatcher:
             ahead_ms=self._ahead_ms,
             at_most=at_most,
         )
-
-
-def _checked_ahead(seconds: int | None, most: int) -> int:
-    if seconds is None:
-        return most
-    if not 0 <= seconds <= most:
-        raise InvalidSetting(
-            f"the destination's message timers allow 0 to {most}", release_ahead_seconds=seconds
-        )
-    return seconds
 
 
 class DelayedDelivery:

@@ -7,26 +7,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
 
 from pika import BasicProperties
 
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.rabbitmq.topology import Topology
+from sqsdelay.rabbitmq.topology import Queue, Topology
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Job:
     """One thing to do on a connection, and in the end what became of it.
 
-    ``error`` is None if the broker did it; ``on_settled`` is called once, in either case.
+    ``error`` is None if the broker did it; ``on_settled`` is called with it once, in either case.
     """
 
-    def __init__(self) -> None:
-        self.error: SqsDelayError | None = None
-        self.settled = False
-        self.on_settled: Callable[[], None] = lambda: None
-        self._taken = False
-        self._lock = threading.Lock()
+    error: SqsDelayError | None = None
+    settled: bool = False
+    on_settled: Callable[[Job], None] | None = None
+    _taken: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def take(self) -> bool:
         """Claim it for writing; False if it was settled before."""
@@ -47,9 +46,11 @@ class Job:
                 return
             self.settled = True
             self.error = self.error or (error if self._taken else untaken or error)
-        self.on_settled()
+        if self.on_settled is not None:
+            self.on_settled(self)
 
 
+@dataclass(slots=True, eq=False)
 class Publication(Job):
     """One message on its way to the broker.
 
@@ -58,40 +59,37 @@ class Publication(Job):
             a delay counts from then.
     """
 
-    def __init__(
-        self,
-        exchange: str,
-        routing_key: str,
-        body: bytes,
-        properties: BasicProperties,
-        *,
-        due_ms: int = 0,
-        on_write: Callable[[], Sequence[Any]] | None = None,
-    ) -> None:
-        super().__init__()
-        self.exchange, self.routing_key, self.properties = exchange, routing_key, properties
-        self.due_ms = due_ms
-        self.body = body
-        self._on_write = on_write
-        self.published_at = inf
-        self.written_at = inf
-        self.size = 0
+    exchange: str
+    routing_key: str
+    body: bytes
+    properties: BasicProperties
+    due_ms: int = 0
+    on_write: Callable[[], tuple[str, str, BasicProperties, int]] | None = None
+    published_at: float = inf
+    written_at: float = inf
+    size: int = 0
 
     def renew(self) -> None:
         """Say in it what depends on the time, just before it is written."""
-        if self._on_write is not None:
-            self.exchange, self.routing_key, self.properties, self.due_ms = self._on_write()
+        if self.on_write is not None:
+            self.exchange, self.routing_key, self.properties, self.due_ms = self.on_write()
 
 
+@dataclass(slots=True, eq=False)
 class BindJob(Job):
-    """An endpoint whose due messages are to reach its queue."""
+    """An endpoint whose due messages are to reach its queue.
 
-    def __init__(self, endpoint: str, topology: Topology) -> None:
-        super().__init__()
-        self.endpoint = endpoint
-        self.topology = topology
-        self.queue = topology.hand_over_queue(endpoint)
-        self.retries = 0
+    Raises:
+        InvalidEndpoint: its name is too long together with the prefix.
+    """
+
+    endpoint: str
+    topology: Topology
+    queue: Queue | None = field(init=False)
+    retries: int = 0
+
+    def __post_init__(self) -> None:
+        self.queue = self.topology.hand_over_queue(self.endpoint)
 
 
 @dataclass(slots=True)
@@ -183,6 +181,10 @@ class Jobs:
         with self._lock:
             self._bindings.extend(bindings)
             self._publications.extend(publications)
+
+    @property
+    def has_bindings(self) -> bool:
+        return bool(self._bindings)
 
     def take_bindings(self) -> list[BindJob]:
         """All bindings that someone waits for, which are then the caller's to settle."""

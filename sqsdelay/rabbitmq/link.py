@@ -245,8 +245,8 @@ class Link(Connection):
     def _pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
         while self._serving and not (self.blocked or self._draining) and self._channel.is_open:
-            if bindings := self._jobs.take_bindings():
-                self._binder.bind(bindings)
+            if self._jobs.has_bindings:
+                self._binder.bind(self._jobs.take_bindings())
             publication = self._jobs.next_publication(self._fits)
             if publication is None:
                 return

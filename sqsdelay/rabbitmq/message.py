@@ -137,7 +137,7 @@ def properties_of(
     properties.headers = headers
     properties.message_id = message_id
     properties.delivery_mode = PERSISTENT
-    properties = delayed(properties, seconds=delay_seconds, due_ms=due_ms)
+    _say_delay(headers, seconds=delay_seconds, due_ms=due_ms)
     if given or message.message_id:
         check_encoding(properties)
     return properties
@@ -145,15 +145,19 @@ def properties_of(
 
 def delayed(properties: BasicProperties, *, seconds: int, due_ms: int) -> BasicProperties:
     """A copy that says this delay and due time; neither without a delay."""
-    headers = dict(properties.headers or {})
+    copied = BasicProperties.__new__(BasicProperties)
+    vars(copied).update(vars(properties))  # once a message: a fifth of the time of copy.copy
+    copied.headers = dict(properties.headers or {})
+    _say_delay(copied.headers, seconds=seconds, due_ms=due_ms)
+    return copied
+
+
+def _say_delay(headers: dict[str, Any], *, seconds: int, due_ms: int) -> None:
     if seconds:
-        headers |= {DELAY_HEADER: seconds, DUE_AT_HEADER: str(due_ms)}
+        headers[DELAY_HEADER], headers[DUE_AT_HEADER] = seconds, str(due_ms)
     else:
         headers.pop(DELAY_HEADER, None)
         headers.pop(DUE_AT_HEADER, None)
-    copied = copy.copy(properties)
-    copied.headers = headers
-    return copied
 
 
 def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) -> None:

@@ -48,8 +48,9 @@ class _Call:
         self.succeeded = 0
         self._left = len(jobs)
         self._lock = threading.Lock()
+        note = self._note
         for job in jobs:
-            job.on_settled = partial(self._note, job)
+            job.on_settled = note
 
     def _note(self, job: Job) -> None:
         with self._lock:

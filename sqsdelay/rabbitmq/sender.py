@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Self
 
 from pika import BasicProperties
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import Delay, due_time, seconds_until, utc
+from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.errors import (
     ConfigurationError,
@@ -256,20 +257,23 @@ class RabbitMqSender:
             user=self._user,
         )
 
-        def at_write() -> tuple[str, str, BasicProperties, int]:
-            now_ms = self._clock.now_ms()
-            due_ms = due.due_ms(now_ms)
-            seconds = min(seconds_until(due_ms, now_ms), MAX_DELAY_SECONDS)
-            written = delayed(properties, seconds=seconds, due_ms=due_ms)
-            return *self._address(endpoint, seconds), written, due_ms
-
         return Publication(
             *self._address(endpoint, seconds),
             body_of(message, limit=self._max_message_bytes),
             properties,
             due_ms=due_ms,
-            on_write=at_write if seconds else None,
+            on_write=partial(self._at_write, endpoint, due, properties) if seconds else None,
         )
+
+    def _at_write(
+        self, endpoint: str, due: DueTime, properties: BasicProperties
+    ) -> tuple[str, str, BasicProperties, int]:
+        """Where to, and with what properties, if it is written now."""
+        now_ms = self._clock.now_ms()
+        due_ms = due.due_ms(now_ms)
+        seconds = min(seconds_until(due_ms, now_ms), MAX_DELAY_SECONDS)
+        written = delayed(properties, seconds=seconds, due_ms=due_ms)
+        return *self._address(endpoint, seconds), written, due_ms
 
     def _address(self, endpoint: str, seconds: int) -> tuple[str, str]:
         """Exchange and routing key; the nameless exchange leads straight to the queue of that name."""

@@ -18,7 +18,7 @@ from pika.exceptions import AMQPError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import Reject, due_time
-from sqsdelay.core.message import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, Attribute, string
+from sqsdelay.core.message import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, string
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidEndpoint, InvalidMessage, QueueMissing, QueueUnavailable
@@ -367,7 +367,13 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
     Its id is the header ``sqsdelay.MessageId``, or else the property ``message_id``, or else made up:
     then a copy that is delivered again is another message.
     """
-    said = _said(properties)
+    headers = properties.headers or {}
+    # A number is as good as its text.
+    said = {
+        name: string(str(headers[name]))
+        for name in _READ
+        if isinstance(headers.get(name), str | int)
+    }
     destination, due_ms = destination_of(said), due_ms_of(said)
     if isinstance(destination, Reject):
         return destination
@@ -389,16 +395,6 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
     except (InvalidEndpoint, InvalidMessage) as error:
         return Reject(str(error))
     return message
-
-
-def _said(properties: BasicProperties) -> dict[str, Attribute]:
-    """The headers that are read here; a number is as good as its text."""
-    headers = properties.headers or {}
-    return {
-        name: string(str(headers[name]))
-        for name in _READ
-        if isinstance(headers.get(name), str | int)
-    }
 
 
 def _unreadable(received: Received, reason: str) -> tuple[bytes, BasicProperties]:

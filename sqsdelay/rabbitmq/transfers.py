@@ -174,28 +174,19 @@ def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) 
     In this order: our own header; NServiceBus's time of sending and delay; the second at which the
     broker let it go from the level above (rounded up), and the delay from this level down.
     """
-    due_ms = _told(key, properties, level=level)
-    return due_ms if due_ms is not None and 0 <= due_ms <= MAX_DUE_MS else None
-
-
-def _told(key: RoutedDelay | None, properties: BasicProperties, *, level: int) -> int | None:
     headers = properties.headers or {}
-    due_at = headers.get(DUE_AT_HEADER) or headers.get(FORMER_DUE_AT_HEADER, "")
-    due_ms = whole_number(str(due_at))
-    if due_ms is not None:
-        return due_ms
-    delay = headers.get(DELAY_HEADER)
-    sent = _time_sent(headers.get(TIME_SENT_HEADER))
-    if sent is not None and isinstance(delay, int):
-        return -(-int(sent.timestamp() * 1_000_000) // 1000) + delay * 1000
+    due_ms = whole_number(str(headers.get(DUE_AT_HEADER) or headers.get(FORMER_DUE_AT_HEADER, "")))
+    delay, sent = headers.get(DELAY_HEADER), _time_sent(headers.get(TIME_SENT_HEADER))
     deaths = headers.get("x-death")
-    if key is not None and isinstance(deaths, list) and deaths:
+    if due_ms is None and sent is not None and isinstance(delay, int):
+        due_ms = -(-int(sent.timestamp() * 1_000_000) // 1000) + delay * 1000
+    elif due_ms is None and key is not None and isinstance(deaths, list) and deaths:
         # The broker's list begins with the latest death, its time cut to a whole second.
         at = deaths[0].get("time") if isinstance(deaths[0], dict) else None
         if isinstance(at, datetime):
             entered_ms = int(at.replace(tzinfo=UTC).timestamp() + 1) * 1000
-            return entered_ms + key.from_level(level) * 1000
-    return None
+            due_ms = entered_ms + key.from_level(level) * 1000
+    return due_ms if due_ms is not None and 0 <= due_ms <= MAX_DUE_MS else None
 
 
 def _time_sent(value: Any) -> datetime | None:

@@ -190,7 +190,13 @@ class Router:
             if endpoint.fifo and remaining > 0:
                 return self._through_due_queue(endpoint, message, remaining, asked)
             return self._direct(endpoint, message, due_ms, remaining, asked)
-        self._check_unrestricted(endpoint, due_ms - now_ms)
+        if not self._settings.unrestricted:
+            raise DelayTooLong(
+                f"delay of {(due_ms - now_ms) / 1000} s exceeds the {MAX_MESSAGE_TIMER_SECONDS} s of "
+                "a message timer, and unrestricted=False; shorten it, or use "
+                "DelaySender(unrestricted=True) and an endpoint with a delay queue "
+                f"({endpoint.delay_queue.name})"
+            )
         asked.once("collision", lambda: self._check_collision(endpoint))
         parking = self._parking(endpoint)
         if parking is not None and remaining > parking.after_seconds:
@@ -331,15 +337,6 @@ class Router:
         if endpoint.queue not in self._alone:
             refuse_collision(self._queues, endpoint)
             self._alone.add(endpoint.queue)
-
-    def _check_unrestricted(self, endpoint: Endpoint, remaining_ms: int) -> None:
-        if not self._settings.unrestricted:
-            raise DelayTooLong(
-                f"delay of {remaining_ms / 1000} s exceeds the {MAX_MESSAGE_TIMER_SECONDS} s of "
-                "a message timer, and unrestricted=False; shorten it, or use "
-                "DelaySender(unrestricted=True) and an endpoint with a delay queue "
-                f"({endpoint.delay_queue.name})"
-            )
 
     def _through_delay_queue(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -18,7 +18,13 @@ from sqsdelay.core.stored_message import (
 )
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
-from sqsdelay.stores.ids import found_among, page_bounds
+from sqsdelay.stores.ids import page_bounds
+
+
+def found_among(message_ids: Sequence[str], returned: Iterable[str]) -> list[bool]:
+    """Whether each id was returned."""
+    found = set(returned)
+    return [message_id in found for message_id in message_ids]
 
 
 class SqlTable:
@@ -48,11 +54,7 @@ class SqlTable:
 
     @abstractmethod
     def _check(self, connection: Any) -> None:
-        """Before the first use of all: is this a table of ours?
-
-        Raises:
-            StoreMissing, SchemaMismatch
-        """
+        """Before the first use of all: raise StoreMissing or SchemaMismatch if this is no table of ours."""
 
     @abstractmethod
     def _commits_at_once(self, transaction: Any) -> bool:

@@ -123,11 +123,7 @@ class TimeoutParts:
         return CircuitBreaker(name, self.settings.outage_seconds, self._clock)
 
     def failed(self, breaker: CircuitBreaker, error: StoreError) -> None:
-        """The storage failed.
-
-        Raises:
-            CriticalError: it has failed for too long, and there is no ``on_critical``.
-        """
+        """The storage failed; raises CriticalError if for too long, and there is no ``on_critical``."""
         report(breaker.failed(error), self._on_critical)
 
     def settlement(self) -> Settlement:
@@ -151,17 +147,33 @@ class TimeoutParts:
 
     def readable(self, received: Sequence[Delivery[T]]) -> list[tuple[Delivery[T], T]]:
         """Deliveries with their contents; what cannot be read goes to the error queue."""
-        unreadable = [(d, d.content.reason) for d in received if isinstance(d.content, Reject)]
-        deliveries = [delivery for delivery, _ in unreadable]
-        outcomes = self.transport.reject_unreadable(deliveries) if deliveries else []
-        for (delivery, reason), failure in zip(unreadable, outcomes, strict=True):
-            if failure is None:
-                logger.warning("rejected because it cannot be read: %s", one_line(reason))
-                self.settle([delivery])
+        readable: list[tuple[Delivery[T], T]] = []
+        refused: list[tuple[Delivery[T], str]] = []
+        for delivery in received:
+            if isinstance(delivery.content, Reject):
+                refused.append((delivery, delivery.content.reason))
             else:
-                logger.error("not rejected, trying again: %s", one_line(failure.error))
-                self.give_back([delivery])
-        return [(d, d.content) for d in received if not isinstance(d.content, Reject)]
+                readable.append((delivery, delivery.content))
+        if refused:
+            self.rejected(refused, self.transport.reject_unreadable([d for d, _ in refused]))
+        return readable
+
+    def rejected(
+        self, refused: Sequence[tuple[Delivery[T], str]], outcomes: Sequence[Failure | None]
+    ) -> list[int]:
+        """Be done with what the error queue took, whose places are returned; the rest is delivered again."""
+        gone: list[int] = []
+        back: list[Delivery[T]] = []
+        for place, ((delivery, reason), failure) in enumerate(zip(refused, outcomes, strict=True)):
+            if failure is None:
+                logger.warning("rejected: %s", one_line(reason))
+                gone.append(place)
+            else:
+                logger.error("not rejected (%s): %s", one_line(reason), one_line(failure.error))
+                back.append(delivery)
+        self.settle(refused[place][0] for place in gone)
+        self.give_back(back)
+        return gone
 
     def settle(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """Be done with them."""
@@ -247,20 +259,13 @@ class Arrivals:
         return {}
 
     def _reject(self, refused: Sequence[tuple[Arrived, str]]) -> None:
-        entries = [(message, reason) for (_, message), reason in refused]
-        outcomes = self._parts.transport.reject(entries) if entries else []
-        rejected: list[Arrived] = []
-        for (each, reason), failure in zip(refused, outcomes, strict=True):
-            name = one_line(each[1].message_id)
-            if failure is None:
-                logger.warning("rejected %s: %s", name, one_line(reason))
-                rejected.append(each)
-            else:
-                logger.error(
-                    "%s not rejected (%s): %s", name, one_line(reason), one_line(failure.error)
-                )
-                self._parts.give_back([each[0]])
-        self._done(TimeoutStatus.REJECTED, rejected)
+        if refused:
+            parts, messages = self._parts, [message for (_, message), _ in refused]
+            reasons = [reason for _, reason in refused]
+            outcomes = parts.transport.reject(list(zip(messages, reasons, strict=True)))
+            told = [(d, f"message {m.message_id}: {reason}") for (d, m), reason in refused]
+            gone = parts.rejected(told, outcomes)
+            parts.tell(TimeoutStatus.REJECTED, ids_of(messages[place] for place in gone))
 
     def _done(self, status: TimeoutStatus, settled: Sequence[Arrived]) -> None:
         self._parts.settle(delivery for delivery, _ in settled)

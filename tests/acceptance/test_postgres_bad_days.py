@@ -24,7 +24,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.core.stored_message import Amendment
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, DispatchSettings
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
@@ -32,6 +32,7 @@ from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.postgres.postgres_store import PostgresInbox, PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
+from tests.acceptance.dispatchers import dispatching, message, now_ms
 from tests.services.network import HERE, VanishingHost
 from tests.services.postgres import pgbouncer, postgres_server
 
@@ -39,35 +40,11 @@ ROOT = Path(__file__).parents[2]
 DAY_MS = 24 * 3600 * 1000
 
 
-def now_ms() -> int:
-    return SystemClock().now_ms()
-
-
-def message(message_id: str, in_ms: int = 0) -> StoredMessage:
-    return StoredMessage(
-        message_id=message_id, destination="orders", due_ms=now_ms() + in_ms, body=b"x"
-    )
-
-
 def wait_for(what: Any, seconds: float = 15) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
-
-
-@contextmanager
-def dispatching(*dispatchers: Dispatcher) -> Iterator[None]:
-    """The dispatchers, each in a thread; what they raise is raised at the end."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(len(dispatchers)) as pool:
-        running = [pool.submit(each.run, stop) for each in dispatchers]
-        try:
-            yield
-        finally:
-            stop.set()
-        for run in running:
-            run.result(timeout=30)
 
 
 @pytest.fixture

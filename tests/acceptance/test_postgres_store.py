@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -27,18 +27,9 @@ from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
+from tests.acceptance.dispatchers import dispatching, message, now_ms
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.postgres import PostgresServer, postgres_server
-
-
-def now_ms() -> int:
-    return SystemClock().now_ms()
-
-
-def message(message_id: str, in_ms: int = 0) -> StoredMessage:
-    return StoredMessage(
-        message_id=message_id, destination="orders", due_ms=now_ms() + in_ms, body=b"x"
-    )
 
 
 @pytest.fixture
@@ -51,19 +42,6 @@ def store(postgres: str, table: str) -> Iterator[PostgresStore]:
     with closing(PostgresStore(postgres, endpoint="orders", table=table)) as store:
         store.set_up()
         yield store
-
-
-@contextmanager
-def dispatching(dispatcher: Dispatcher) -> Iterator[None]:
-    """The dispatcher in a thread; what it raises is raised at the end."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(dispatcher.run, stop)
-        try:
-            yield
-        finally:
-            stop.set()
-        running.result(timeout=PATIENCE_SECONDS)
 
 
 def test_the_wake_up_comes_with_the_commit(postgres: str, store: PostgresStore) -> None:

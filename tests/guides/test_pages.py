@@ -48,6 +48,15 @@ def test_no_blank_line_splits_a_table() -> None:
         assert (page, split.findall((ROOT / page).read_text())) == (page, [])
 
 
+def test_no_further_page_is_long() -> None:
+    """A page that is read from top to bottom has 1,500 words at most."""
+    long = {Path(page).stem for page in pages() if len((ROOT / page).read_text().split()) > 1_500}
+    assert long <= {
+        "capacity", "cost", "deploy", "ledger", "operations", "rabbitmq", "reliability", "report", "s3-store",
+        "sending", "spark", "stores",
+    }  # fmt: skip
+
+
 def test_what_is_run_elsewhere_is_run_there() -> None:
     """Each exception is needed by some page, and each test it names exists."""
     typed = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pika import BasicProperties
 
 from sqsdelay.errors import SendFailed, SqsDelayError
-from sqsdelay.rabbitmq.confirms import Outstanding, Publication
+from sqsdelay.rabbitmq.confirms import Job, Outstanding, Publication
 
 REFUSED = SendFailed("refused", code="nack", transient=True)
 Settled = list[tuple[str, SqsDelayError | None]]
@@ -18,14 +18,14 @@ def three() -> tuple[Outstanding, Settled]:
     outstanding, settled = Outstanding(), Settled()
     for number, name in enumerate("abc", start=1):
         publication = Publication("", name, b"", BasicProperties(message_id=name))
-        publication.on_settled = _noting(settled, publication)
+        publication.on_settled = _noting(settled, name)
         outstanding.add(publication, size=100, now=number * 10.0)
         outstanding.written(now=number * 10.0)
     return outstanding, settled
 
 
-def _noting(settled: Settled, publication: Publication) -> Callable[[], None]:
-    return lambda: settled.append((publication.routing_key, publication.error))
+def _noting(settled: Settled, name: str) -> Callable[[Job], None]:
+    return lambda job: settled.append((name, job.error))
 
 
 def test_confirms_out_of_order() -> None:

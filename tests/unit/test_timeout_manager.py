@@ -28,7 +28,7 @@ from sqsdelay.sqs.timeouts import timeout_queues
 from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeouts import TimeoutSender
 from sqsdelay.timeouts.arrivals import TimeoutSettings
-from tests.unit.timeout_site import DISPATCHER, World
+from tests.unit.timeout_site import DISPATCHER, ERRORS, World
 
 
 @pytest.fixture
@@ -182,6 +182,21 @@ def test_what_cannot_be_read_goes_to_the_error_queue(world: World) -> None:
     assert "'no queue' is not a queue name" in reasons[1]
     assert "it was not sent by a timeout manager" in reasons[2]
     assert (world.left("orders-timeouts"), world.left("orders-timeouts-dispatcher")) == (0, 0)
+
+
+def test_10000_that_cannot_be_read_are_worked_off_in_batches(world: World) -> None:
+    """Each goes to the error queue; deleting them takes no request of its own for each."""
+    url = world.queues.url(Endpoint.parse(DISPATCHER).queue)
+    for start in range(0, 10_000, 10):
+        bodies = [OutgoingMessage(f"no id {start + n}", {}, 8) for n in range(10)]
+        world.queues.send_batch(url, bodies)
+    turns = 0
+    while world.left(DISPATCHER):
+        world.manager.dispatch.turn()
+        turns += 1
+    assert world.left(ERRORS) == 10_000
+    assert turns <= 30
+    assert world.queues.calls.count("delete") <= 1_100
 
 
 def test_what_the_store_can_never_keep_goes_to_the_error_queue(world: World) -> None:

@@ -380,11 +380,7 @@ class PostgresTable(SqlTable):
 
 
 def _check_name(name: str) -> None:
-    """Refuse a name PostgreSQL would cut off or cannot hold.
-
-    Raises:
-        ConfigurationError
-    """
+    """Refuse a name PostgreSQL would cut off or cannot hold."""
     size = len(name.encode("utf-8", "surrogatepass"))
     if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or _UNFIT.search(name):
         raise InvalidSetting(

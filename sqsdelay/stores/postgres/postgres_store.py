@@ -26,9 +26,9 @@ from sqsdelay.core.stored_message import (
 )
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.ids import found_among, new_once
+from sqsdelay.stores.ids import new_once
 from sqsdelay.stores.postgres.pool import (
     DEFAULT_CONNECTIONS,
     DEFAULT_SCHEMA,
@@ -37,7 +37,7 @@ from sqsdelay.stores.postgres.pool import (
     PostgresTable,
 )
 from sqsdelay.stores.postgres.watching import Heads, Listener
-from sqsdelay.stores.sql import SqlInbox, SqlStore
+from sqsdelay.stores.sql import SqlInbox, SqlStore, found_among
 
 DATABASE_CLOCK: Final = (
     "coalesce({}::bigint, (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
@@ -64,12 +64,11 @@ _PLACE_BYTES: Final = struct.pack("!I", 6)
 _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
 
-
 _TAKEN_MS: Final = round(1000 * DEFAULT_LEASE_SECONDS)
 """How long what was taken is held at least."""
 
 
-class PostgresStore(PostgresTable, SqlStore):
+class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
     """Delayed messages in a PostgreSQL table.
 
     Args:

@@ -20,7 +20,7 @@ from sqsdelay.rabbitmq import (
     declare,
     verify,
 )
-from sqsdelay.rabbitmq.confirms import Publication
+from sqsdelay.rabbitmq.confirms import Job, Publication
 from sqsdelay.rabbitmq.connection import Address, Session, parameters
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
@@ -218,8 +218,8 @@ def test_twenty_thousand_undeliverable_messages(
 def test_publications_are_settled_once() -> None:
     """By the deadline or by the broker, whichever comes first."""
     publication = due("", "orders")
-    settled: list[Publication] = []
-    publication.on_settled = lambda: settled.append(publication)
+    settled: list[Job] = []
+    publication.on_settled = settled.append
     late, unsure = QueueUnavailable("late"), Unconfirmed("unsure")
     publication.settle(unsure, untaken=late)
     publication.settle()
