@@ -31,6 +31,7 @@ from sqsdelay.errors import (
     BodyStoreUnavailable,
     ConfigurationError,
     InvalidEndpoint,
+    InvalidSetting,
     QueueUnavailable,
     SqsDelayError,
     StoreError,
@@ -159,6 +160,8 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((name, port), backlog=ACCEPTED_AT_ONCE, **kind)
     except OSError as error:
+        if isinstance(error.__context__, socket.gaierror):
+            raise InvalidSetting("is no address; give one of this machine", host=host) from error
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(
                 f"port {port} is in use; give another with --port, or 0 for any that is free"
@@ -170,11 +173,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def serving(services: Services, *, port: int) -> Iterator[str]:
-    """Serve while the context lasts; gives the address. Port 0 is any that is free.
-
-    Raises:
-        ConfigurationError: it cannot listen there.
-    """
+    """Serve while the context lasts, where `bound` can listen; gives the address. Port 0 is any free one."""
     host = services.access.host
     with bound(host, port) as listening:
         found = listening.getsockname()[1]
