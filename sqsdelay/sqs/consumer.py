@@ -32,13 +32,7 @@ from sqsdelay.limits import (
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, parking_settings
-from sqsdelay.relaying.mover import (
-    DEFAULT_MAX_RECEIVES,
-    Mover,
-    Outcome,
-    RelaySettings,
-    always_held,
-)
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, RelaySettings
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.relaying.visibility import Visibility
@@ -221,8 +215,7 @@ class DelayConsumer:
     ) -> list[Outcome]:
         """Empty the parking queue, into which schedules fire."""
         assert self._parker is not None
-        park = self._parker.park
-        return self._told(park(more=lambda: not stop.is_set(), held=always_held, crowded=crowded))
+        return self._told(self._parker.park(more=lambda: not stop.is_set(), crowded=crowded))
 
     def _park_until_stopped(self, stop: threading.Event) -> None:
         """Every five minutes: what became visible meanwhile shares its requests."""

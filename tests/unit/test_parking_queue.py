@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -260,6 +261,59 @@ def test_nothing_is_sent_without_time_for_it(site: Site) -> None:
     (outcome,) = site.parker.park(more=_twice(), held=lambda: False)
     assert (outcome.status, site.left("orders", after=2000)) == (Status.FAILED, [])
     assert len(site.left(PARKING)) == 1
+
+
+def test_nothing_is_sent_once_others_may_be_given_the_same_groups(site: Site) -> None:
+    """However long the caller may go on: a round ends before its groups are visible again, and the next
+    round has all the time again. Where receiving takes long, less is received."""
+    site.send("parks", 90 * DAY)
+    site.send("soon", 90 * DAY)
+    now_ms = site.clock.now_ms() + 1
+    site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_500_000)])
+    site.relayed()
+    site.store.meanwhile = lambda: site.clock.advance(175)
+    fates = {o.copy.message_id: o.status for o in site.parker.park(more=_twice(), held=bool_true)}
+    assert fates == {"parks": Status.PARKED, "soon": Status.FAILED}
+    site.clock.advance(6)
+    site.store.meanwhile = bool
+    fates = {o.copy.message_id: o.status for o in site.parked()}
+    assert fates == {"parks": Status.PARKED, "soon": Status.HANDED_OVER}
+    assert len(site.left("orders", after=2000)) == 1
+
+
+def test_a_round_receives_for_a_minute(site: Site) -> None:
+    """So that most of the time for which its groups are hidden is left to settle them."""
+    for n in range(400):
+        site.send(f"m{n}", 90 * DAY, body="x" * 40_000)
+    site.relayed()
+    received: Any = site.queues.receive_batch
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        site.clock.advance(7)
+        return received(*arguments, **named)
+
+    site.store.stored_at_once = 400
+    site.queues.receive_batch = slow  # type: ignore[method-assign]
+    parker = Parker(site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store)))
+    outcomes = parker.park(more=bool_true, held=bool_true)
+    assert [outcome.status for outcome in outcomes] == [Status.PARKED] * 400
+    assert site.store.calls == 5
+
+
+@pytest.mark.parametrize("ids", [{}, {"MessageDeduplicationId": ""}])
+def test_copies_without_ids_are_not_taken_for_one_another(site: Site, ids: dict[str, str]) -> None:
+    """A group is deleted with all its copies: each of them has been settled by then."""
+    delay = {DELAY_SECONDS: {"dataType": "String", "stringValue": "60"}}
+    texts = [
+        json.dumps({"body": f"{n}", "attributes": ids, "messageAttributes": delay})
+        for n in range(3)
+    ]
+    for body in (group_of(texts[:2]), group_of(texts[2:])):
+        site.queues.send_batch(PARKING, [OutgoingMessage(body, {}, len(body))])
+    fates = [outcome.status for outcome in site.parked()]
+    arrived = [*site.left("orders", after=100), *site.left(ERRORS, after=0)]
+    assert (len(fates), sorted(copy.body for copy in arrived)) == (3, ["0", "1", "2"])
+    assert site.left(PARKING) == []
 
 
 def test_a_hundred_and_thirty_are_parked_fifty_at_a_time(site: Site) -> None:
