@@ -21,6 +21,7 @@ from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.stores import (
     Amendment,
     Clock,
+    DelayedMessageStore,
     StoredMessage,
     SystemClock,
     TransactionMode,
@@ -34,7 +35,7 @@ LEASE_SECONDS = 60
 Rows = dict[str, dict[str, Any]]
 
 
-class JsonFileStore:
+class JsonFileStore(DelayedMessageStore):
     """Delayed messages in a JSON file."""
 
     modes = frozenset({TransactionMode.AT_LEAST_ONCE})

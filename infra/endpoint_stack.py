@@ -114,24 +114,21 @@ def _functions(scope: Construct, hosting: Hosting) -> FunctionSettings:
 
 
 def _outputs(queue: sqs.IQueue, delay: UnrestrictedDelay) -> dict[str, str]:
-    parking = delay.s3_store.parking_queue if delay.s3_store else None
+    gathers = delay.s3_store or delay.schedules
     named = {
         "": queue,
         "Delay": delay.delay_queue,
         "Error": delay.error_queue,
         "Due": delay.due_queue,
-        "Parking": parking,
+        "Parking": gathers.parking_queue if gathers else None,
     }
     outputs = {"FunctionName": delay.function.function_name}
     for name, each in named.items():
         if each is not None:
             outputs |= {f"{name}QueueName": each.queue_name, f"{name}QueueUrl": each.queue_url}
-    dispatched = delay.store or delay.s3_store
-    place = dispatched or delay.schedules
+    place = delay.store or gathers
     if place is not None:
-        outputs["StoreUrl"] = place.url
-    if dispatched is not None:
-        outputs["DispatcherName"] = dispatched.function.function_name
+        outputs |= {"StoreUrl": place.url, "DispatcherName": place.function.function_name}
     if delay.ledger is not None:
         outputs |= {"LedgerUrl": delay.ledger.url, "LedgerStreamName": delay.ledger.stream.ref}
     if delay.body_bucket is not None:

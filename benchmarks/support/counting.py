@@ -38,7 +38,7 @@ from sqsdelay.core.stored_message import to_store
 from sqsdelay.cost import Workload
 from sqsdelay.cost.workload import CHUNK_BYTES
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import GATHERING_SECONDS, MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import RelaySettings, Status
@@ -333,8 +333,8 @@ class Site:
         self.queues.create_queue("orders-parking")
         # Never due as an hour begins: that cursors move then is no message's cost.
         self.first_ms = self.clock.now_ms() + (delay_seconds + 600) * 1000
-        # A DynamoDB store releases together what is due within a minute, one in S3 within ten. Schedules
-        # of messages that are due together fire within thirteen.
+        # A DynamoDB store releases together what is due within a minute, one in S3 within ten. What
+        # schedules have sent is handed over every five.
         self.apart_ms = 180_000 if kind.code in ("parked", "stored") else 900_000
         chance = random.Random(repr(kind))
         self.messages = [
@@ -438,12 +438,13 @@ class Site:
         self.counts["s3 puts"] = self.s3.requests["PutObject"]
         last_ms = self.first_ms + self.kind.groups * self.apart_ms
         if "scheduled" in self.kind.code:
-            self.relay = Relay(self.queues, self.endpoint, RelaySettings())
+            parker = Parker(self.queues, self.endpoint, RelaySettings())
             self.clock.advance((self.first_ms - self.clock.now_ms()) / 1000 - 3_600)
             while self.clock.now_ms() < last_ms:
                 self.clock.advance(1)
                 self.counts["invocations"] += self.scheduler.fire()
-                self._lambda()
+                if self.clock.now_ms() // 1000 % GATHERING_SECONDS == 0:
+                    parker.park(more=lambda: True, held=lambda: True)
             return
         outbox = SqsOutbox(self.queues, self.endpoint)
         released = DispatchSettings(batch_size=1000 if "s3" not in self.kind.code else 500)

@@ -1,25 +1,28 @@
 """The dispatcher as a scheduled Lambda function: releases from its store what is due soon.
 
 The schedule's interval must be shorter than the release ahead; then message timers make up for it
-and messages arrive to the second. A second schedule has it park what the parking queue has gathered.
+and messages arrive to the second. A second schedule has it empty the parking queue: it parks what the delay
+consumer has gathered there, and hands over what schedules have sent.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
+from botocore.exceptions import BotoCoreError, ClientError
 
 from lambdas.settings import Until, ledger_if_on, report_outcomes, whole_setting
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.dispatching.settlement import Round
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
@@ -28,13 +31,13 @@ from sqsdelay.limits import (
 )
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
-from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.parker import Parker
-from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.client import client_config, default_client
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores import open_store
+from sqsdelay.stores import open_place
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -49,6 +52,9 @@ CONCURRENT_SENDS: Final = 32
 KEPT_BACK_MS: Final = 10_000
 """No claim is begun with less time left: one cut off would be released twice."""
 
+HELPERS: Final = 9
+"""Runs that one with more than a round in its parking queue starts."""
+
 PARKING_KEPT_BACK_MS: Final = 60_000
 """No more is received from the parking queue with less time left: enough to park what was received."""
 
@@ -57,8 +63,8 @@ PARKING_KEPT_BACK_MS: Final = 60_000
 class Function:
     """What one execution environment keeps between invocations."""
 
-    dispatcher: Dispatcher
-    store: DelayedMessageStore
+    dispatcher: Dispatcher | None
+    store: ParkingPlace
     outbox: SqsOutbox
     parker: Parker
     logger: Logger
@@ -70,7 +76,7 @@ class Function:
 def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[function_names.ENDPOINT_VARIABLE])
-    store = open_store(os.environ[function_names.STORE_VARIABLE], endpoint=endpoint.name)
+    store = open_place(os.environ[function_names.STORE_VARIABLE], endpoint=endpoint.name)
     until = Until()
     if hasattr(store, "seconds_left"):
         # S3's: a turn of the wheel that Lambda cuts off is given up by the next.
@@ -87,15 +93,17 @@ def function() -> Function:
         batch_size=BATCH,
     )
     logger = Logger(service=endpoint.name)
-    dispatcher = Dispatcher(
-        store,
-        outbox,
-        settings=settings,
-        # The alarm on Overdue rings; raising would keep this run's metrics from being told.
-        on_critical=lambda critical: logger.error(str(critical)),
-        ledger=ledger,
-    )
-    dispatcher.start()
+    dispatcher = None
+    if isinstance(store, DelayedMessageStore):
+        dispatcher = Dispatcher(
+            store,
+            outbox,
+            settings=settings,
+            # The alarm on Overdue rings; raising would keep this run's metrics from being told.
+            on_critical=lambda critical: logger.error(str(critical)),
+            ledger=ledger,
+        )
+        dispatcher.start()
     parking = RelaySettings(
         hop_seconds=whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS),
         max_delay_seconds=whole_setting(
@@ -120,7 +128,8 @@ def _client() -> SQSClient:
 def handler(event: object, context: Any) -> dict[str, int]:
     """Release batch after batch until time runs out, or none is due whose destination is in reach.
 
-    Asked to park, it does that instead, until the parking queue is empty or time runs out.
+    Asked to park, it does that instead, until the parking queue is empty or time runs out. Where schedules
+    have sent more than one round, it starts more runs of itself.
 
     Returns:
         How many messages were released, rejected, failed and held; or how many copies met which fate.
@@ -130,13 +139,15 @@ def handler(event: object, context: Any) -> dict[str, int]:
     """
     this = function()
     this.until.begin(context)
-    if isinstance(event, Mapping) and event.get(function_names.PARK) is True:
-        return _park(this, context)
-    counts = {"released": 0, "rejected": 0, "failed": 0, "held": 0}
+    asked = event.get(function_names.PARK) if isinstance(event, Mapping) else None
+    if asked in (True, function_names.HELP) or this.dispatcher is None:
+        return _park(this, context, may_ask=this.store.fires and asked is True)
+    counts = dict.fromkeys(("released", "rejected", "failed", "held"), 0)
     latest_ms = 0
     while True:
         done = this.dispatcher.dispatch()
-        _count(counts, done)
+        for fate in counts:
+            counts[fate] += len(getattr(done, fate))
         latest_ms = max([latest_ms, *done.late_ms()])
         for message in (*done.rejected, *done.failed, *done.held):
             this.logger.warning("not released", message_id=message.message_id)
@@ -148,22 +159,27 @@ def handler(event: object, context: Any) -> dict[str, int]:
     return counts
 
 
-def _park(this: Function, context: Any) -> dict[str, int]:
+def _park(this: Function, context: Any, *, may_ask: bool) -> dict[str, int]:
+    def send_for_help() -> None:
+        config = client_config(connections=1, attempts=SHORT_CALL_ATTEMPTS)
+        asked = {"FunctionName": context.function_name, "InvocationType": "Event"}
+        event = json.dumps({function_names.PARK: function_names.HELP})
+        try:
+            for _ in range(HELPERS):
+                boto3.client("lambda", config=config).invoke(**asked, Payload=event)
+        except (BotoCoreError, ClientError) as error:
+            this.logger.error("no help to empty the parking queue", reason=str(error))
+
     left_ms = context.get_remaining_time_in_millis
     outcomes = this.parker.park(
-        more=lambda: left_ms() > PARKING_KEPT_BACK_MS, held=lambda: left_ms() > KEPT_BACK_MS
+        more=lambda: left_ms() > PARKING_KEPT_BACK_MS,
+        held=lambda: left_ms() > KEPT_BACK_MS,
+        crowded=send_for_help if may_ask else None,
     )
     report_outcomes(this.metrics, this.logger, outcomes)
     this.metrics.flush_metrics()
     fates = [outcome.status for outcome in outcomes]
     return {str(status): fates.count(status) for status in Status if status in fates}
-
-
-def _count(counts: dict[str, int], done: Round) -> None:
-    counts["released"] += len(done.released)
-    counts["rejected"] += len(done.rejected)
-    counts["failed"] += len(done.failed)
-    counts["held"] += len(done.held)
 
 
 def _report(this: Function, counts: dict[str, int], latest_ms: int) -> None:

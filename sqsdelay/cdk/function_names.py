@@ -66,7 +66,10 @@ RELEASE_AHEAD_VARIABLE: Final = "SQSDELAY_RELEASE_AHEAD_SECONDS"
 """How long before its due time a message is sent; 900 when unset."""
 
 PARK: Final = "park"
-"""True in an event that asks to empty the parking queue into the store, instead of releasing."""
+"""In an event that asks to empty the parking queue, instead of releasing: true, or `HELP` from a run that
+found much in it."""
+
+HELP: Final = "help"
 
 DISPATCH_COUNTS: Final = ("Released", "Rejected", "Failed", "Held")
 DISPATCH_LATENESS: Final = "DispatchLateness"

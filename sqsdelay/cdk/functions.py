@@ -27,6 +27,7 @@ from sqsdelay.limits import (
     DELAY_CONSUMER_MEMORY_MB,
     DISPATCHER_MEMORY_MB,
     FUNCTION_TIMEOUT_SECONDS,
+    GATHERING_SECONDS,
     MAX_BATCH_ENTRIES,
     SCHEDULE_SECONDS,
 )
@@ -334,6 +335,7 @@ class DispatcherFunction(EndpointFunction):
     Args:
         statements: what it is allowed besides, on its store.
         variables: more of its environment, the store's URL among them.
+        place: one whose schedules release: the function only empties the parking queue.
         concurrency: runs at once.
     """
 
@@ -344,9 +346,13 @@ class DispatcherFunction(EndpointFunction):
         *,
         statements: Sequence[iam.PolicyStatement],
         variables: Mapping[str, str],
+        place: Place | None = None,
         concurrency: int = CONCURRENCY,
     ) -> None:
         sent_to = (wiring.due_queue or wiring.queue, wiring.error_queue)
+        # Without a store it mostly waits for answers, and where there is much it starts more runs.
+        small = wiring.settings.memory_mb or DELAY_CONSUMER_MEMORY_MB
+        seconds = TIMEOUT_SECONDS if place is None else GATHERING_SECONDS - 10
         arns = [queue.queue_arn for queue in sent_to]
         super().__init__(
             scope,
@@ -354,12 +360,13 @@ class DispatcherFunction(EndpointFunction):
             wiring,
             statements=[*statements, allow("Release", _SEND, *arns)],
             queues=sent_to,
+            place=place,
             variables=variables,
             description=f"Releases delayed messages of {wiring.endpoint} from their store (sqsdelay)",
             handler=function_names.DISPATCHER_HANDLER,
-            memory_size=DISPATCHER_MEMORY_MB,
-            timeout=Duration.seconds(TIMEOUT_SECONDS),
-            reserved_concurrent_executions=concurrency,
+            memory_size=DISPATCHER_MEMORY_MB if place is None else small,
+            timeout=Duration.seconds(seconds),
+            reserved_concurrent_executions=concurrency if place is None else None,
             # A run that failed or was throttled is made up for by the next.
             retry_attempts=0,
             max_event_age=Duration.seconds(SCHEDULE_SECONDS),
@@ -370,8 +377,21 @@ class DispatcherFunction(EndpointFunction):
                 "Serverless-LambdaAsyncFailureDestination": _NOTHING_TO_KEEP,
             },
         )
-        self.schedule = self.every(
-            SCHEDULE_SECONDS, "Schedule", f"Runs the dispatcher of {wiring.endpoint}"
+        if place is None:
+            self.schedule = self.every(
+                SCHEDULE_SECONDS, "Schedule", f"Runs the dispatcher of {wiring.endpoint}"
+            )
+        else:
+            invoke = allow("Help", ["lambda:InvokeFunction"], self.function.function_arn)
+            iam.Policy(self, "SendForHelp", statements=[invoke], roles=[self.role])
+
+    def empty_parking_queue(self, endpoint: str) -> events.Rule:
+        """Have it empty the parking queue every five minutes."""
+        return self.every(
+            GATHERING_SECONDS,
+            "ParkingSchedule",
+            f"Empties the parking queue of {endpoint}",
+            event=events.RuleTargetInput.from_object({function_names.PARK: True}),
         )
 
     def every(

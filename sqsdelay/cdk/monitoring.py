@@ -34,7 +34,7 @@ TOLD: Final = {
     "DispatcherErrors": "The dispatcher raised or timed out; the next run continues",
     "DispatcherThrottles": "The dispatcher is throttled: a run before it has not ended",
     "OldestParkingMessage": "A message has been in the parking queue for longer than two runs of the "
-    "dispatcher: they do not park, fail on it, or there is too much",
+    "dispatcher: they do not empty it, fail on it, or there is too much",
     "LedgerLate": "Firehose cannot write the ledger to its bucket; after 24 hours it gives events up",
     "LedgerInLog": "The ledger's stream did not take events: they are in the functions' logs only",
 }
@@ -119,6 +119,13 @@ def of_store(endpoint: str, dispatcher: lambda_.IFunction) -> Watched:
     """What is due but still there, and its dispatcher."""
     return {
         "Overdue": (own_metric(endpoint, function_names.OVERDUE, "max"), OVERDUE_MS),
+        **of_runs(dispatcher),
+    }
+
+
+def of_runs(dispatcher: lambda_.IFunction) -> Watched:
+    """A dispatcher's errors and throttles."""
+    return {
         "DispatcherErrors": (dispatcher.metric_errors(period=PERIOD), 0),
         "DispatcherThrottles": (dispatcher.metric_throttles(period=PERIOD), 0),
     }

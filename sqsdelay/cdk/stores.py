@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from aws_cdk import Aws, CfnDeletionPolicy, Stack, Token
 from aws_cdk import aws_dynamodb as dynamodb
-from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_scheduler as scheduler
+from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
-from sqsdelay.cdk.monitoring import Alarms, Watched, of_store, oldest
+from sqsdelay.cdk.monitoring import Alarms, Watched, of_runs, of_store, oldest
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
     acknowledge_wildcards,
@@ -27,10 +27,9 @@ from sqsdelay.cdk.queues_and_buckets import (
     waiting_queue,
 )
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, GATHERING_SECONDS, STORE_TABLE_SUFFIX
-from sqsdelay.stores.dynamodb import table_definition
+from sqsdelay.limits import GATHERING_SECONDS, MAX_MESSAGE_TIMER_SECONDS, STORE_TABLE_SUFFIX
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
-from sqsdelay.stores.dynamodb.layout import EXPIRY
+from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT
 
 DYNAMODB: Final = "dynamodb"
 S3: Final = "s3"
@@ -63,33 +62,23 @@ USE_TABLE: Final = tuple(
 notes", as aws-cdk-lib's ``Table`` grants it."""
 
 _SERVICE: Final = "scheduler.amazonaws.com"
-_TYPES: Final = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER}
 
 
 def store_table(scope: Construct, wiring: Wiring, *, table_class: str) -> dynamodb.Table:
     """Keys and billing as the store defines them; restorable to any second of 35 days."""
-    definition, key = table_definition(), wiring.encryption_key
-    types = {a["AttributeName"]: a["AttributeType"] for a in definition["AttributeDefinitions"]}
-    keys: dict[str, Any] = {
-        {"HASH": "partition_key", "RANGE": "sort_key"}[each["KeyType"]]: dynamodb.Attribute(
-            name=each["AttributeName"], type=_TYPES[types[each["AttributeName"]]]
-        )
-        for each in definition["KeySchema"]
-    }
-    managed, customers = (
-        dynamodb.TableEncryption.AWS_MANAGED,
-        dynamodb.TableEncryption.CUSTOMER_MANAGED,
-    )
+    key, text = wiring.encryption_key, dynamodb.AttributeType.STRING
+    kept = dynamodb.TableEncryption
     table = dynamodb.Table(
         scope,
         "Table",
         table_name=wiring.endpoint + STORE_TABLE_SUFFIX,
-        **keys,
-        billing_mode=dynamodb.BillingMode(definition["BillingMode"]),
+        partition_key=dynamodb.Attribute(name=PARTITION, type=text),
+        sort_key=dynamodb.Attribute(name=SORT, type=text),
+        billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
         table_class=dynamodb.TableClass(table_class),
         # Amendments, and messages that are released.
         time_to_live_attribute=EXPIRY,
-        encryption=managed if key is None else customers,
+        encryption=kept.AWS_MANAGED if key is None else kept.CUSTOMER_MANAGED,
         encryption_key=key,
         point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
             point_in_time_recovery_enabled=True
@@ -150,15 +139,11 @@ class MessageStore(Dispatched):
         """Let ``grantee`` use the table's key, where that is the customer's."""
         grant_key(grantee, self.table.encryption_key, ["dynamodb"], USE_TABLE)
 
-    def grant_store(self, producer: iam.IGrantable) -> iam.Grant:
+    def grant_store(self, producer: iam.IGrantable) -> None:
         """Let ``producer`` store, list, find, cancel and reschedule messages."""
         self.grant_key(producer)
-        return iam.Grant.add_to_principal(
-            grantee=producer,
-            actions=list(KEEP_MESSAGES),
-            resource_arns=[self.table.table_arn],
-            scope=self,
-        )
+        for statement in self.statements():
+            producer.grant_principal.add_to_principal_policy(statement)
 
 
 class S3MessageStore(Dispatched):
@@ -181,16 +166,10 @@ class S3MessageStore(Dispatched):
         }
         self.bucket = private_bucket(self, "Bucket", **kept)
         self.parking_queue = waiting_queue(self, "ParkingQueue", wiring.endpoint, **kept)
-        parking, delay = self.parking_queue.queue_arn, wiring.delay_queue.queue_arn
         dispatcher = self.dispatch(
             wiring,
             {"OldestParkingMessage": oldest(self.parking_queue, GATHERING_SECONDS)},
-            statements=[
-                *self._keep("Lease"),
-                # Emptying the parking queue.
-                allow("Gather", ["sqs:DeleteMessage", "sqs:ReceiveMessage"], parking),
-                allow("Hop", ["sqs:GetQueueUrl", "sqs:SendMessage"], parking, delay),
-            ],
+            statements=[*self._keep("Lease"), *_empty(self.parking_queue, wiring)],
             variables={
                 function_names.STORE_VARIABLE: self.url,
                 function_names.HOP_SECONDS_VARIABLE: str(wiring.hop_seconds),
@@ -201,12 +180,7 @@ class S3MessageStore(Dispatched):
         )
         self.acknowledge_wildcards(dispatcher.role)
         grant_queues(dispatcher.role, (wiring.delay_queue,))
-        self.parking_schedule = dispatcher.every(
-            GATHERING_SECONDS,
-            "ParkingSchedule",
-            f"Parks what the parking queue of {wiring.endpoint} has gathered",
-            event=events.RuleTargetInput.from_object({function_names.PARK: True}),
-        )
+        self.parking_schedule = dispatcher.empty_parking_queue(wiring.endpoint)
 
     @property
     def url(self) -> str:
@@ -248,10 +222,19 @@ class S3MessageStore(Dispatched):
         ]
 
 
-class ScheduleGroup(Place):
-    """Messages wait as one-time schedules of ``group``, which fire into the delay queue.
+def _empty(parking_queue: sqs.IQueue, wiring: Wiring) -> list[iam.PolicyStatement]:
+    """What emptying a parking queue takes of queues."""
+    parking, delay = parking_queue.queue_arn, wiring.delay_queue.queue_arn
+    return [
+        allow("Gather", ["sqs:DeleteMessage", "sqs:ReceiveMessage"], parking),
+        allow("Hop", ["sqs:GetQueueUrl", "sqs:SendMessage"], parking, delay),
+    ]
 
-    The group has the endpoint's name.
+
+class ScheduleGroup(Place):
+    """Messages wait as one-time schedules of ``group``, which fire into ``parking_queue``.
+
+    ``function`` empties that every five minutes, and hands over. The group has the endpoint's name.
 
     Raises:
         ConfigurationError: a name too long for a group.
@@ -260,13 +243,19 @@ class ScheduleGroup(Place):
     def __init__(self, scope: Construct, construct_id: str, wiring: Wiring) -> None:
         super().__init__(scope, construct_id)
         endpoint = wiring.endpoint
-        sent_to = (wiring.delay_queue, wiring.error_queue)
         if not Token.is_unresolved(endpoint) and len(endpoint) > MAX_GROUP_CHARS:
             raise InvalidSetting(
                 f"endpoint {endpoint!r} has {len(endpoint)} characters; a schedule group takes "
                 f"{MAX_GROUP_CHARS}; shorten it, or use store=dynamodb"
             )
-        self._hop_seconds = wiring.hop_seconds
+        self.parking_queue = waiting_queue(
+            self,
+            "ParkingQueue",
+            endpoint,
+            removal_policy=wiring.removal_policy,
+            encryption_key=wiring.encryption_key,
+        )
+        sent_to = (self.parking_queue, wiring.error_queue)
         self.group = scheduler.ScheduleGroup(
             self, "Group", schedule_group_name=endpoint, removal_policy=wiring.removal_policy
         )
@@ -284,13 +273,30 @@ class ScheduleGroup(Place):
             inline_policies={"Send": iam.PolicyDocument(statements=[send])},
         )
         grant_queues(self.role, sent_to)
+        emptier = DispatcherFunction(
+            self,
+            wiring,
+            statements=_empty(self.parking_queue, wiring),
+            variables={
+                function_names.HOP_SECONDS_VARIABLE: str(wiring.hop_seconds),
+                **wiring.variables,
+            },
+            place=self,
+        )
+        grant_queues(emptier.role, (self.parking_queue, wiring.delay_queue))
+        self.function = emptier.function
+        self.parking_schedule = emptier.empty_parking_queue(endpoint)
+        longest = GATHERING_SECONDS + MAX_MESSAGE_TIMER_SECONDS
+        watched = {
+            **of_runs(self.function),
+            "OldestParkingMessage": oldest(self.parking_queue, longest),
+        }
+        self.alarms = Alarms(self, watched, topic=wiring.alarm_topic)
 
     @property
     def url(self) -> str:
         """The place as `open_place` and ``--store`` take it."""
-        url = f"scheduler://{self.group.schedule_group_name}?role={self.role.role_arn}"
-        hop = "" if self._hop_seconds == DEFAULT_HOP_SECONDS else f"&hop={self._hop_seconds}"
-        return url + hop
+        return f"scheduler://{self.group.schedule_group_name}?role={self.role.role_arn}"
 
     @property
     def schedules_arn(self) -> str:

@@ -78,8 +78,8 @@ class UnrestrictedDelay(Construct):
             in them, when removed.
         code: the functions' code; built from this checkout when left out.
         store: ``dynamodb`` and ``s3`` add a delayed message store to park in, with its dispatcher;
-            ``scheduler`` a schedule group, which needs none. Left out, there is none of them, and a
-            deployment that would take one away is refused; ``none`` gives it up.
+            ``scheduler`` a group of schedules, with a function that empties their queue. Left out, there
+            is none of them, and a deployment that would take one away is refused; ``none`` gives it up.
         store_shards: over how many partitions of the store an hour's messages are spread; it can grow
             while messages wait.
         store_class: the store's table class, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
@@ -188,12 +188,12 @@ class UnrestrictedDelay(Construct):
         ).function
         # Refused before the delay consumer forgets a store, and not after.
         self.function.node.add_dependency(self.removal_guard.parts)
-        dispatched = self.store or self.s3_store
+        dispatched, parking = self.store or self.s3_store, self.s3_store or self.schedules
         waiting = {
             "delay": self.delay_queue,
             "error": self.error_queue,
             "due": self.due_queue,
-            "parking": self.s3_store.parking_queue if self.s3_store else None,
+            "parking": parking.parking_queue if parking else None,
         }
         watched = of_endpoint(waiting, self.function, hop_seconds)
         self.alarms = Alarms(self, watched, topic=alarm_topic)
@@ -203,7 +203,7 @@ class UnrestrictedDelay(Construct):
             queues=waiting,
             function=self.function,
             dispatcher=dispatched.function if dispatched else None,
-            alarms=self.alarms.all + (dispatched.alarms.all if dispatched else []),
+            alarms=self.alarms.all + (place.alarms.all if place else []),
         )
 
     def grant_send(self, producer: iam.IGrantable) -> iam.Grant:

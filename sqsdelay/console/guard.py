@@ -216,7 +216,6 @@ class Guard:
         refusal = self._refusal(scope, headers)
         if refusal is None and not (known or static or scope["path"] == "/sign-in"):
             refusal = RedirectResponse("/sign-in", status_code=303)
-
         place = 0
 
         async def guarded(message: Message) -> None:
@@ -294,7 +293,8 @@ class Guard:
         """Whence a visitor calls; the proxy that ends TLS says so, and nobody else is believed."""
         address = "an unknown address" if request.client is None else request.client.host
         if address in self._access.proxies:
-            address = request.headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
+            told = request.headers.getlist("x-forwarded-for") or [address]
+            address = told[-1].rpartition(",")[2].strip()
         return address
 
     def _may_enter(self, scope: Scope) -> bool:

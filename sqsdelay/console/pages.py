@@ -85,12 +85,8 @@ def _message(request: Request) -> Response:
 def _errors(request: Request) -> Response:
     source, which = _source(request), Filter.of(request.query_params)
     found = changes.failed(source, which)
-    values: dict[str, Any] = {
-        "groups": changes.grouped(found),
-        "found": len(found),
-        "dated": changes.dated,
-    }
-    return page(request, "errors.html", of=source, which=which, **values)
+    values: dict[str, Any] = {"groups": changes.grouped(found), "found": len(found)}
+    return page(request, "errors.html", of=source, which=which, dated=changes.dated, **values)
 
 
 def _result(request: Request) -> Response:
@@ -143,7 +139,10 @@ def _form(handle: Posted) -> Callable[[Request], Awaitable[Response]]:
                 403,
                 "this form is not from this console, or the console was restarted; load the page again",
             )
-        source = _services(request).source(_text(form, "endpoint"))
+        # Who has not signed in yet is told of no endpoint.
+        source = _services(request).source(
+            None if handle is _signed_in else _text(form, "endpoint")
+        )
         return await run_in_threadpool(handle, request, form, source)
 
     return endpoint

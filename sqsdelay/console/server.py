@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -31,6 +31,7 @@ from sqsdelay.errors import (
     BodyStoreUnavailable,
     ConfigurationError,
     InvalidEndpoint,
+    InvalidSetting,
     QueueUnavailable,
     SqsDelayError,
     StoreError,
@@ -152,16 +153,15 @@ class Connection(H11Protocol):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there.
-
-    Raises:
-        ConfigurationError: the port is in use, or the address is none of this machine's.
-    """
+    """A socket that listens there, on ``::`` for IPv4 too; raises `ConfigurationError` where it cannot."""
     name = host.strip("[]")
+    both = {"family": socket.AF_INET6, "dualstack_ipv6": socket.has_dualstack_ipv6()}
+    kind: Any = both if ":" in name else {}
     try:
-        family = socket.AF_INET6 if ":" in name else socket.AF_INET
-        return socket.create_server((name, port), family=family, backlog=ACCEPTED_AT_ONCE)
+        return socket.create_server((name, port), backlog=ACCEPTED_AT_ONCE, **kind)
     except OSError as error:
+        if isinstance(error.__context__, socket.gaierror):
+            raise InvalidSetting("is no address; give one of this machine", host=host) from error
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(
                 f"port {port} is in use; give another with --port, or 0 for any that is free"
@@ -173,11 +173,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def serving(services: Services, *, port: int) -> Iterator[str]:
-    """Serve while the context lasts; gives the address. Port 0 is any that is free.
-
-    Raises:
-        ConfigurationError: it cannot listen there.
-    """
+    """Serve while the context lasts, where `bound` can listen; gives the address. Port 0 is any free one."""
     host = services.access.host
     with bound(host, port) as listening:
         found = listening.getsockname()[1]

@@ -44,7 +44,7 @@ from sqsdelay.operating.status import (
     store_status,
 )
 from sqsdelay.ports.queues import Queues
-from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
+from sqsdelay.ports.stores import ParkingPlace
 
 if TYPE_CHECKING:
     from sqsdelay.sqs.cloudwatch import CloudWatchAges
@@ -321,7 +321,7 @@ class Source:
     @property
     def soonest_seconds(self) -> int | None:
         """Its store can make nothing due sooner than that; None where it can."""
-        return self._place.soonest_seconds if isinstance(self._place, ParksFarAhead) else None
+        return None if self._place is None else self._place.soonest_seconds or None
 
     def start(self) -> None:
         """Ask for its numbers, so that what is down is known by the time that its page is shown."""

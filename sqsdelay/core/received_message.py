@@ -146,6 +146,30 @@ def from_lambda_event(record: Mapping[str, Any], *, received_at: float) -> Recei
         raise MalformedMessage(f"event record is not an SQS record: {error}") from error
 
 
+def as_lambda_record(copy: ReceivedMessage) -> dict[str, Any]:
+    """A copy as a record that `from_lambda_event` reads, but for its receipt handle."""
+    system = {
+        "SentTimestamp": None if copy.sent_ms is None else str(copy.sent_ms),
+        "MessageGroupId": copy.group_id,
+        "MessageDeduplicationId": copy.deduplication_id,
+        "AWSTraceHeader": copy.trace_header,
+    }
+    return {
+        "messageId": copy.sqs_message_id,
+        "body": copy.body,
+        "attributes": {name: value for name, value in system.items() if value is not None},
+        "messageAttributes": {name: _recorded(each) for name, each in copy.attributes.items()},
+    }
+
+
+def _recorded(attribute: Attribute) -> dict[str, str]:
+    if "BinaryValue" in attribute:
+        value = {"binaryValue": base64.b64encode(attribute["BinaryValue"]).decode("ascii")}
+    else:
+        value = {"stringValue": attribute["StringValue"]}
+    return {"dataType": attribute["DataType"], **value}
+
+
 def _decoded(value: Mapping[str, Any]) -> bytes | None:
     """A Lambda event's binary value; None, which fits no attribute, where it is no base64."""
     encoded = value.get("binaryValue")

@@ -1,27 +1,31 @@
-"""The input of a schedule: the ``SendMessage`` into the delay queue, written and read here."""
+"""The input of a schedule: the ``SendMessage`` into the parking queue, written and read here."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
+from sqsdelay.core.delay import hidden_seconds
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     DUE_AT,
-    GROUP_ID,
     Attribute,
     size_of,
     string,
     text_of,
 )
-from sqsdelay.core.outgoing import delayed, users_attributes, with_message_id
-from sqsdelay.core.received_message import ReceivedMessage, whole_number
-from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError
+from sqsdelay.core.outgoing import delayed, with_message_id
+from sqsdelay.core.received_message import (
+    DelayedMessage,
+    ReceivedMessage,
+    as_lambda_record,
+    from_lambda_event,
+    whole_number,
+)
+from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
+from sqsdelay.errors import InvalidMessage, MalformedMessage, MessageTooLarge, StoreError
 from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 
 MAX_INPUT_BYTES: Final = 256 * 1024
@@ -37,6 +41,10 @@ _ESCAPED: Final = "\\u003caws.scheduler."
 
 _MAX_DESCRIPTION_CHARS: Final = 512
 """Source: CreateSchedule API reference, Description."""
+
+
+COPY: Final = "sqsdelay.Copy"
+"""The attribute of what a schedule sends: all of the copy but its body, as JSON."""
 
 
 def prefix_of(queue_url: str, kind: str) -> str:
@@ -67,7 +75,7 @@ def check_keepable(message: StoredMessage, endpoint: Endpoint) -> None:
     if Endpoint.parse(message.destination).queue.name != endpoint.queue.name:
         raise InvalidMessage(
             f"message {message.message_id} goes to {message.destination!r}, and schedules of endpoint "
-            f"{endpoint.name} send to {endpoint.delay_queue.name} alone; use the store of that endpoint"
+            f"{endpoint.name} send to {endpoint.parking_queue.name} alone; use the store of that endpoint"
         )
     if not ID.fullmatch(message.message_id):
         raise InvalidMessage(
@@ -85,7 +93,7 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
     """The input of a message's schedule: ``SendMessage`` as JSON.
 
     Args:
-        queue_url: the delay queue's.
+        queue_url: the parking queue's.
         fires_at: the schedule's time, epoch seconds.
         kept_since_ms: when the message came into the store, broker's clock. It travels in the
             deduplication id: amendments left later apply, earlier ones do not.
@@ -94,16 +102,26 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
         InvalidMessage: a body SQS does not take.
         MessageTooLarge: above what a schedule holds.
     """
-    attributes = _attributes(message, fires_at)
-    request: dict[str, Any] = {
+    copy = ReceivedMessage(
+        body=_body(message),
+        attributes=_attributes(message, fires_at),
+        receipt_handle="",
+        sqs_message_id="",
+        received_at=0,
+        sent_ms=fires_at * 1000,
+        group_id=message.message_id,
+        deduplication_id=_deduplication_id(message, kept_since_ms),
+        trace_header=message.trace_header,
+    )
+    record = as_lambda_record(copy)
+    # As it is: JSON within JSON has four characters for a quote.
+    body = record.pop("body")
+    request = {
         "QueueUrl": queue_url,
-        "MessageBody": _body(message),
-        "MessageGroupId": message.message_id,
-        "MessageDeduplicationId": _deduplication_id(message, kept_since_ms),
-        "MessageAttributes": {name: _plain(value) for name, value in attributes.items()},
+        "DelaySeconds": hidden_seconds(message.due_ms, fires_at=fires_at),
+        "MessageBody": body,
+        "MessageAttributes": {COPY: string(json.dumps(record, ensure_ascii=False))},
     }
-    if message.trace_header is not None:
-        request["MessageSystemAttributes"] = {"AWSTraceHeader": string(message.trace_header)}
     text = json.dumps(request, ensure_ascii=False).replace(_CONTEXT, _ESCAPED)
     size = len(text.encode("utf-8"))
     if size > MAX_INPUT_BYTES:
@@ -155,17 +173,9 @@ def _deduplication_id(message: StoredMessage, kept_since_ms: int) -> str:
     return f"hop.{kept_since_ms}.{hashlib.sha256(told.encode('utf-8')).hexdigest()}"
 
 
-def _plain(attribute: Attribute) -> dict[str, str]:
-    if "BinaryValue" in attribute:
-        binary = base64.b64encode(attribute["BinaryValue"]).decode("ascii")
-        return {"DataType": attribute["DataType"], "BinaryValue": binary}
-    return {"DataType": attribute["DataType"], "StringValue": attribute["StringValue"]}
-
-
 def kept_since_ms_of(text: str) -> int:
     """When the message of an input came into the store, epoch milliseconds."""
-    found = whole_number(str(json.loads(text)["MessageDeduplicationId"]).split(".")[1])
-    return found or 0
+    return copy_of(text).first_sent_ms or 0
 
 
 def message_of(text: str, destination: str) -> StoredMessage:
@@ -177,53 +187,31 @@ def message_of(text: str, destination: str) -> StoredMessage:
     try:
         copy = copy_of(text)
         due_ms = whole_number(text_of(copy.attributes, DUE_AT))
-        users = users_attributes(copy)
-        if DEDUPLICATION_ID in copy.attributes:
-            users[DEDUPLICATION_ID] = copy.attributes[DEDUPLICATION_ID]
-        return StoredMessage(
-            message_id=copy.message_id,
-            destination=destination,
-            due_ms=-1 if due_ms is None else due_ms,
-            body=copy.body.encode("utf-8"),
-            attributes=users,
-            group_id=text_of(copy.attributes, GROUP_ID),
-            trace_header=copy.trace_header,
-        )
+        said = DelayedMessage(copy.message_id, -1 if due_ms is None else due_ms)
+        return parked(copy, said, destination)
     except ValueError as error:
         raise StoreError(f"the schedule is not a message of sqsdelay: {error!r}") from error
 
 
 def copy_of(text: str) -> ReceivedMessage:
-    """The copy that a schedule's input puts on the delay queue, as it would be received there.
+    """The copy that a schedule's input sends.
 
     Raises:
         ValueError: it is no ``SendMessage`` of ours.
     """
     try:
         request = json.loads(text)
-        attributes = {name: _shaped(v) for name, v in request["MessageAttributes"].items()}
-        trace = request.get("MessageSystemAttributes", {}).get("AWSTraceHeader", {})
-        return ReceivedMessage(
-            body=str(request["MessageBody"]),
-            attributes=attributes,
-            receipt_handle="",
-            sqs_message_id="",
-            received_at=0,
-            group_id=str(request["MessageGroupId"]),
-            deduplication_id=str(request["MessageDeduplicationId"]),
-            trace_header=trace.get("StringValue"),
+        record = record_of(
+            request["MessageBody"], request["MessageAttributes"][COPY]["StringValue"]
         )
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        return from_lambda_event({**record, "receiptHandle": ""}, received_at=0)
+    except (KeyError, TypeError, AttributeError, RecursionError, MalformedMessage) as error:
         raise ValueError(f"no SendMessage request: {error!r}") from error
 
 
-def _shaped(value: Mapping[str, str]) -> Attribute:
-    if "BinaryValue" in value:
-        return {
-            "DataType": value["DataType"],
-            "BinaryValue": base64.b64decode(value["BinaryValue"]),
-        }
-    return {"DataType": value["DataType"], "StringValue": value["StringValue"]}
+def record_of(body: str, rest: str | None) -> dict[str, Any]:
+    """The record of a copy whose rest stands in the attribute `COPY`."""
+    return {**json.loads(rest or ""), "body": body}
 
 
 def description_of(amendment: Amendment) -> str:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
-from sqsdelay.core.delay import earliest_lead_seconds, latest_lead_seconds
 from sqsdelay.cost.workload import CHUNK_BYTES, DISPATCH_MS, FUNCTION_MS, Workload, gb_seconds
 from sqsdelay.limits import (
     DELAY_CONSUMER_MEMORY_MB,
@@ -337,21 +336,39 @@ def alone(load: Workload) -> int:
     return replace(load, batch=1).billed_requests
 
 
-def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
-    """Made one by one, it fires into the delay queue, whose last hop makes it exact.
+FIRED_MS: Final = 8
+"""Assumed for a message of a run that empties the parking queue: its share of calls to AWS."""
 
-    Schedules fire spread over minutes, by chance; those of the same second are received together.
+EMPTY_MS: Final = 1_100
+"""What a run takes that finds nothing (more): its last receive waits for a second."""
+
+
+def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
+    """Made one by one, it fires into the parking queue, which a function empties every five minutes.
+
+    What is due in the same five minutes shares requests: what is due together, and by chance what is due
+    apart, as many as come in that time if a delay's messages come evenly during one delay.
     """
     size = int(load.message_bytes * _ESCAPED) + SCHEDULE_OVERHEAD_BYTES
     if size > SCHEDULE_BYTES:
         return no_schedule(size, "such messages would hop: use an S3 store")
-    seconds = earliest_lead_seconds(load.hop_seconds) - latest_lead_seconds(load.hop_seconds)
-    received = load.releases * _spread(load.together, seconds, _tens)
-    billed = load.releases * _spread(load.together, seconds, load.billed_in_tens)
+    runs, releases = load.delay_seconds // GATHERING_SECONDS, ceil(load.releases)
+    received = _spread(releases, runs, lambda n: _tens(n * load.together))
+    billed = _spread(releases, runs, lambda n: load.billed_in_tens(n * load.together))
+    seconds = load.messages * gb_seconds(DELAY_CONSUMER_MEMORY_MB, FIRED_MS)
     return {
         "EventBridge Scheduler invocations": load.messages,
-        "SQS FIFO requests (sent by the schedule, one by one)": alone(load),
-        "SQS FIFO requests (received and deleted after it)": billed + received,
-        **_invoked("delay consumer, after the schedule", received, DELAY_CONSUMER_MEMORY_MB),
+        "SQS standard requests (sent by the schedule, one by one)": alone(load),
+        "SQS standard requests (parking queue: receive, delete)": billed + received,
+        "Lambda GB-seconds (parking queue)": seconds,
         **last_send(billed),
+    }
+
+
+def schedule_runs(load: Workload) -> Used:
+    runs = load.delay_seconds // GATHERING_SECONDS
+    return {
+        f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)": runs,
+        "Lambda requests (parking queue)": runs,
+        "Lambda GB-seconds (parking queue)": runs * gb_seconds(DELAY_CONSUMER_MEMORY_MB, EMPTY_MS),
     }

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import lcm
 from typing import Final
 
-from sqsdelay.core.delay import soonest_seconds
+from sqsdelay.core.delay import SOONEST_SECONDS
 from sqsdelay.cost import places
 from sqsdelay.cost.places import MONTH_SECONDS, Used, last_send
 from sqsdelay.cost.prices import Prices
@@ -64,7 +64,7 @@ RECEIVERS: Final = 2
 
 WATCHED: Final = {
     "no store": (8, 5),
-    "-c store=scheduler": (8, 5),
+    "-c store=scheduler": (8, 8),
     "-c store=dynamodb": (12, 8),
     "-c store=s3": (13, 9),
 }
@@ -166,9 +166,8 @@ class Strategy:
         }
 
     def _parks(self, load: Workload) -> bool:
-        if self.stored is places.in_a_schedule and load.delay_seconds < soonest_seconds(
-            load.hop_seconds
-        ):
+        left = load.delay_seconds - self.hops * load.hop_seconds
+        if self.stored is places.in_a_schedule and left < SOONEST_SECONDS:
             return False
         return load.parks(after_hops=self.hops)
 
@@ -208,12 +207,14 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
     "scheduled": Strategy(
         "EventBridge Scheduler, parked by the delay consumer",
         places.in_a_schedule,
+        places.schedule_runs,
         hops=1,
         deploy=_WITH_SCHEDULER,
     ),
     "scheduled-by-sender": Strategy(
         "EventBridge Scheduler, parked by the sender",
         places.in_a_schedule,
+        places.schedule_runs,
         deploy=_WITH_SCHEDULER,
         by_sender=True,
     ),

@@ -119,9 +119,9 @@ class Workload:
 
     def arrivals(self, seconds: int) -> Fraction | int:
         """Into how many spans of so many seconds the requests fall: what is due in the same minute was sent
-        in the same minute, evenly; full batches all come in one."""
+        in the same minute, evenly. Full batches come with so many others that it is not counted."""
         if self.in_tens:
-            return 1
+            return 0
         requests = -(-self.together // self.batch)
         in_span = -(-seconds * requests // 60)
         return self.releases * -(-requests // in_span)

@@ -15,7 +15,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting, QueueMissing, SqsDelayError
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, SCHEDULE_SECONDS, STORE_TABLE_SUFFIX
 from sqsdelay.ports.queues import QueueAges, Queues
-from sqsdelay.ports.stores import CountsDue, DelayedMessageStore, ParkingPlace
+from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 
 
 def latest_of_sqs(queues: Queues, queue: QueueRef) -> int:
@@ -145,9 +145,9 @@ def outlook(store: ParkingPlace, edges_ms: Sequence[int]) -> Outlook:
         StoreUnavailable, StoreMissing
     """
     edges = tuple(edges_ms)
-    if isinstance(store, CountsDue):
-        counted = tuple(store.count_due(start, end) for start, end in pairwise(edges))
-        return Outlook(edges_ms=edges, counts=counted)
+    counted = [store.count_due(start, end) for start, end in pairwise(edges)]
+    if None not in counted:
+        return Outlook(edges_ms=edges, counts=tuple(count or 0 for count in counted))
     listing = Listing(after=None, due_from_ms=edges[0], due_before_ms=edges[-1])
     counts = [0] * (len(edges) - 1)
     last_ms = None

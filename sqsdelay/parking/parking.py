@@ -21,13 +21,7 @@ from sqsdelay.errors import (
     StoreError,
 )
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.ports.stores import (
-    FindsByDueTime,
-    LimitsSize,
-    ParkingPlace,
-    ParksFarAhead,
-    TakesGroups,
-)
+from sqsdelay.ports.stores import ParkingPlace
 
 DEFAULT_PARK_AFTER_SECONDS: Final = 9 * DEFAULT_HOP_SECONDS
 """Where hops begin to cost more than a store: with 8 hops and a last message timer ahead, 2.25 hours.
@@ -95,7 +89,7 @@ class Parking:
     def __init__(self, store: ParkingPlace, *, after_seconds: int) -> None:
         self._store = store
         self.after_seconds = after_seconds
-        if isinstance(store, ParksFarAhead) and after_seconds < store.soonest_seconds:
+        if after_seconds < store.soonest_seconds:
             raise InvalidSetting(
                 f"use {store.soonest_seconds} or more: this store takes nothing that is due sooner",
                 park_after_seconds=after_seconds,
@@ -104,7 +98,7 @@ class Parking:
     @property
     def stored_at_once(self) -> int | None:
         """How many messages the store prefers in one call; None if it does not matter."""
-        return self._store.stored_at_once if isinstance(self._store, TakesGroups) else None
+        return self._store.stored_at_once
 
     def park(self, messages: Sequence[StoredMessage]) -> list[bool | SqsDelayError]:
         """Store in one call; per message whether it is new in the store, which has it now, or an error.
@@ -127,7 +121,7 @@ class Parking:
 
     def too_large(self, message: StoredMessage) -> bool:
         """Whether a message is too large for the store, so that it has to hop."""
-        return isinstance(self._store, LimitsSize) and self._store.too_large(message)
+        return self._store.too_large(message)
 
     def _stored(self, messages: Sequence[StoredMessage]) -> Sequence[bool | StoreError]:
         try:
@@ -148,7 +142,7 @@ class Parking:
             return True
         kept: list[StoredMessage | None] = [m for m in new if m.message_id == message.message_id]
         try:
-            kept = kept or [kept_as(self._store, message)]
+            kept = kept or [self._store.find_due(message.message_id, message.due_ms)]
         except ConfigurationError as error:
             return error
         conflict = None
@@ -210,18 +204,6 @@ class Parking:
                 "amendment of parked %s not applied: %s", one_line(message_id), one_line(error)
             )
         return False
-
-
-def kept_as(store: ParkingPlace, message: StoredMessage) -> StoredMessage | None:
-    """What a store has under a message's id; None if it is not to be found.
-
-    Raises:
-        ConfigurationError: this store cannot find such an id.
-        StoreError
-    """
-    if isinstance(store, FindsByDueTime):
-        return store.find_due(message.message_id, message.due_ms)
-    return store.find(message.message_id)
 
 
 def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:

@@ -12,7 +12,7 @@ from sqsdelay.core.delay import due_at_ms
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_id
 from sqsdelay.errors import InvalidMessage
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
-from sqsdelay.ports.stores import ParkingPlace, ParksFarAhead
+from sqsdelay.ports.stores import ParkingPlace
 
 _PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
@@ -94,10 +94,8 @@ class Schedule:
     def _check_far_ahead(self, message_id: str, due_ms: int, now_ms: int) -> None:
         """Before an amendment is left: it would apply to the message when that comes out, too late."""
         kept = self._check_can_be_found(message_id)
-        if not isinstance(self._store, ParksFarAhead) or kept is None:
-            return
         least = self._store.soonest_seconds
-        if due_ms - now_ms < least * 1000:
+        if kept is not None and least and due_ms - now_ms < least * 1000:
             raise InvalidMessage(
                 f"message {message_id} waits where it cannot be released within {least} s; cancel it, and "
                 "send it anew with the short delay"

@@ -1,6 +1,6 @@
 """Where messages wait: a place to park in, and the delayed message store, which releases them too.
 
-A class of yours that has the methods qualifies; ``sqsdelay.testing.ParkingContract`` tests a place,
+A class of yours derives from one of the two; ``sqsdelay.testing.ParkingContract`` tests a place,
 ``StoreContract`` a store.
 """
 
@@ -22,16 +22,6 @@ class TransactionMode(StrEnum):
 
     EXACTLY_ONCE = "exactly-once"
     """The effect is written in the store's own transaction and commits with the removal."""
-
-
-@runtime_checkable
-class TakesGroups(Protocol):
-    """A store for which many messages cost as much as one, so that callers gather them."""
-
-    @property
-    def stored_at_once(self) -> int:
-        """Messages worth one call of ``store``."""
-        ...
 
 
 class Claim(Protocol):
@@ -164,42 +154,37 @@ class ParkingPlace(Protocol):
         """Close connections. The store cannot be used afterwards."""
         ...
 
-
-@runtime_checkable
-class LimitsSize(Protocol):
-    """A `ParkingPlace` whose size limit is below SQS's."""
-
-    def too_large(self, message: StoredMessage) -> bool:
-        """Whether a message is too large to keep; makes no call."""
-        ...
-
-
-@runtime_checkable
-class FindsByDueTime(Protocol):
-    """A `ParkingPlace` that may be unable to find a message by its id alone."""
-
-    def find_due(self, message_id: str, due_ms: int) -> StoredMessage | None:
-        """As ``find``; where the id alone is not enough, the message of that id that is due then."""
-        ...
-
-
-@runtime_checkable
-class ParksFarAhead(Protocol):
-    """A `ParkingPlace` that refuses messages due soon."""
+    @property
+    def stored_at_once(self) -> int | None:
+        """Messages worth one call of ``store``, where many cost as much as one; None where they do not."""
+        return None
 
     @property
     def soonest_seconds(self) -> int:
         """How far ahead a message must be due to be kept, in seconds."""
-        ...
+        return 0
 
+    @property
+    def fires(self) -> bool:
+        """Whether what is due soon comes by itself, into the endpoint's parking queue."""
+        return False
 
-@runtime_checkable
-class CountsDue(Protocol):
-    """A `ParkingPlace` that counts what is due in a span of time without reading it."""
+    def now_ms(self) -> int | None:
+        """The now of the server that it is on, epoch milliseconds; None where the machine's clock counts."""
+        return None
 
-    def count_due(self, from_ms: int, before_ms: int) -> int:
-        """Stored messages due at ``from_ms`` or later, and before ``before_ms``."""
-        ...
+    def too_large(self, message: StoredMessage) -> bool:  # noqa: ARG002
+        """Whether a message, which SQS takes, is too large to keep; makes no call."""
+        return False
+
+    def find_due(self, message_id: str, due_ms: int) -> StoredMessage | None:  # noqa: ARG002
+        """As ``find``; where the id alone is not enough, the message of that id that is due then."""
+        return self.find(message_id)
+
+    def count_due(self, from_ms: int, before_ms: int) -> int | None:  # noqa: ARG002
+        """Stored messages due at ``from_ms`` or later, and before ``before_ms``; None where that would take
+        reading them."""
+        return None
 
 
 @runtime_checkable

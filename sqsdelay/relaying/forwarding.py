@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Attribute, OutgoingMessage, full_batches, size_of
-from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
+from sqsdelay.core.message import OutgoingMessage, full_batches, size_of, text_of
+from sqsdelay.core.received_message import (
+    ReceivedMessage,
+    as_lambda_record,
+    from_lambda_event,
+)
+from sqsdelay.core.schedule_input import COPY, record_of
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
 
@@ -19,27 +23,7 @@ VERSION: Final = 1
 
 def packed(copy: ReceivedMessage) -> str:
     """One copy as text; `group_of` makes a body of such texts."""
-    system = {
-        "SentTimestamp": None if copy.sent_ms is None else str(copy.sent_ms),
-        "MessageGroupId": copy.group_id,
-        "MessageDeduplicationId": copy.deduplication_id,
-        "AWSTraceHeader": copy.trace_header,
-    }
-    record = {
-        "messageId": copy.sqs_message_id,
-        "body": copy.body,
-        "attributes": {name: value for name, value in system.items() if value is not None},
-        "messageAttributes": {name: _shaped(each) for name, each in copy.attributes.items()},
-    }
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-
-
-def _shaped(attribute: Attribute) -> dict[str, str]:
-    if "BinaryValue" in attribute:
-        value = {"binaryValue": base64.b64encode(attribute["BinaryValue"]).decode("ascii")}
-    else:
-        value = {"stringValue": attribute["StringValue"]}
-    return {"dataType": attribute["DataType"], **value}
+    return json.dumps(as_lambda_record(copy), ensure_ascii=False, separators=(",", ":"))
 
 
 def group_of(packed_copies: Iterable[str]) -> str:
@@ -48,11 +32,13 @@ def group_of(packed_copies: Iterable[str]) -> str:
 
 
 def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
-    """The copies of a group as it was received, received as often.
+    """The copies of a group, or the one that a schedule sent, as it was received, received as often.
 
     A group that cannot be read is one copy, which says so in ``unreadable``: it is rejected whole.
     """
     try:
+        if COPY in group.attributes:
+            return [_copy(record_of(group.body, text_of(group.attributes, COPY)), group)]
         found = json.loads(group.body)
         if found["version"] != VERSION:
             raise MalformedMessage(f"version {found['version']!r}; this sqsdelay reads {VERSION}")

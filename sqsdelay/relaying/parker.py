@@ -1,11 +1,12 @@
-"""The parker: empties the parking queue into a store, thousands of messages in one call."""
+"""The parker: empties the parking queue. What is far goes into a store, thousands of messages in one call;
+what a schedule has sent is handed over."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sqsdelay.core import outgoing
@@ -14,7 +15,11 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import MessageConflict, SqsDelayError
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_BATCH_ENTRIES
+from sqsdelay.limits import (
+    DELAY_QUEUE_VISIBILITY_SECONDS,
+    MAX_BATCH_ENTRIES,
+    MAX_MESSAGE_TIMER_SECONDS,
+)
 from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.forwarding import Forwarding, unpacked
 from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status
@@ -22,6 +27,9 @@ from sqsdelay.relaying.relay import Relay, ToStore
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 500
+"""Copies of a round, where no store wants more at once: so that sends and deletes go in full tens."""
 
 MAX_BYTES: Final = 64 * 2**20
 """Of groups that are parked in one call: the copies in them take several times as much memory."""
@@ -31,7 +39,11 @@ class _FromParkingQueue(Relay):
     """What is left of a hop once a copy lies in the parking queue."""
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
-        super().__init__(queues, endpoint, replace(settings, through_parking_queue=False))
+        # No hop is before it: it is handed over from as far as a message timer reaches.
+        settings = replace(
+            settings, through_parking_queue=False, hop_seconds=MAX_MESSAGE_TIMER_SECONDS
+        )
+        super().__init__(queues, endpoint, settings)
         self.source = endpoint.parking_queue
 
     def _requeue(
@@ -59,19 +71,20 @@ class _FromParkingQueue(Relay):
         """Its group comes back after the visibility timeout."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A received message of the parking queue and the copies in it."""
+_Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
+"""Received messages of the parking queue, and the copies in each."""
 
-    message: ReceivedMessage
-    copies: Sequence[ReceivedMessage]
+
+def _one(copy: ReceivedMessage) -> object:
+    """The same for the copies of a schedule, which have no ids of SQS's; otherwise each is another."""
+    return id(copy) if copy.sqs_message_id else copy.deduplication_id
 
 
 class Parker:
-    """Parks what the delay consumer has forwarded to an endpoint's parking queue.
+    """Settles what the delay consumer has forwarded to an endpoint's parking queue, or a schedule has sent.
 
     A group is deleted only when the store has confirmed its copies, or their next queue has. Whoever is
-    killed in between leaves it to the next, who parks it again.
+    killed in between leaves it to the next, who settles it again.
 
     Args:
         queues: the queue service.
@@ -82,15 +95,18 @@ class Parker:
         self._queues = queues
         self._relay = _FromParkingQueue(queues, endpoint, settings)
         self._forwarding = Forwarding(queues, endpoint)
-        self._most = self._relay.stored_at_once or MAX_BATCH_ENTRIES
+        self._most = self._relay.stored_at_once or AT_ONCE
 
-    def park(self, *, more: Held, held: Held) -> list[Outcome]:
-        """Park until the queue hands out nothing more.
+    def park(
+        self, *, more: Held, held: Held, crowded: Callable[[], object] | None = None
+    ) -> list[Outcome]:
+        """Settle round after round, until the queue hands out nothing more.
 
         Args:
-            more: whether there is time to receive more, and to park it.
-            held: whether there is time for one more call. From the first receive until it says no, no
-                more than 180 s may pass: then others are given the same groups.
+            more: whether there is time to receive more, and to settle it.
+            held: whether there is time for one more call. In a round, from the first receive until it says
+                no, no more than 180 s may pass: then others are given the same groups.
+            crowded: called once if a round leaves more in the queue, to send for help.
 
         Returns:
             An outcome for each copy.
@@ -100,32 +116,40 @@ class Parker:
         """
         url = self._queues.url(self._relay.source)
         outcomes: list[Outcome] = []
-        while more() and (groups := self._receive(url, more)):
+        while more():
+            groups, emptied = self._receive(url, more)
             outcomes += self._settle(url, groups, held)
+            if emptied:
+                break
+            if crowded is not None:
+                crowded()
+                crowded = None
         return outcomes
 
-    def _receive(self, url: str, more: Held) -> list[_Group]:
-        groups: list[_Group] = []
+    def _receive(self, url: str, more: Held) -> tuple[_Groups, bool]:
+        """The groups of a round, and whether the queue has no more."""
+        groups: _Groups = []
         copies = size = 0
         while copies < self._most and size < MAX_BYTES and more():
             received = self._queues.receive_batch(
                 url, wait_seconds=1, visibility_seconds=DELAY_QUEUE_VISIBILITY_SECONDS
             )
             if not received:
-                break
-            groups += [_Group(message, unpacked(message)) for message in received]
-            copies = sum(len(group.copies) for group in groups)
-            size = sum(len(group.message.body) for group in groups)
-        return groups
+                return groups, True
+            groups += [(message, unpacked(message)) for message in received]
+            copies = sum(len(found) for _, found in groups)
+            size = sum(len(message.body) for message, _ in groups)
+        return groups, False
 
-    def _settle(self, url: str, groups: Sequence[_Group], held: Held) -> list[Outcome]:
-        copies = [copy for group in groups for copy in group.copies]
-        outcomes = self._relay.process(copies, delete=False, held=held)
-        found = iter(outcomes)
+    def _settle(self, url: str, groups: _Groups, held: Held) -> list[Outcome]:
+        # One that came twice, as a schedule may fire twice, is sent on once.
+        first = {_one(copy): copy for _, found in reversed(groups) for copy in reversed(found)}
+        outcomes = self._relay.process(list(first.values())[::-1], delete=False, held=held)
+        of = {_one(outcome.copy): outcome for outcome in outcomes}
         done = [
-            group.message
-            for group in groups
-            if self._is_done([next(found) for _ in group.copies], held)
+            message
+            for message, copies in groups
+            if self._is_done([of[_one(copy)] for copy in copies], held)
         ]
         for start in range(0, len(done), MAX_BATCH_ENTRIES):
             some = done[start : start + MAX_BATCH_ENTRIES]

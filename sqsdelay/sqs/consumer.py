@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import tenacity
 
@@ -24,22 +25,27 @@ from sqsdelay.errors import (
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
+    GATHERING_SECONDS,
     MAX_RECEIVE_WAIT_SECONDS,
     SHORT_CALL_ATTEMPTS,
+    STOP_SECONDS,
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, parking_settings
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, RelaySettings
+from sqsdelay.relaying.mover import (
+    DEFAULT_MAX_RECEIVES,
+    Mover,
+    Outcome,
+    RelaySettings,
+    always_held,
+)
+from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.sending.router import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
-from sqsdelay.sqs.endpoints import (
-    delay_queue_problems,
-    size_problems,
-    waiting_problems,
-)
+from sqsdelay.sqs.endpoints import delay_queue_problems, size_problems, waiting_problems
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.receivers import (
     MOST_RECEIVERS,
@@ -62,6 +68,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _START_LOOK_SECONDS: Final = 0.02
+
+_HELPERS: Final = 7
+"""Threads that help to empty a parking queue with more than one round in it."""
 
 
 class DelayConsumer:
@@ -138,6 +147,7 @@ class DelayConsumer:
         )
         self._on_outcomes = on_outcomes
         self._movers: list[Mover] = []
+        self._parker: Parker | None = None
 
     def start(self) -> None:
         """Check the queues and take the delay queue's actual delay as the hop.
@@ -156,15 +166,20 @@ class DelayConsumer:
         parking = self._settings.parking
         if parking is not None:
             # Find out now that the table is missing; an outage is waited for by hopping on.
+            store = Stores(parking).of(self.endpoint.name)
             try:
-                Stores(parking).of(self.endpoint.name).amendments(["-"])
+                store.amendments(["-"])
             except StoreUnavailable as error:
                 logger.warning("messages hop on until the store can be used: %s", one_line(error))
-        self._movers = [checked_relay(queues, self.endpoint, self._settings)]
+            if store.fires:
+                self._queues.url(self.endpoint.parking_queue)
+                self._parker = Parker(self._queues, self.endpoint, self._settings)
+        movers: list[Mover] = [checked_relay(queues, self.endpoint, self._settings)]
         if self.endpoint.fifo:
             due = DueRelay(queues, self.endpoint, self._settings)
             _refuse(waiting_problems(due.source.name, queues.attributes(queues.url(due.source))))
-            self._movers.append(due)
+            movers.append(due)
+        self._movers = movers
         for queue in self.endpoint.queues:
             # What it takes, as far as this worker may ask: it need not, to do its work.
             try:
@@ -194,12 +209,33 @@ class DelayConsumer:
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )
-        outcomes: list[Outcome] = []
+        outcomes = self._parked(threading.Event()) if self._parker is not None else []
         for mover in self._movers:
             batch = self._visibility.receive(mover.source, wait_seconds=longest)
             if batch.copies:
                 outcomes += self._told(processed(mover, self._visibility, batch))
         return outcomes
+
+    def _parked(
+        self, stop: threading.Event, crowded: Callable[[], object] | None = None
+    ) -> list[Outcome]:
+        """Empty the parking queue, into which schedules fire."""
+        assert self._parker is not None
+        park = self._parker.park
+        return self._told(park(more=lambda: not stop.is_set(), held=always_held, crowded=crowded))
+
+    def _park_until_stopped(self, stop: threading.Event) -> None:
+        """Every five minutes: what became visible meanwhile shares its requests."""
+        helpers: list[Future[Any]] = []
+
+        def send_for_help() -> None:
+            helpers.extend(in_thread(self._parked, stop) for _ in range(_HELPERS))
+
+        waiting = retrying_until(stop, tenacity.retry_if_exception_type(Exception))
+        while not stop.is_set():
+            waiting(self._parked, stop, send_for_help)
+            wait(helpers)
+            stop.wait(GATHERING_SECONDS)
 
     def _told(self, outcomes: list[Outcome]) -> list[Outcome]:
         if self._on_outcomes is not None and outcomes:
@@ -228,6 +264,7 @@ class DelayConsumer:
                 # Its calls end by themselves; a process need not wait for them.
                 return
         starting.result()
+        parking = [in_thread(self._park_until_stopped, stop)] if self._parker is not None else []
         Receivers(
             self._movers,
             self._visibility,
@@ -237,6 +274,7 @@ class DelayConsumer:
             most=self._most_receivers,
             told=self._told,
         ).run(stop)
+        wait(parking, timeout=STOP_SECONDS)
 
 
 def _queues(

@@ -9,72 +9,51 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import SplitResult, parse_qs, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from sqsdelay.errors import ConfigurationError, InvalidSetting, StoreMissing
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.ports.stores import Claim, DelayedMessageStore, ParkingPlace, TransactionMode
+from sqsdelay.ports.stores import Claim as Claim
+from sqsdelay.ports.stores import DelayedMessageStore as DelayedMessageStore
+from sqsdelay.ports.stores import ParkingPlace as ParkingPlace
+from sqsdelay.ports.stores import TransactionMode as TransactionMode
 
 if TYPE_CHECKING:
-    from sqsdelay.core.clock import Clock, SystemClock
-    from sqsdelay.core.stored_message import (
-        Amendment,
-        StoredMessage,
-        check_stored_due,
-        from_store,
-        latest_amendments,
-        to_store,
-    )
-    from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
-    from sqsdelay.stores.dynamodb.table import table_definition
-    from sqsdelay.stores.postgres.postgres_store import PostgresInbox, PostgresStore
-    from sqsdelay.stores.s3.s3_store import S3Store
-    from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
-    from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox, SqliteStore
+    from sqsdelay.core.clock import Clock as Clock
+    from sqsdelay.core.clock import SystemClock as SystemClock
+    from sqsdelay.core.stored_message import Amendment as Amendment
+    from sqsdelay.core.stored_message import StoredMessage as StoredMessage
+    from sqsdelay.core.stored_message import check_stored_due as check_stored_due
+    from sqsdelay.core.stored_message import from_store as from_store
+    from sqsdelay.core.stored_message import latest_amendments as latest_amendments
+    from sqsdelay.core.stored_message import to_store as to_store
+    from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore as DynamoDbStore
+    from sqsdelay.stores.dynamodb.table import table_definition as table_definition
+    from sqsdelay.stores.postgres.postgres_store import PostgresInbox as PostgresInbox
+    from sqsdelay.stores.postgres.postgres_store import PostgresStore as PostgresStore
+    from sqsdelay.stores.s3.s3_store import S3Store as S3Store
+    from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore as SchedulerStore
+    from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox as SqliteInbox
+    from sqsdelay.stores.sqlite.sqlite_store import SqliteStore as SqliteStore
 
-__all__ = [
-    "Claim",
-    "Clock",
-    "DelayedMessageStore",
-    "DynamoDbStore",
-    "Amendment",
-    "ParkingPlace",
-    "PostgresInbox",
-    "PostgresStore",
-    "S3Store",
-    "SchedulerStore",
-    "SqliteInbox",
-    "SqliteStore",
-    "StoredMessage",
-    "SystemClock",
-    "TransactionMode",
-    "check_stored_due",
-    "from_store",
-    "latest_amendments",
-    "open_place",
-    "open_store",
-    "table_definition",
-    "to_store",
-]
-
-_HOMES = {
-    "Clock": "sqsdelay.core.clock",
-    "DynamoDbStore": "sqsdelay.stores.dynamodb.dynamodb_store",
-    "Amendment": "sqsdelay.core.stored_message",
-    "PostgresInbox": "sqsdelay.stores.postgres.postgres_store",
-    "PostgresStore": "sqsdelay.stores.postgres.postgres_store",
-    "S3Store": "sqsdelay.stores.s3.s3_store",
-    "SchedulerStore": "sqsdelay.stores.scheduler.scheduler_store",
-    "SqliteInbox": "sqsdelay.stores.sqlite.sqlite_store",
-    "SqliteStore": "sqsdelay.stores.sqlite.sqlite_store",
-    "StoredMessage": "sqsdelay.core.stored_message",
-    "SystemClock": "sqsdelay.core.clock",
-    "check_stored_due": "sqsdelay.core.stored_message",
-    "from_store": "sqsdelay.core.stored_message",
-    "latest_amendments": "sqsdelay.core.stored_message",
-    "table_definition": "sqsdelay.stores.dynamodb.table",
-    "to_store": "sqsdelay.core.stored_message",
+_MODULES = {
+    "core.clock": ("Clock", "SystemClock"),
+    "core.stored_message": (
+        *("Amendment", "StoredMessage", "check_stored_due"),
+        *("from_store", "latest_amendments", "to_store"),
+    ),
+    "stores.dynamodb.dynamodb_store": ("DynamoDbStore",),
+    "stores.dynamodb.table": ("table_definition",),
+    "stores.postgres.postgres_store": ("PostgresInbox", "PostgresStore"),
+    "stores.s3.s3_store": ("S3Store",),
+    "stores.scheduler.scheduler_store": ("SchedulerStore",),
+    "stores.sqlite.sqlite_store": ("SqliteInbox", "SqliteStore"),
 }
+_HOMES = {name: f"sqsdelay.{module}" for module, names in _MODULES.items() for name in names}
+__all__ = [
+    *("Claim", "DelayedMessageStore", "ParkingPlace", "TransactionMode"),
+    *("open_place", "open_store"),
+    *_HOMES,
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -90,25 +69,38 @@ DYNAMODB_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
 """Source: CreateTable API reference, TableName."""
 
 
-def open_store(
-    url: str,
-    *,
-    endpoint: str,
-    create: bool = True,
-) -> DelayedMessageStore:
-    """The store a URL names, for one endpoint.
+def open_store(url: str, *, endpoint: str, create: bool = True) -> DelayedMessageStore:
+    """As `open_place`, of a store that a dispatcher releases from.
+
+    Raises:
+        ConfigurationError: schedules, too.
+    """
+    place = open_place(url, endpoint=endpoint, create=create)
+    if not isinstance(place, DelayedMessageStore):
+        place.close()
+        raise InvalidSetting(
+            "schedules release their messages themselves, so there is nothing to dispatch; give "
+            f"{SCHEDULER}://… to senders and to the delay consumer only"
+        )
+    return place
+
+
+def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
+    """Where a URL says that one endpoint's messages wait: a store, or a place that needs no dispatcher.
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` (with ``?table=NAME``), ``postgresql://…``
             (libpq's URLs, with ``?table=NAME&schema=NAME``), ``dynamodb://table``, with
             ``?shards=16&lookup=off&class=STANDARD_INFREQUENT_ACCESS`` where the table is to have these
-            settings, ``s3://bucket/prefix``.
+            settings, ``s3://bucket/prefix``; or ``scheduler://GROUP?role=ARN``: one-time schedules of
+            EventBridge Scheduler in that schedule group, sent with that role.
         endpoint: whose messages these are; names the table where the URL does not.
-        create: SQLite: make a file that does not exist. The other stores make nothing by being opened.
+        create: SQLite: make a file that does not exist. The others make nothing by being opened.
 
     Raises:
         StoreMissing: the SQLite file does not exist, and ``create`` is False.
         ConfigurationError: no such kind of URL, or its driver is not installed.
+        InvalidEndpoint
         StoreUnavailable: the SQLite file cannot be opened.
     """
     parts = _parts(url)
@@ -162,10 +154,14 @@ def open_store(
         if BUCKET.fullmatch(parts.netloc) and not parts.fragment:
             return S3Store(parts.netloc, endpoint=endpoint, **s3_settings_of(parts))
     if parts.scheme == SCHEDULER:
-        raise InvalidSetting(
-            "schedules release their messages themselves, so there is nothing to dispatch; give "
-            f"{SCHEDULER}://… to senders and to the delay consumer only"
-        )
+        given = parse_qsl(parts.query, keep_blank_values=True)
+        if parts.path or [name for name, _ in given] != ["role"]:
+            raise InvalidSetting(
+                "the URL of a schedule group is not valid; give scheduler://GROUP?role=ROLE_ARN"
+            )
+        from sqsdelay.stores.scheduler import SchedulerStore
+
+        return SchedulerStore(parts.netloc, role_arn=given[0][1], endpoint=endpoint)
     raise _not_understood(parts.scheme)
 
 
@@ -218,41 +214,6 @@ def _check_exists(path: str) -> None:
             raise StoreMissing(
                 f"there is no SQLite file {path!r}; correct the URL, or run sqsdelay store create"
             )
-
-
-def open_place(
-    url: str,
-    *,
-    endpoint: str,
-    create: bool = True,
-) -> ParkingPlace:
-    """Where a URL says that messages wait: a store, or a place that needs no dispatcher.
-
-    Args:
-        url: as for `open_store`; or ``scheduler://GROUP?role=ARN``: one-time schedules of EventBridge
-            Scheduler in that schedule group, sent with that role. ``&hop=SECONDS`` where the delay
-            queue's delivery delay is not 900 s.
-        endpoint, create: as for `open_store`.
-
-    Raises:
-        StoreMissing: the SQLite file does not exist, and ``create`` is False.
-        ConfigurationError, InvalidEndpoint, StoreUnavailable
-    """
-    parts = _parts(url)
-    if parts.scheme != SCHEDULER:
-        return open_store(url, endpoint=endpoint, create=create)
-    settings = parse_qs(parts.query, keep_blank_values=True)
-    known = settings.keys() <= {"role", "hop"} and all(len(v) == 1 for v in settings.values())
-    hop = settings.get("hop", [str(DEFAULT_HOP_SECONDS)])[0]
-    if parts.path or not known or "role" not in settings or not hop.isdigit():
-        raise InvalidSetting(
-            "the URL of a schedule group is not valid; give scheduler://GROUP?role=ROLE_ARN"
-        )
-    from sqsdelay.stores.scheduler import SchedulerStore
-
-    return SchedulerStore(
-        parts.netloc, role_arn=settings["role"][0], endpoint=endpoint, hop_seconds=int(hop)
-    )
 
 
 def _parts(url: str) -> SplitResult:

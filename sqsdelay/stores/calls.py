@@ -19,8 +19,6 @@ from sqsdelay.ports.stores import TransactionMode
 CONCURRENCY: Final = 16
 """Calls in flight."""
 
-Retries = Literal["standard", "adaptive"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -33,7 +31,6 @@ class Calls:
         client: a boto3 client; None to make one of the default session, and to close it with this. A service
             that does not answer is given up within seconds.
         connect_seconds, answer_seconds: the longest that one of its attempts waits.
-        retries: botocore's mode.
 
     Raises:
         ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
@@ -46,11 +43,10 @@ class Calls:
         *,
         connect_seconds: float = CONNECT_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
-        retries: Retries = "standard",
     ) -> None:
         self._owned = client is None
         if client is None:
-            client = _client(service, connect_seconds, answer_seconds, retries)
+            client = _client(service, connect_seconds, answer_seconds)
         self.client = client
         self._threads = _threads()
         in_each_child(self, lambda calls: calls._begin_anew())
@@ -99,11 +95,13 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="store")
 
 
-def _client(service: str, connect_seconds: float, answer_seconds: float, retries: Retries) -> Any:
+def _client(service: str, connect_seconds: float, answer_seconds: float) -> Any:
+    # Adaptive: one call for each message is slowed down where the service throttles.
+    mode: Literal["standard", "adaptive"] = "adaptive" if service == "scheduler" else "standard"
     config = Config(
         connect_timeout=connect_seconds,
         read_timeout=answer_seconds,
-        retries={"mode": retries, "total_max_attempts": CALL_ATTEMPTS},
+        retries={"mode": mode, "total_max_attempts": CALL_ATTEMPTS},
         max_pool_connections=CONCURRENCY,
         tcp_keepalive=True,
     )

@@ -4,16 +4,15 @@ store share."""
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreError
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +39,7 @@ class ServiceClock:
 
     def __init__(self, given: Clock | None) -> None:
         self._given = given
-        self._lock = threading.Lock()
         self._best: tuple[int, float] | None = None
-        in_each_child(self, ServiceClock._begin_anew)
-
-    def _begin_anew(self) -> None:
-        """In a forked process: a thread that is not in it may hold the lock."""
-        self._lock = threading.Lock()
 
     def read(self, response: Mapping[str, Any]) -> int:
         """When an answer was written, epoch milliseconds; cut off to the second where it is a date
@@ -56,10 +49,9 @@ class ServiceClock:
         read_ms = answered_ms(response)
         if read_ms is None:
             return time.time_ns() // 1_000_000
-        with self._lock:
-            ahead_ms = 0 if self._best is None else self._now(self._best) - read_ms
-            if self._best is None or not 0 < ahead_ms <= _APART_MS:
-                self._best = (read_ms, self.monotonic())
+        best = self._best
+        if best is None or not 0 < self._now(best) - read_ms <= _APART_MS:
+            self._best = (read_ms, self.monotonic())
         return read_ms
 
     def now_ms(self) -> int:
@@ -74,19 +66,6 @@ class ServiceClock:
         return read_ms + int((self.monotonic() - at) * 1000)
 
 
-@runtime_checkable
-class TellsTime(Protocol):
-    """A store on a server, which has a clock of its own."""
-
-    def now_ms(self) -> int:
-        """The server's now, epoch milliseconds.
-
-        Raises:
-            StoreUnavailable
-        """
-        ...
-
-
 class StoreClock:
     """The clock all users of one store share: its server's, or where it is a file the machine's.
 
@@ -94,24 +73,25 @@ class StoreClock:
     it cannot be asked the local clock stands in.
 
     Args:
-        store: one that `TellsTime`; any other has no clock but the machine's.
+        store: one that tells its server's time, or has no clock but the machine's.
         local: the machine's clock.
     """
 
-    def __init__(self, store: object, local: Clock | None = None) -> None:
-        self._server = store if isinstance(store, TellsTime) else None
+    def __init__(self, store: ParkingPlace, local: Clock | None = None) -> None:
+        self._store = store
         self._learned = BrokerClock(local or SystemClock())
 
     def now_ms(self) -> int:
         """The store's now, epoch milliseconds, never ahead of it: nothing due by it is early."""
-        if self._server is None:
-            return self._learned.local.now_ms()
-        try:
-            self._learn(self._server)
-        except StoreError as error:
-            logger.warning(
-                "using the local clock, because the store cannot be reached: %s", one_line(error)
-            )
+        if not self._learned.synchronised:
+            try:
+                told_ms = self._store.now_ms()
+            except StoreError as error:
+                told_ms = None
+                text = "using the local clock, because the store cannot be reached: %s"
+                logger.warning(text, one_line(error))
+            if told_ms is not None:
+                self._learned.observe(told_ms)
         return self._learned.now_ms()
 
     def latest_ms(self) -> int:
@@ -120,15 +100,11 @@ class StoreClock:
         Raises:
             StoreUnavailable, StoreMissing: the server cannot be asked.
         """
-        if self._server is None:
-            return self._learned.local.now_ms()
         asked_at = self.monotonic()
-        told_ms = self._server.now_ms()
+        told_ms = self._store.now_ms()
+        if told_ms is None:
+            return self._learned.local.now_ms()
         return told_ms + int((self.monotonic() - asked_at) * 1000) + 1
 
     def monotonic(self) -> float:
         return self._learned.local.monotonic()
-
-    def _learn(self, server: TellsTime) -> None:
-        if not self._learned.synchronised:
-            self._learned.observe(server.now_ms())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from types import SimpleNamespace
@@ -35,8 +36,6 @@ class _Schedule:
     fires_ms: int
     first_tried_ms: int | None = None
     attempts: int = 0
-    token: str = ""
-    executions: int = field(default=0)
 
 
 class InMemoryScheduler:
@@ -45,7 +44,7 @@ class InMemoryScheduler:
     Kept as the service documents it: parameters are checked against botocore's model; one-time
     schedules fire up to a minute late, are retried for as long as their policy says, then go to the
     dead-letter queue, and are deleted after that; context attributes in the input are replaced; a name
-    is taken once, unless the same client token asks for the same again.
+    is taken once.
 
     Args:
         clock: the service's clock, moved by the test.
@@ -65,6 +64,7 @@ class InMemoryScheduler:
         self.clock = clock
         self.meta = SimpleNamespace(region_name="us-east-1")
         self.calls: list[str] = []
+        self._asked = threading.local()
         self._queues = queues
         self._late_ms = round(late_seconds * 1000)
         self._quota = requests_per_second
@@ -93,12 +93,9 @@ class InMemoryScheduler:
         self._check("CreateSchedule", asked)
         self._count()
         group, name = self._group(asked["GroupName"]), asked["Name"]
-        token = asked.get("ClientToken", "")
         if name in group:
-            if token and group[name].token == token and group[name].fields == asked:
-                return self._answer()
             raise self._refused("ConflictException", f"Schedule {name} already exists.")
-        group[name] = _Schedule(asked, _due_ms(asked), token=token)
+        group[name] = _Schedule(asked, _due_ms(asked))
         return self._answer()
 
     def update_schedule(self, **asked: Any) -> dict[str, Any]:
@@ -200,11 +197,14 @@ class InMemoryScheduler:
         """
         attributes = {n: _decoded(v) for n, v in request.get("MessageAttributes", {}).items()}
         body = request["MessageBody"]
+        if not body:
+            raise SqsDelayError("The request must contain the parameter MessageBody.")
         trace = request.get("MessageSystemAttributes", {}).get("AWSTraceHeader", {})
         entry = OutgoingMessage(
             body=body,
             attributes=attributes,
             size=size_of(body, attributes),
+            delay_seconds=request.get("DelaySeconds"),
             group_id=request.get("MessageGroupId"),
             deduplication_id=request.get("MessageDeduplicationId"),
             trace_header=trace.get("StringValue"),
@@ -223,6 +223,7 @@ class InMemoryScheduler:
 
     def _check(self, operation: str, asked: dict[str, Any]) -> None:
         self.calls.append(operation)
+        self._asked.operation = operation
         shape = self._model.operation_model(operation).input_shape
         assert shape is not None  # each of these operations takes parameters
         report = ParamValidator().validate(asked, shape)
@@ -257,7 +258,7 @@ class InMemoryScheduler:
         }
 
     def _refused(self, code: str, text: str) -> ClientError:
-        return ClientError({"Error": {"Code": code, "Message": text}}, self.calls[-1])
+        return ClientError({"Error": {"Code": code, "Message": text}}, self._asked.operation)
 
 
 def _decoded(value: Mapping[str, str]) -> Attribute:

@@ -18,7 +18,7 @@ from sqsdelay.core.stored_message import (
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ledger.events import Event
 from sqsdelay.ports.queues import Failure
-from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import Wakes
 
 
@@ -36,7 +36,7 @@ class _Row:
         return self.held_until_ms > now_ms or self.leased(now_ms)
 
 
-class InMemoryStore(Wakes):
+class InMemoryStore(Wakes, DelayedMessageStore):
     """The `DelayedMessageStore` protocol without a database; leases end on ``clock``.
 
     Args:

@@ -44,11 +44,11 @@ def test_a_recommendation_comes_first_in_words() -> None:
     first, parts, apart, *others = done.stdout.splitlines()
     assert first == (
         "Cheapest is EventBridge Scheduler, parked by the delay consumer (-c store=scheduler): "
-        "77.54 USD for 1,000,000 messages"
+        "80.54 USD for 1,000,000 messages"
     )
-    assert parts.startswith("  2.79 for the messages;")
-    assert parts.endswith("70.80 for CloudWatch")
-    assert "storage 0.00, compute 0.22" in apart
+    assert parts.startswith("  1.75 for the messages;")
+    assert parts.endswith("74.40 for CloudWatch")
+    assert "storage 0.00, compute 0.44" in apart
     assert [line.partition(":")[0] for line in others] == ["Next", "Next", "Without sqsdelay"]
     large = run(*shape[:-1], "300000").stdout
     assert large.startswith("Cheapest is S3, parked by functions (-c store=s3): ")

@@ -186,7 +186,9 @@ def test_a_queue_out_of_reach_does_not_starve_the_others(
         assert module.handler({}, Context())["released"] == 1
     assert reported(capsys)["Overdue"][0] >= 900_000
     monkeypatch.setattr(queues, "send_batch", send)
-    module.function().dispatcher._destination.end_pauses()
+    dispatcher = module.function().dispatcher
+    assert dispatcher is not None
+    dispatcher._destination.end_pauses()
     assert module.handler({}, Context())["released"] == 25
     assert tried[0] == 10
 

@@ -20,6 +20,7 @@ from moto import mock_aws
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.errors import QueueMissing
 from sqsdelay.relaying.mover import Status
 from sqsdelay.sqs import create_endpoint
 
@@ -117,3 +118,21 @@ def test_long_delays_arrive_to_the_second(world: World, days: int, hops: int) ->
     world.travel.shift(1.4)
     assert len(world.arrived()) == 1
     assert world.consumer.poll(wait_seconds=0) == []
+
+
+def test_a_worker_whose_first_poll_failed_serves_both_queues_later(world: World) -> None:
+    endpoint = Endpoint.parse("parcels.fifo")
+    create_endpoint(world.client, endpoint)
+    due_url = world.client.get_queue_url(QueueName=endpoint.due_queue.name)["QueueUrl"]
+    world.client.delete_queue(QueueUrl=due_url)
+    clock = TravellingClock()
+    world.consumer = DelayConsumer(endpoint.name, world.client, clock=clock)
+    for _ in range(2):
+        with pytest.raises(QueueMissing):
+            world.consumer.poll(wait_seconds=0)
+    create_endpoint(world.client, endpoint)
+    world.sender.send(endpoint.name, "parcel", delay=1000, message_group_id="customer-7")
+    for _ in range(3):
+        world.pass_seconds(900)
+    world.url = world.client.get_queue_url(QueueName=endpoint.name)["QueueUrl"]
+    assert [message["Body"] for message in world.arrived()] == ["parcel"]

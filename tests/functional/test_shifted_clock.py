@@ -18,6 +18,7 @@ import pytest
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.stores.clocks import StoreClock
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.testing import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
 
 BEHIND_SECONDS = 600
@@ -156,5 +157,5 @@ def test_a_file_store_goes_by_the_machines_clock() -> None:
         def now_ms(self) -> int:
             return 7
 
-    clock = StoreClock(object(), Fixed())
+    clock = StoreClock(InMemoryStore(Fixed()), Fixed())
     assert (clock.now_ms(), clock.latest_ms()) == (7, 7)

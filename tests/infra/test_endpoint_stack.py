@@ -305,13 +305,16 @@ def test_docs_say_what_each_alarm_means(endpoint_template: Templates) -> None:
     rows = [line for line in section.splitlines() if line.startswith("| ") and "alarm" not in line]
     everything = endpoint_template("orders.fifo", store="dynamodb", ledger="s3")
     alarms = everything.find_resources("AWS::CloudWatch::Alarm")
-    in_s3 = endpoint_template(store="s3").find_resources("AWS::CloudWatch::Alarm")
-    [parking] = [
+    parking = [
         alarm["Properties"]["Threshold"]
-        for name, alarm in in_s3.items()
+        for store in ("s3", "scheduler")
+        for name, alarm in endpoint_template(store=store)
+        .find_resources("AWS::CloudWatch::Alarm")
+        .items()
         if "ParkingMessage" in name
     ]
-    assert f"oldest parking message (older than {parking} s; `store=s3`)" in section
+    told = "older than {} s; `store=s3`. {} s; `store=scheduler`".format(*parking)
+    assert f"oldest parking message ({told})" in section
     assert len(rows) == len(alarms) + 1 == 12
     thresholds = {alarm["Properties"]["Threshold"] for alarm in alarms.values()}
     assert thresholds == {

@@ -93,7 +93,7 @@ def synthesised(stack: Stack) -> dict[str, Grants]:
         properties = resource.get("Properties", {})
         for policy in properties.get("Policies", ()):
             found[name[:-8]] = set(grants(policy["PolicyDocument"], arns))
-        if resource["Type"] == "AWS::IAM::Policy":
+        if resource["Type"] == "AWS::IAM::Policy" and "Users" in properties:
             [user] = properties["Users"]
             found[user["Ref"][:-8]] = set(grants(properties["PolicyDocument"], arns))
     return {

@@ -49,18 +49,51 @@ def actions(template: Template, role: str) -> set[str]:
     return {a for each in listed for a in (each if isinstance(each, list) else [each])}
 
 
-def test_nothing_runs_for_it(endpoint_template: Templates, template: Template) -> None:
-    """A group and a role; no function, no table, no alarm of its own."""
+def test_what_it_adds(endpoint_template: Templates, template: Template) -> None:
+    """A group and its role; the parking queue, and the function that empties it every five minutes."""
     without = endpoint_template().to_json()["Resources"]
     resources = template.to_json()["Resources"]
     added = {name: resources[name]["Type"] for name in set(resources) - set(without)}
-    assert sorted(added.values()) == ["AWS::IAM::Role", "AWS::Scheduler::ScheduleGroup"]
+    assert sorted(added.values()) == [
+        *["AWS::CloudWatch::Alarm"] * 3,
+        "AWS::Events::Rule",
+        "AWS::IAM::Policy",
+        *["AWS::IAM::Role"] * 2,
+        "AWS::Lambda::EventInvokeConfig",
+        "AWS::Lambda::Function",
+        "AWS::Lambda::Permission",
+        "AWS::Logs::LogGroup",
+        "AWS::SQS::Queue",
+        "AWS::SQS::QueuePolicy",
+        "AWS::Scheduler::ScheduleGroup",
+    ]
     assert only(template, "AWS::Scheduler::ScheduleGroup")["Properties"]["Name"] == "orders"
 
 
+def test_the_parking_queue_is_emptied_every_five_minutes(template: Template) -> None:
+    """By a function as small as the delay consumer, which may start more runs of itself."""
+    name, function = next(
+        (name, each["Properties"])
+        for name, each in template.find_resources("AWS::Lambda::Function").items()
+        if each["Properties"]["Handler"] == function_names.DISPATCHER_HANDLER
+    )
+    assert (function["MemorySize"], function["Timeout"]) == (256, 290)
+    assert "ReservedConcurrentExecutions" not in function
+    rule = only(template, "AWS::Events::Rule")["Properties"]
+    assert rule["ScheduleExpression"] == "rate(5 minutes)"
+    [target] = rule["Targets"]
+    assert target["Arn"] == {"Fn::GetAtt": [name, "Arn"]}
+    assert json.loads(target["Input"]) == {function_names.PARK: True}
+    [helping] = only(template, "AWS::IAM::Policy")["Properties"]["PolicyDocument"]["Statement"]
+    assert helping["Action"] == "lambda:InvokeFunction"
+    assert helping["Resource"] == target["Arn"]
+    taken = actions(template, function["Role"]["Fn::GetAtt"][0])
+    assert {"sqs:ReceiveMessage", "sqs:DeleteMessage", "scheduler:GetSchedule"} <= taken
+
+
 def test_the_role_is_the_groups_and_may_only_send(template: Template) -> None:
-    """To the delay queue, and what cannot be sent there to the error queue; for this group alone."""
-    name = next(n for n in template.find_resources("AWS::IAM::Role") if "Schedules" in n)
+    """To the parking queue, and what cannot be sent there to the error queue; for this group alone."""
+    name = next(n for n in template.find_resources("AWS::IAM::Role") if "SchedulesRole" in n)
     role = template.find_resources("AWS::IAM::Role")[name]["Properties"]
     [trust] = role["AssumeRolePolicyDocument"]["Statement"]
     assert trust["Principal"] == {"Service": "scheduler.amazonaws.com"}
@@ -73,8 +106,8 @@ def test_the_role_is_the_groups_and_may_only_send(template: Template) -> None:
     [statement] = policy["PolicyDocument"]["Statement"]
     assert statement["Action"] == "sqs:SendMessage"
     assert statement["Resource"] == [
-        arn(template, "orders-delay.fifo"),
         arn(template, "orders-delay-error"),
+        arn(template, "orders-parking"),
     ]
 
 
@@ -123,7 +156,8 @@ def test_a_producer_may_store_list_and_cancel() -> None:
     assert delay.schedules is not None
     user = iam.User(stack, "Producer")
     delay.schedules.grant_store(user)
-    [policy] = Template.from_stack(stack).find_resources("AWS::IAM::Policy").values()
+    policies = Template.from_stack(stack).find_resources("AWS::IAM::Policy")
+    [policy] = [each for name, each in policies.items() if "Producer" in name]
     statements = {
         each.get("Sid", "List"): each
         for each in policy["Properties"]["PolicyDocument"]["Statement"]
@@ -132,7 +166,6 @@ def test_a_producer_may_store_list_and_cancel() -> None:
     assert statements["PassRole"]["Condition"] == {
         "StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}
     }
-    assert delay.schedules.url.endswith("&hop=60")
 
 
 def test_a_name_no_group_takes_is_refused(endpoint_template: Templates) -> None:
@@ -175,7 +208,7 @@ def resolved(value: Any, template: Template) -> Any:
 def roles(template: Template) -> tuple[str, Policy, Policy]:
     """The schedules' role, its trust policy, and what the delay consumer may do."""
     found = template.find_resources("AWS::IAM::Role")
-    name = next(each for each in found if "Schedules" in each)
+    name = next(each for each in found if "SchedulesRole" in each)
     trust = resolved(found[name]["Properties"]["AssumeRolePolicyDocument"], template)
     function = only(template, "AWS::Lambda::Function", Handler=function_names.CONSUMER_HANDLER)[
         "Properties"

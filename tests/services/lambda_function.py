@@ -26,6 +26,7 @@ class Context:
     """What Lambda tells an invocation: how much time is left."""
 
     remaining_ms: float = 60_000
+    function_name: str = "function"
 
     def get_remaining_time_in_millis(self) -> float:
         return self.remaining_ms

@@ -264,10 +264,26 @@ def test_a_bad_price_file_is_refused_with_its_name(text: str, told: str) -> None
 
 
 def test_what_is_due_too_soon_for_a_schedule_hops() -> None:
-    """Half an hour and a minute; the sum says what the consumer does."""
-    relayed = bill_of("relay", delay_seconds=1_859)
-    assert bill_of("scheduled", delay_seconds=1_859).lines == relayed.lines
-    assert bill_of("scheduled", delay_seconds=1_860).lines != relayed.lines
+    """Within half an hour, at the consumer after a hop; the sum says what it does."""
+    for strategy, least in (("scheduled-by-sender", 1_800), ("scheduled", 2_700)):
+        near, far = (
+            [bill_of(way, delay_seconds=each, park_after_seconds=0) for way in (strategy, "relay")]
+            for each in (least - 1, least)
+        )
+        assert near[0].for_messages == near[1].for_messages
+        assert far[0].for_messages != far[1].for_messages
+
+
+@pytest.mark.parametrize(
+    ("millions", "days", "dollars_each"), [(1, 365, 1.60), (1, 30, 1.56), (100, 365, 1.55)]
+)
+def test_sent_singly_and_due_apart_a_million_schedules_cost_little_more_than_amazons(
+    millions: int, days: int, dollars_each: float
+) -> None:
+    """$1.40 alone, and a minute off. What is due in the same five minutes shares its requests."""
+    many = {"messages": millions * 10**6, "message_bytes": 200, "batch": 1}
+    bill = bill_of("scheduled-by-sender", delay_seconds=days * 86_400, **many)
+    assert float(bill.for_messages) / millions <= dollars_each
 
 
 @pytest.mark.parametrize(

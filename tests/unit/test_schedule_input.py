@@ -12,6 +12,7 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.schedule_input import (
+    COPY,
     MAX_INPUT_BYTES,
     amendment_of,
     check_keepable,
@@ -26,7 +27,7 @@ from sqsdelay.core.schedule_input import (
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError
 
-URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders-delay.fifo"
+URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders-parking"
 DUE_MS = 1_800_000_000_123
 FIRES_AT = 1_799_998_500
 MESSAGE = StoredMessage(
@@ -48,40 +49,45 @@ def made(message: StoredMessage = MESSAGE, *, since_ms: int = 77) -> str:
     return input_of(message, URL, fires_at=FIRES_AT, kept_since_ms=since_ms)
 
 
-def test_the_request_is_a_send_to_the_delay_queue_as_a_hop_makes_it() -> None:
-    """SendMessage's parameters; bytes are base64 in JSON, and the due time is the message's own."""
+def test_the_request_is_a_send_to_the_parking_queue() -> None:
+    """SendMessage's parameters: the body as it is, the rest of the copy in one attribute, and hidden until a
+    quarter of an hour before it is due."""
     request = json.loads(made())
-    deduplication_id = request.pop("MessageDeduplicationId")
-    assert re.fullmatch(r"hop\.77\.[0-9a-f]{64}", deduplication_id)
-
-    def text(value: str) -> dict[str, str]:
-        return {"DataType": "String", "StringValue": value}
-
+    rest = json.loads(request["MessageAttributes"].pop(COPY)["StringValue"])
     assert request == {
         "QueueUrl": URL,
+        "DelaySeconds": DUE_MS // 1000 - 840 - FIRES_AT,
         "MessageBody": "grün",
+        "MessageAttributes": {},
+    }
+    ids = rest["attributes"]
+    assert re.fullmatch(r"hop\.77\.[0-9a-f]{64}", ids.pop("MessageDeduplicationId"))
+    assert ids == {
+        "SentTimestamp": f"{FIRES_AT}000",
         "MessageGroupId": "m-1",
-        "MessageAttributes": {
-            "Raw": {"DataType": "Binary.png", "BinaryValue": "AP8="},
-            "Count": {"DataType": "Number", "StringValue": "1"},
-            "NServiceBus.AmazonSQS.DelaySeconds": text("1501"),
-            "sqsdelay.DueAt": text(str(DUE_MS)),
-            "sqsdelay.MessageGroupId": text("g-1"),
-            "sqsdelay.MessageDeduplicationId": text("d-1"),
-            "sqsdelay.MessageId": text("m-1"),
-        },
-        "MessageSystemAttributes": {
-            "AWSTraceHeader": text("Root=1-5759e988-bd862e3fe1be46a994272793")
-        },
+        "AWSTraceHeader": "Root=1-5759e988-bd862e3fe1be46a994272793",
+    }
+    assert rest["messageAttributes"] == {
+        "Raw": {"dataType": "Binary.png", "binaryValue": "AP8="},
+        "Count": {"dataType": "Number", "stringValue": "1"},
+        "NServiceBus.AmazonSQS.DelaySeconds": text("1501"),
+        "sqsdelay.DueAt": text(str(DUE_MS)),
+        "sqsdelay.MessageGroupId": text("g-1"),
+        "sqsdelay.MessageDeduplicationId": text("d-1"),
+        "sqsdelay.MessageId": text("m-1"),
     }
 
 
+def text(value: str) -> dict[str, str]:
+    return {"dataType": "String", "stringValue": value}
+
+
 def test_what_is_not_there_is_left_out() -> None:
-    """No group, no trace: SQS would refuse an empty one."""
+    """No group, no trace."""
     plain = replace(MESSAGE, attributes={}, group_id=None, trace_header=None)
-    request = json.loads(made(plain))
-    assert "MessageSystemAttributes" not in request
-    assert set(request["MessageAttributes"]) == {
+    copy = copy_of(made(plain))
+    assert copy.trace_header is None
+    assert set(copy.attributes) == {
         "NServiceBus.AmazonSQS.DelaySeconds",
         "sqsdelay.DueAt",
         "sqsdelay.MessageId",
@@ -100,18 +106,17 @@ def test_the_copy_is_the_one_the_queue_will_have() -> None:
     copy = copy_of(made())
     assert copy.body == "grün"
     assert (copy.message_id, copy.group_id) == ("m-1", "m-1")
-    assert copy.deduplication_id == json.loads(made())["MessageDeduplicationId"]
     assert copy.attributes["Raw"] == {"DataType": "Binary.png", "BinaryValue": b"\x00\xff"}
     assert copy.attributes["sqsdelay.DueAt"]["StringValue"] == str(DUE_MS)
     assert copy.trace_header == "Root=1-5759e988-bd862e3fe1be46a994272793"
     assert (copy.receipt_handle, copy.sqs_message_id, copy.received_at) == ("", "", 0)
-    assert (copy.sent_ms, copy.unreadable) == (None, None)
+    assert (copy.sent_ms, copy.unreadable) == (FIRES_AT * 1000, None)
 
 
 def test_one_deduplication_id_for_one_stay() -> None:
     """The service may invoke twice; another stay, due time or message has another."""
     ids = {
-        json.loads(text)["MessageDeduplicationId"].split(".")[-1]
+        str(copy_of(text).deduplication_id).split(".")[-1]
         for text in (
             made(),
             made(),
@@ -190,5 +195,5 @@ def test_what_can_be_kept() -> None:
     long = replace(MESSAGE, destination="https://sqs/" + "x" * (513 - 12 - 12) + "/orders.fifo")
     with pytest.raises(InvalidMessage, match="destination of 513 characters; a schedule keeps 512"):
         check_keepable(long, orders)
-    with pytest.raises(InvalidMessage, match=r"send to orders-delay\.fifo alone"):
+    with pytest.raises(InvalidMessage, match=r"send to orders-parking alone"):
         check_keepable(replace(MESSAGE, destination="orders"), orders)

@@ -48,6 +48,11 @@ _PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"
 class _Place:
     """An endpoint's wheel, as a task's sender sees its store."""
 
+    soonest_seconds, stored_at_once = 0, None
+
+    def too_large(self, _: StoredMessage) -> bool:
+        return False
+
     def __init__(
         self, wheel: Wheel, run: Run, name: str, attempt: str, *, options: Options, since_ms: int
     ) -> None:

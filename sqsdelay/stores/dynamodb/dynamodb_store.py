@@ -12,7 +12,7 @@ from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.errors import InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
-from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
@@ -36,7 +36,7 @@ TABLE_CLASSES: Final = (STANDARD, INFREQUENT_ACCESS)
 """Source: CreateTable API reference, TableClass."""
 
 
-class DynamoDbStore(Wakes):
+class DynamoDbStore(Wakes, DelayedMessageStore):
     """Delayed messages in a DynamoDB table, which several endpoints may share.
 
     Args:

@@ -15,7 +15,6 @@ from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stores.amendments import Amendments
 from sqsdelay.stores.dynamodb.layout import (
     EXPIRY,
     FAR_FROM_MS,
@@ -33,7 +32,7 @@ from sqsdelay.stores.dynamodb.layout import (
 )
 from sqsdelay.stores.dynamodb.leases import LeasedTable
 from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE
-from sqsdelay.stores.ids import ID_TOLERANCE_MS, needs_lookup, tells_due
+from sqsdelay.stores.ids import ID_TOLERANCE_MS, Amendments, needs_lookup, tells_due
 
 _MOST_HOURS_KNOWN: Final = 50_000
 

@@ -26,7 +26,7 @@ from sqsdelay.core.stored_message import (
 )
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.ids import new_once
 from sqsdelay.stores.postgres.pool import (
@@ -68,7 +68,7 @@ _TAKEN_MS: Final = round(1000 * DEFAULT_LEASE_SECONDS)
 """How long what was taken is held at least."""
 
 
-class PostgresStore(PostgresTable, SqlStore):
+class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
     """Delayed messages in a PostgreSQL table.
 
     Args:

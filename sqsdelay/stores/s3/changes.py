@@ -10,8 +10,7 @@ from typing import Any, Final
 from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
-from sqsdelay.stores.amendments import TOLD_AHEAD_MS, Amendments
-from sqsdelay.stores.ids import ID_TOLERANCE_MS
+from sqsdelay.stores.ids import ID_TOLERANCE_MS, TOLD_AHEAD_MS, Amendments
 from sqsdelay.stores.s3.bucket import Changed, digest
 from sqsdelay.stores.s3.layout import State, line_of, new_batch
 from sqsdelay.stores.s3.wheel import Held, Present, Wheel

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
-from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import needs_lookup, page_bounds
@@ -58,7 +58,7 @@ _FRESH_MS: Final = 5_000
 """How old a listing may be for those who ask again at once."""
 
 
-class S3Store(Wakes):
+class S3Store(Wakes, DelayedMessageStore):
     """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how.
 
     Args:

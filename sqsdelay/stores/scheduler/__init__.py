@@ -1,7 +1,5 @@
 """Messages wait as one-time schedules of EventBridge Scheduler; nothing runs until they fire."""
 
-from __future__ import annotations
-
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
 
 __all__ = ["SchedulerStore"]

@@ -83,8 +83,7 @@ class Group(Calls):
             raise InvalidSetting(
                 f"role {role_arn!r} is not a role's ARN; write arn:aws:iam::ACCOUNT:role/NAME"
             )
-        # Slows down by itself where the service throttles.
-        super().__init__("scheduler", client, retries="adaptive")
+        super().__init__("scheduler", client)
         self._partition, self._account = role.groups()
         self.name = name
         self.clock = BrokerClock(clock or SystemClock())
@@ -93,8 +92,8 @@ class Group(Calls):
     def queue_url(self, queue: QueueRef) -> str:
         """A queue's URL, as the service is to send to it."""
         domain = "amazonaws.com.cn" if self._partition == "aws-cn" else "amazonaws.com"
-        region = queue.region or self.client.meta.region_name
-        return f"https://sqs.{region}.{domain}/{queue.account_id or self._account}/{queue.name}"
+        _, _, _, region, account, name = self.queue_arn(queue).split(":")
+        return f"https://sqs.{region}.{domain}/{account}/{name}"
 
     def queue_arn(self, queue: QueueRef) -> str:
         """A queue's ARN."""

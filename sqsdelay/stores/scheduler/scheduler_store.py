@@ -9,15 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import (
-    CREATION_SECONDS,
-    check_hop,
-    firing_second,
-    soonest_seconds,
-)
+from sqsdelay.core.delay import CREATION_SECONDS, SOONEST_SECONDS, firing_second
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import (
-    MAX_INPUT_BYTES,
     amendment_of,
     check_keepable,
     description_of,
@@ -34,19 +28,16 @@ from sqsdelay.core.stored_message import (
     latest_amendments,
 )
 from sqsdelay.errors import (
-    ConfigurationError,
     InvalidMessage,
     MessageTooLarge,
     StoredInPart,
     StoreError,
     StoreUnavailable,
 )
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.ids import new_once, page_bounds, tells_due
 from sqsdelay.stores.scheduler.group import Group, Schedule, Shape, fires_at
-
-_SURELY_FITS_BYTES: Final = MAX_INPUT_BYTES // 8
-"""JSON makes six bytes of some; the rest is for attributes and names."""
 
 _MOVE_SECONDS: Final = 60
 """How old what a mover has read may be when it writes: UpdateSchedule has no condition."""
@@ -63,35 +54,34 @@ CLOCKS_APART_MS: Final = 2_000
 class _Waiting:
     """A message's schedule, read."""
 
-    schedule: Schedule
+    name: str
     message: StoredMessage
+    kept_since_ms: int
     read_at: float
 
-    @property
-    def name(self) -> str:
-        return str(self.schedule["Name"])
 
-
-class SchedulerStore:
+class SchedulerStore(ParkingPlace):
     """Messages of one endpoint as one-time schedules: a place to park in that needs no dispatcher.
 
-    A schedule fires early, into the endpoint's delay queue. The delay consumer does the rest, so a
-    message is due to the second although a schedule is not. What has fired is no longer here: it is
-    cancelled and moved by an amendment, as any message in the delay queue.
+    A schedule fires early, into the endpoint's parking queue, which is emptied every five minutes; message
+    timers make it exact to the second. What has fired is no longer here: it is cancelled and moved by an
+    amendment, as any message in the delay queue.
 
     Args:
         group: the schedule group; `set_up` creates it.
-        role_arn: the role that EventBridge Scheduler assumes; it may send to the delay queue and to
+        role_arn: the role that EventBridge Scheduler assumes; it may send to the parking queue and to
             the error queue.
         endpoint: whose messages these are: a queue name, URL or ARN. Where it does not say the account
             or region, they are the role's and the client's.
         client: a boto3 EventBridge Scheduler client; made from the default session when left out.
-        hop_seconds: the delay queue's delivery delay.
         clock: this machine's; the service's own time is read from its answers.
 
     Raises:
         InvalidEndpoint, ConfigurationError
     """
+
+    soonest_seconds: Final = SOONEST_SECONDS
+    fires: Final = True
 
     def __init__(
         self,
@@ -100,24 +90,16 @@ class SchedulerStore:
         role_arn: str,
         endpoint: str,
         client: Any = None,
-        hop_seconds: int = DEFAULT_HOP_SECONDS,
         clock: Clock | None = None,
     ) -> None:
-        check_hop(hop_seconds)
         self._endpoint = Endpoint.parse(endpoint)
-        self._hop_seconds = hop_seconds
         self._group = Group(group, role_arn=role_arn, client=client, clock=clock)
-        self._delay_queue_url = self._group.queue_url(self._endpoint.delay_queue)
+        self._queue_url = self._group.queue_url(self._endpoint.parking_queue)
         # A message has its second name where one of its id was cancelled a moment ago.
         self._names, self._second_names, self._second_used, self._amendments = (
-            prefix_of(self._delay_queue_url, kind) for kind in "mnsa"
+            prefix_of(self._queue_url, kind) for kind in "mnsa"
         )
         self._error_queue_arn = self._group.queue_arn(self._endpoint.error_queue)
-
-    @property
-    def soonest_seconds(self) -> int:
-        """Messages due sooner than that, in seconds, are refused."""
-        return soonest_seconds(self._hop_seconds)
 
     def set_up(self) -> None:
         """Create the schedule group unless it exists.
@@ -136,10 +118,7 @@ class SchedulerStore:
             MessageTooLarge: above 256 KiB as a schedule's input.
             StoredInPart, StoreMissing, StoreUnavailable
         """
-        if transaction is not None:
-            raise ConfigurationError(
-                "a Scheduler store takes no transaction=; leave it out, or use SQLite or PostgreSQL"
-            )
+        check_no_transaction("a Scheduler store", None, transaction)
         first: dict[str, StoredMessage] = {}
         for message in messages:
             check_keepable(message, self._endpoint)
@@ -204,7 +183,7 @@ class SchedulerStore:
     def _shape(
         self, message: StoredMessage, now_ms: int, *, kept_since_ms: int | None = None
     ) -> Shape:
-        at = firing_second(message.message_id, message.due_ms, hop_seconds=self._hop_seconds)
+        at = firing_second(message.message_id, message.due_ms)
         if kept_since_ms is None:
             remaining = (message.due_ms - now_ms) // 1000
             if remaining < self.soonest_seconds:
@@ -215,7 +194,7 @@ class SchedulerStore:
             # Never before an amendment that its sender knew of: clocks are known to the second.
             kept_since_ms = self._group.clock.latest_ms() + CLOCKS_APART_MS
         at = max(at, now_ms // 1000 + CREATION_SECONDS)
-        text = input_of(message, self._delay_queue_url, fires_at=at, kept_since_ms=kept_since_ms)
+        text = input_of(message, self._queue_url, fires_at=at, kept_since_ms=kept_since_ms)
         return self._group.shape(
             fires_at=at,
             text=text,
@@ -225,14 +204,10 @@ class SchedulerStore:
 
     def too_large(self, message: StoredMessage) -> bool:
         """Whether a message takes more than a schedule's input holds."""
-        if len(message.body) + len(message.headers()) <= _SURELY_FITS_BYTES:
-            return False
         try:
-            input_of(message, self._delay_queue_url, fires_at=0, kept_since_ms=0)
-        except MessageTooLarge:
-            return True
-        except InvalidMessage:
-            pass
+            input_of(message, self._queue_url, fires_at=0, kept_since_ms=0)
+        except InvalidMessage as error:
+            return isinstance(error, MessageTooLarge)
         return False
 
     def pending_count(self) -> int:
@@ -304,7 +279,7 @@ class SchedulerStore:
         shape = self._shape(
             replace(waiting.message, due_ms=due_ms),
             self._group.now_ms(),
-            kept_since_ms=kept_since_ms_of(waiting.schedule["Target"]["Input"]),
+            kept_since_ms=waiting.kept_since_ms,
         )
         if self._group.clock.local.monotonic() - waiting.read_at > _MOVE_SECONDS:
             raise StoreUnavailable(
@@ -328,22 +303,22 @@ class SchedulerStore:
             # It fires at any moment, or has: nobody can say any more that it will not.
             return None
         text, destination = str(schedule["Target"]["Input"]), str(schedule.get("Description"))
-        return _Waiting(schedule, message_of(text, destination), read_at)
+        return _Waiting(name, message_of(text, destination), kept_since_ms_of(text), read_at)
 
     def _get(self, name: str) -> Schedule | None:
-        """A schedule that sends to our delay queue: one that sends elsewhere is somebody else's."""
+        """A schedule that sends to our parking queue: one that sends elsewhere is somebody else's."""
         schedule = self._group.get(name)
         try:
             ours = schedule and json.loads(schedule["Target"]["Input"])["QueueUrl"]
         except (KeyError, TypeError, ValueError):
             return None
-        return schedule if ours == self._delay_queue_url else None
+        return schedule if ours == self._queue_url else None
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         """Keep amendments, each as a schedule that ends with its lifetime.
 
-        Its target is a send that the delay queue refuses (no message group): so it disappears by
-        itself, after one invocation that fails.
+        Its target is a send that SQS refuses (an empty body): so it disappears by itself, after one
+        invocation that fails.
         """
         self._group.each(self._amend, list(latest_amendments(amendments).values()))
 
@@ -362,7 +337,7 @@ class SchedulerStore:
     def _note(self, name: str, until_ms: int, description: str) -> None:
         shape = self._group.shape(
             fires_at=-(-until_ms // 1000),
-            text=json.dumps({"QueueUrl": self._delay_queue_url, "MessageBody": "-"}),
+            text=json.dumps({"QueueUrl": self._queue_url, "MessageBody": ""}),
             description=description,
             dead_letters=None,
         )

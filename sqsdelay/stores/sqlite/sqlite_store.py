@@ -23,7 +23,7 @@ from sqsdelay.core.stored_message import (
     from_rows,
 )
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.ports.stores import Claim, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.sql import SqlInbox, SqlStore, found_among
@@ -35,7 +35,7 @@ _UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
 _NO_LIMIT: Final = 1 << 31
 
 
-class SqliteStore(Wakes, SqliteTable, SqlStore):
+class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
     """Delayed messages in a SQLite file.
 
     Args:

@@ -49,7 +49,7 @@ def tried(app: Guard, caller: str, token: str, forwarded: str = "") -> int:
     """The status of the answer to a token from there."""
     client = browser(app, caller=caller)
     fields = {"csrf": csrf_of(client, "/sign-in"), "token": token}
-    headers = {"x-forwarded-for": forwarded} if forwarded else {}
+    headers = [("x-forwarded-for", line) for line in forwarded.splitlines()]
     return int(client.post("/sign-in", data=fields, headers=headers).status_code)
 
 
@@ -178,19 +178,29 @@ def test_wrong_tokens_slow_down(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert tried(app, "10.0.0.2", TOKEN) == 303
 
 
+@pytest.mark.parametrize("between", [", ", "\n"])
 def test_behind_a_proxy_each_address_guesses_for_itself(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, between: str
 ) -> None:
-    """The one that the proxy itself adds, last; who is no proxy may say what they like."""
+    """The one that the proxy itself adds, last, some proxies as a header of its own; who is no proxy may
+    say what they like."""
     app = app_of(tmp_path, token=TOKEN, proxies=("10.0.0.5",))
     for n in range(FREE_GUESSES):
-        assert tried(app, "10.0.0.5", "wrong", f"10.9.9.{n}, 10.0.0.1") == 403
+        assert tried(app, "10.0.0.5", "wrong", f"10.9.9.{n}{between}10.0.0.1") == 403
         assert tried(app, "10.0.0.7", "wrong", f"10.9.9.{n}") == 403
     for address in ("10.0.0.1", "10.0.0.7"):
         assert f"a wrong token from {address}" in caplog.text
     assert tried(app, "10.0.0.5", TOKEN, "10.0.0.1") == 429
     assert tried(app, "10.0.0.7", TOKEN, "10.9.9.9") == 429
     assert tried(app, "10.0.0.5", TOKEN, "10.0.0.2") == 303
+
+
+def test_who_has_not_signed_in_is_not_told_the_endpoints(tmp_path: Path) -> None:
+    client = console(tmp_path, token=TOKEN)
+    fields = {"csrf": csrf_of(client, "/sign-in"), "token": "wrong", "endpoint": "x"}
+    answer = client.post("/sign-in", data=fields)
+    assert answer.status_code == 403
+    assert "orders" not in answer.text
 
 
 def test_the_cookie_is_for_tls_behind_tls(tmp_path: Path) -> None:

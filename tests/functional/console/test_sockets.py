@@ -18,6 +18,7 @@ from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.stores import open_store
 from tests.patience import PATIENCE_SECONDS
 
@@ -66,6 +67,17 @@ def test_who_says_nothing_keeps_nobody_out(host: str, said: str) -> None:
             each.sendall(said.format(host=host).encode())
         for _ in range(3):
             assert status(host, GET) == 200
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"][: 1 + socket.has_dualstack_ipv6()])
+def test_every_address_of_the_machine_is_one_of_ipv4_too(address: str) -> None:
+    with closing(server.bound(address, 0)) as listening:
+        socket.create_connection(("127.0.0.1", listening.getsockname()[1]), 5).close()
+
+
+def test_a_name_that_is_no_address_is_a_bad_value() -> None:
+    with pytest.raises(InvalidSetting, match=r"host='nope\.invalid' is no address; give one of"):
+        server.bound("nope.invalid", 0)
 
 
 def test_a_request_has_to_come_in_time(host: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ class BreakingQueues(WatchedQueues):
         return min((held.visible_ms for held in self.held(queue_url)), default=None)
 
 
-class BreakingStore:
+class BreakingStore(DelayedMessageStore):
     """A store that breaks as told: one call, or all of them while it is ``away``."""
 
     def __init__(

@@ -1,0 +1,160 @@
+"""What schedules have sent into the parking queue: the function and the worker that hand it over, on moto."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from lambdas.dispatcher import handler as module
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.schedule_input import input_of
+from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.errors import QueueMissing
+from sqsdelay.relaying import parker
+from sqsdelay.sqs import DelayConsumer, create_endpoint
+from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
+from sqsdelay.stores.scheduler import SchedulerStore
+from sqsdelay.testing.local_aws import LocalAws
+from tests.patience import PATIENCE_SECONDS
+from tests.services.lambda_function import Context
+
+ROLE = "arn:aws:iam::123456789012:role/orders"
+
+
+class Site:
+    """An endpoint whose messages wait as schedules."""
+
+    def __init__(self, client: Callable[[str], Any], name: str = "orders") -> None:
+        self.sqs = client("sqs")
+        self.name = name
+        create_endpoint(self.sqs, Endpoint.parse(name))
+        create_queue(self.sqs, Endpoint.parse(name).parking_queue, due_queue_attributes())
+        self.store = SchedulerStore(name, role_arn=ROLE, endpoint=name, client=client("scheduler"))
+        self.store.set_up()
+
+    def url(self, suffix: str = "") -> str:
+        return str(self.sqs.get_queue_url(QueueName=self.name + suffix)["QueueUrl"])
+
+    def fired(self, message_id: str, *, due_in_seconds: int = -1) -> None:
+        """As a schedule sends it whose message is visible by now."""
+        now_ms = time.time_ns() // 1_000_000
+        message = StoredMessage(
+            message_id=message_id,
+            destination=self.name,
+            due_ms=now_ms + due_in_seconds * 1000,
+            body=b"body of " + message_id.encode(),
+        )
+        url = self.url("-parking")
+        text = input_of(message, url, fires_at=now_ms // 1000 - 900, kept_since_ms=now_ms - DAY_MS)
+        self.sqs.send_message(**json.loads(text) | {"DelaySeconds": 0})
+
+    def counts(self, suffix: str = "") -> tuple[int, int, int]:
+        """Messages of a queue: visible, hidden by their timers, received."""
+        found = self.sqs.get_queue_attributes(QueueUrl=self.url(suffix), AttributeNames=["All"])
+        names = ("", "Delayed", "NotVisible")
+        visible, delayed, received = (
+            int(found["Attributes"][f"ApproximateNumberOfMessages{name}"]) for name in names
+        )
+        return visible, delayed, received
+
+
+DAY_MS = 86_400_000
+CONTEXT = Context(remaining_ms=290_000)
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setenv("SQSDELAY_ENDPOINT", "orders")
+    monkeypatch.setenv("SQSDELAY_STORE", f"scheduler://orders?role={ROLE}")
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
+    module.function.cache_clear()
+    with mock_aws():
+        clients: Any = boto3.client
+        yield Site(clients)
+    module.function.cache_clear()
+
+
+def test_the_function_hands_over_what_is_neither_cancelled_nor_moved(site: Site) -> None:
+    """To the second by a message timer; what was moved far away becomes a schedule again."""
+    for name, seconds in (("due", -1), ("soon", 700), ("gone", 600), ("moved", 500)):
+        site.fired(name, due_in_seconds=seconds)
+    now_ms = time.time_ns() // 1_000_000
+    site.store.amend(
+        [
+            Amendment(message_id="gone", at_ms=now_ms),
+            Amendment(message_id="moved", at_ms=now_ms, due_ms=now_ms + 9 * DAY_MS),
+        ]
+    )
+    fates = module.handler({"park": True}, CONTEXT)
+    assert fates == {"handed-over": 2, "parked": 1, "cancelled": 1}
+    assert site.counts() == (1, 1, 0)
+    assert [each.message_id for each in site.store.pending(9)] == ["moved"]
+    assert site.counts("-parking") == (0, 0, 0)
+
+
+def test_a_run_that_finds_much_starts_others_which_start_none(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, Any]] = []
+
+    class Functions:
+        def invoke(self, **asked: Any) -> None:
+            started.append(json.loads(asked["Payload"]))
+
+    real = boto3.client
+    monkeypatch.setattr(
+        boto3, "client", lambda s, **k: Functions() if s == "lambda" else real(s, **k)
+    )
+    monkeypatch.setattr(parker, "AT_ONCE", 10)
+    for n in range(40):
+        site.fired(f"m{n}")
+    assert module.handler({"park": True}, CONTEXT) == {"handed-over": 40}
+    assert started == [{"park": "help"}] * module.HELPERS
+    for n in range(40, 60):
+        site.fired(f"m{n}")
+    assert module.handler({"park": "help"}, CONTEXT) == {"handed-over": 20}
+    assert len(started) == module.HELPERS
+
+
+def test_a_worker_empties_the_parking_queue_at_its_start(
+    local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And every five minutes from then on; with threads where there is more than a round."""
+    site = Site(local_aws.client, f"fired-{uuid.uuid4().hex[:8]}")
+    monkeypatch.setattr(parker, "AT_ONCE", 10)
+    for n in range(100):
+        site.fired(f"m{n}")
+    told = threading.Semaphore(0)
+    stop = threading.Event()
+    consumer = DelayConsumer(
+        site.name,
+        site.sqs,
+        store=site.store,
+        wait_seconds=0,
+        on_outcomes=lambda outcomes: told.release(len(outcomes)),
+    )
+    worker = threading.Thread(target=consumer.run, args=(stop,))
+    worker.start()
+    try:
+        for _ in range(100):
+            assert told.acquire(timeout=PATIENCE_SECONDS)
+    finally:
+        stop.set()
+        worker.join(PATIENCE_SECONDS)
+    assert site.counts() == (100, 0, 0)
+    assert site.counts("-parking") == (0, 0, 0)
+
+
+def test_a_worker_does_not_start_without_its_parking_queue(site: Site) -> None:
+    """Nothing would hand over what fires."""
+    site.sqs.delete_queue(QueueUrl=site.url("-parking"))
+    with pytest.raises(QueueMissing, match="orders-parking"):
+        DelayConsumer("orders", site.sqs, store=site.store).start()
