@@ -190,9 +190,9 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/parking.md", 3): a_parked_message,
     ("docs/rabbitmq.md", 0): a_broker,
     ("docs/sending.md", 1): orders,
-    ("docs/sending.md", 3): a_bucket_and_a_file,
-    ("docs/sending.md", 5): a_received_pointer,
-    ("docs/sending.md", 6): an_empty_account,
+    ("docs/sending.md", 2): a_bucket_and_a_file,
+    ("docs/sending.md", 4): a_received_pointer,
+    ("docs/sending.md", 5): an_empty_account,
     ("docs/stores.md", 2): nothing_else_dispatches,
     ("docs/stores.md", 5): my_application,
     ("docs/timeout-manager.md", 0): a_broker,
@@ -202,7 +202,7 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
 AFTER: Final[dict[tuple[str, int], Step]] = {
     ("docs/boto3.md", 2): an_error_with_its_remedy,
     ("docs/cost.md", 0): the_table_it_shows,
-    ("docs/sending.md", 5): the_body_is_read_and_gone,
+    ("docs/sending.md", 4): the_body_is_read_and_gone,
     ("docs/stores.md", 3): the_message_is_stored,
     ("docs/stores.md", 4): an_effect_exactly_once,
 }
