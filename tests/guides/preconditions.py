@@ -53,13 +53,6 @@ def a_fifo_endpoint(reader: Reader, request: pytest.FixtureRequest) -> None:
     create_endpoint(reader.aws.client("sqs"), Endpoint.parse("orders.fifo"))
 
 
-def a_producer(reader: Reader, request: pytest.FixtureRequest) -> None:
-    """A part of the reader's own app, which sends."""
-    from aws_cdk import aws_iam as iam
-
-    reader.names["producer"] = iam.User(reader.names["stack"], "Producer")
-
-
 def the_deployed_table(reader: Reader, request: pytest.FixtureRequest) -> None:
     """What `cdk deploy -c store=dynamodb` makes."""
     with closing(open_store("dynamodb://orders.parked", endpoint="orders")) as store:
@@ -187,10 +180,9 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/benchmarks.md", 0): orders,
     ("docs/boto3.md", 0): orders,
     ("docs/deploy.md", 0): orders,
-    ("docs/deploy.md", 2): a_producer,
-    ("docs/deploy.md", 5): the_deployed_table,
-    ("docs/deploy.md", 6): a_fifo_endpoint,
-    ("docs/deploy.md", 7): a_bucket_and_a_file,
+    ("docs/deploy.md", 3): the_deployed_table,
+    ("docs/deploy.md", 4): a_fifo_endpoint,
+    ("docs/deploy.md", 5): a_bucket_and_a_file,
     ("docs/operations.md", 0): orders,
     ("docs/operations.md", 2): rejected_messages,
     ("docs/parking.md", 0): a_postgres,
