@@ -236,7 +236,7 @@ def deployed(messages: int = 5_000) -> Deployed:
     before = sum(site.counted().values())
     started = time.process_time()
     parker = Parker(site.queues, site.endpoint, RelaySettings(parking=parking))
-    parked = parker.park(more=lambda: True, held=lambda: True)
+    parked = [each for some in parker.rounds(more=lambda: True) for each in some]
     cpu_seconds = time.process_time() - started
     assert [each.status for each in parked] == [Status.PARKED] * messages
     parking_queue += sum(site.counted().values()) - before

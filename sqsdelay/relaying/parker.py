@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from sqsdelay.core import outgoing
@@ -15,14 +16,10 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import MessageConflict, SqsDelayError
-from sqsdelay.limits import (
-    DELAY_QUEUE_VISIBILITY_SECONDS,
-    MAX_BATCH_ENTRIES,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
+from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.forwarding import Forwarding, unpacked
-from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status, always_held
+from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status, always_held, by_tens
 from sqsdelay.relaying.relay import Relay, ToStore
 from sqsdelay.relaying.visibility import InHand, Visibility
 
@@ -105,38 +102,36 @@ class Parker:
         self._forwarding = Forwarding(queues, endpoint)
         self._most = self._relay.stored_at_once or AT_ONCE
 
-    def park(
+    def rounds(
         self,
         *,
         more: Held,
         held: Held = always_held,
         crowded: Callable[[], object] | None = None,
-    ) -> list[Outcome]:
-        """Settle round after round, until the queue hands out nothing more.
+    ) -> Iterator[list[Outcome]]:
+        """Settle round after round, until the queue hands out nothing more. No round's copies are kept.
 
         Args:
             more: whether there is time to receive more, and to settle it.
             held: whether the caller has time for one more call. A round has time of its own besides.
             crowded: called once if a round leaves more in the queue, to send for help.
 
-        Returns:
-            An outcome for each copy.
+        Yields:
+            An outcome for each copy of a round.
 
         Raises:
             QueueMissing, QueueUnavailable: nothing more could be received.
         """
         url = self._queues.url(self._relay.source)
-        outcomes: list[Outcome] = []
-        while more():
+        emptied = False
+        while more() and not emptied:
             may_send = self._within(SENDING_SECONDS, held)
             groups, emptied = self._receive(url, self._within(RECEIVING_SECONDS, more))
-            outcomes += self._settle(url, groups, may_send)
-            if emptied:
-                break
-            if crowded is not None:
+            yield self._settle(url, groups, may_send)
+            del groups
+            if crowded is not None and not emptied:
                 crowded()
                 crowded = None
-        return outcomes
 
     def _within(self, seconds: int, also: Held) -> Held:
         clock = self._queues.broker_clock.local
@@ -168,12 +163,10 @@ class Parker:
             for message, copies in groups
             if self._is_done([of[_one(copy)] for copy in copies], held)
         ]
-        for start in range(0, len(done), MAX_BATCH_ENTRIES):
-            some = done[start : start + MAX_BATCH_ENTRIES]
-            for failure in self._queues.delete_batch(url, some):
-                if failure is not None:
-                    # Parked again, a message is one when its slot's objects are merged.
-                    logger.warning("a group is not deleted: %s", one_line(failure.error))
+        for failure in by_tens(partial(self._queues.delete_batch, url), done):
+            if failure is not None:
+                # Parked again, a message is one when its slot's objects are merged.
+                logger.warning("a group is not deleted: %s", one_line(failure.error))
         return outcomes
 
     def _is_done(self, outcomes: Sequence[Outcome], held: Held) -> bool:
@@ -230,17 +223,12 @@ class Gathering:
             self._batches.append(kept)
         return rest
 
-    def full(self) -> bool:
-        """Whether it is time to park."""
-        with self._lock:
-            count = sum(len(batch.copies) for batch in self._batches)
-            return self.seconds_left() == 0 or count >= self._most
-
     def park(self, *, only_if_full: bool = False) -> list[Outcome]:
         """Park all of it in one call, now or if it is time to; one of the receivers does it."""
         with self._lock:
             batches: list[InHand] = []
-            if self.full() or not only_if_full:
+            count = sum(len(batch.copies) for batch in self._batches)
+            if not only_if_full or self.seconds_left() == 0 or count >= self._most:
                 batches, self._batches = self._batches, batches
         if not batches:
             return []
