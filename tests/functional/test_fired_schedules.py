@@ -15,6 +15,7 @@ import pytest
 from moto import mock_aws
 
 from lambdas.dispatcher import handler as module
+from lambdas.settings import report_outcomes
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
@@ -117,11 +118,10 @@ def test_a_run_that_finds_much_starts_others_which_start_none(
     )
     monkeypatch.setattr(parker, "AT_ONCE", 10)
     kept: list[int] = []
-    report = module.report_outcomes
 
     def counted(*arguments: Any) -> None:
         kept.append(sum(isinstance(each, Outcome) for each in gc.get_objects()))
-        report(*arguments)
+        report_outcomes(*arguments)
 
     monkeypatch.setattr(module, "report_outcomes", counted)
     for n in range(40):
