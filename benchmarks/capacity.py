@@ -54,38 +54,36 @@ POSTGRES_SECONDS: Final = 0.002
 INVOKE_SECONDS: Final = 0.010
 READ_UNITS: Final = 0.4
 
-QUOTAS: Final = f"""
+FIGURES: Final = f"""
 FIFO queue with high throughput: calls of each action (N. Virginia, Oregon, Ireland)
 | {FIFO_CALLS:,g} calls/s | SQS quotas-messages.html
 the same in regions that the page does not name
 | {FIFO_CALLS_ELSEWHERE:,g} calls/s | SQS quotas-messages.html, second-hand
 FIFO queue without high throughput: calls of each action
 | {PLAIN_FIFO_CALLS:,g} calls/s | SQS quotas-messages.html
-messages in flight in a FIFO queue (20,000 in older texts)
+messages in flight in a FIFO queue
 | {FIFO_IN_FLIGHT:,g} messages | SQS quotas-fifo.html
 batches in hand of one SQS event source
 | {MOST_CONCURRENCY:,g} batches | Lambda services-sqs-scaling.html
-function memory that comes with one whole processor; less memory, as much less of it
+function memory with one whole processor
 | {FULL_PROCESSOR_MB:,g} MB | Lambda configuration-memory.html
 new on-demand DynamoDB table: read units
 | {TABLE_READS:,g} units/s | DynamoDB on-demand-capacity-mode.html
 one DynamoDB partition: read units
 | {PARTITION_READS:,g} units/s | DynamoDB TroubleshootingThrottlingOnDemand.html
 one prefix of an S3 bucket: writes, at least
-| {S3_WRITES:,g} writes/s | S3 optimizing-performance.html"""
-
-ASSUMPTIONS: Final = f"""
-answer of SQS
+| {S3_WRITES:,g} writes/s | S3 optimizing-performance.html
+assumed: answer of SQS
 | {SQS_SECONDS:g} s | the example of SQS sqs-throughput-horizontal-scaling-and-batching.html
-answer of DynamoDB
+assumed: answer of DynamoDB
 | {DYNAMODB_SECONDS:g} s | “single-digit milliseconds”, DynamoDB on-demand-capacity-mode.html
-answer of S3
+assumed: answer of S3
 | {S3_SECONDS:g} s | “roughly 100-200 milliseconds”, S3 optimizing-performance.html
-round trip to PostgreSQL, commit included
+assumed: round trip to PostgreSQL, commit included
 | {POSTGRES_SECONDS:g} s | our guess
-from a batch received to the handler called, warm
+assumed: from a batch received to the handler called, warm
 | {INVOKE_SECONDS:g} s | our guess
-read units a release: 1 KiB and its keys read twice, once eventually consistent
+assumed: read units a release: 1 KiB and its keys read twice, once eventually consistent
 | {READ_UNITS:g} units | docs/cost.md"""
 """Each number that is not ours: what it is; its value and source."""
 
@@ -327,12 +325,8 @@ def tables(stored: Mapping[str, Any]) -> dict[str, str]:
         "answers": _answers(costs),
         "measured": _measured(costs, f"{stored['measured_on']}: {stored['machine']}."),
         "figures": _table(
-            ("", "what", "value", f"source (read {READ_ON})"),
-            [
-                (kind, *line.split(" | "))
-                for kind, figures in (("quota", QUOTAS), ("assumption", ASSUMPTIONS))
-                for line in figures.replace("\n|", " |").strip().splitlines()
-            ],
+            ("quota, or assumed", "value", f"source (read {READ_ON})"),
+            [line.split(" | ") for line in FIGURES.replace("\n|", " |").strip().splitlines()],
         ),
         "check": _checked(costs, checks),
     }

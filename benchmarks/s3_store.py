@@ -30,7 +30,7 @@ from sqsdelay.cost.places import LINE_BYTES, MONTH_SECONDS
 from sqsdelay.cost.workload import FUNCTION_MS
 from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import Gathering, Parker
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import Visibility
@@ -200,10 +200,12 @@ def worker_requests(messages: int = 1_000) -> Counter[str]:
     relay = Relay(site.queues, site.endpoint, settings)
     visibility = Visibility(site.queues, site.clock)
     gathering = Gathering(relay, visibility, site.clock, most=messages)
-    while not gathering.full():
+    parked: list[Outcome] = []
+    while not parked:
         gathering.keep(visibility.receive(QueueRef("orders-delay.fifo"), wait_seconds=0))
         visibility.extend()
-    assert len(gathering.park()) == messages
+        parked = gathering.park(only_if_full=True)
+    assert len(parked) == messages
     return site.counted()
 
 
@@ -236,7 +238,7 @@ def deployed(messages: int = 5_000) -> Deployed:
     before = sum(site.counted().values())
     started = time.process_time()
     parker = Parker(site.queues, site.endpoint, RelaySettings(parking=parking))
-    parked = parker.park(more=lambda: True, held=lambda: True)
+    parked = [each for some in parker.rounds(more=lambda: True) for each in some]
     cpu_seconds = time.process_time() - started
     assert [each.status for each in parked] == [Status.PARKED] * messages
     parking_queue += sum(site.counted().values()) - before

@@ -406,7 +406,7 @@ class Site:
                 self._park(len(requests), pause)
             if by_functions:
                 parker = Parker(self.queues, self.endpoint, parking)
-                parker.park(more=lambda: True, held=lambda: True)
+                list(parker.rounds(more=lambda: True))
 
     def _park(self, requests: int, pause: float) -> None:
         """By the function as copies come; by a worker what has come within ten seconds."""
@@ -444,7 +444,7 @@ class Site:
                 self.clock.advance(1)
                 self.counts["invocations"] += self.scheduler.fire()
                 if self.clock.now_ms() // 1000 % GATHERING_SECONDS == 0:
-                    parker.park(more=lambda: True, held=lambda: True)
+                    list(parker.rounds(more=lambda: True))
             return
         outbox = SqsOutbox(self.queues, self.endpoint)
         released = DispatchSettings(batch_size=1000 if "s3" not in self.kind.code else 500)

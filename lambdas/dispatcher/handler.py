@@ -32,7 +32,7 @@ from sqsdelay.limits import (
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
-from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.sqs.client import client_config, default_client
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -162,23 +162,27 @@ def handler(event: object, context: Any) -> dict[str, int]:
 def _park(this: Function, context: Any, *, may_ask: bool) -> dict[str, int]:
     def send_for_help() -> None:
         config = client_config(connections=1, attempts=SHORT_CALL_ATTEMPTS)
-        asked = {"FunctionName": context.function_name, "InvocationType": "Event"}
         event = json.dumps({function_names.PARK: function_names.HELP})
+        asked = {"InvocationType": "Event", "Payload": event}
         try:
+            client = boto3.client("lambda", config=config)
             for _ in range(HELPERS):
-                boto3.client("lambda", config=config).invoke(**asked, Payload=event)
+                client.invoke(FunctionName=context.function_name, **asked)
         except (BotoCoreError, ClientError) as error:
             this.logger.error("no help to empty the parking queue", reason=str(error))
 
+    def told(outcomes: list[Outcome]) -> list[Status]:
+        report_outcomes(this.metrics, this.logger, outcomes)
+        return [outcome.status for outcome in outcomes]
+
     left_ms = context.get_remaining_time_in_millis
-    outcomes = this.parker.park(
+    rounds = this.parker.rounds(
         more=lambda: left_ms() > PARKING_KEPT_BACK_MS,
         held=lambda: left_ms() > KEPT_BACK_MS,
         crowded=send_for_help if may_ask else None,
     )
-    report_outcomes(this.metrics, this.logger, outcomes)
+    fates = [status for each in map(told, rounds) for status in each]
     this.metrics.flush_metrics()
-    fates = [outcome.status for outcome in outcomes]
     return {str(status): fates.count(status) for status in Status if status in fates}
 
 

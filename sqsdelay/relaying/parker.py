@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from sqsdelay.core import outgoing
@@ -15,14 +16,10 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import MessageConflict, SqsDelayError
-from sqsdelay.limits import (
-    DELAY_QUEUE_VISIBILITY_SECONDS,
-    MAX_BATCH_ENTRIES,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
+from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.forwarding import Forwarding, unpacked
-from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status
+from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status, always_held, by_tens
 from sqsdelay.relaying.relay import Relay, ToStore
 from sqsdelay.relaying.visibility import InHand, Visibility
 
@@ -30,6 +27,13 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 500
 """Copies of a round, where no store wants more at once: so that sends and deletes go in full tens."""
+
+RECEIVING_SECONDS: Final = 60
+"""Longest that a round receives: most of the time that its groups are hidden is left to settle them."""
+
+SENDING_SECONDS: Final = DELAY_QUEUE_VISIBILITY_SECONDS - 20
+"""From its first receive, a round sends for no longer. One more call may take 18 s (`CALL_ATTEMPTS`), and
+then others are given the same groups."""
 
 MAX_BYTES: Final = 64 * 2**20
 """Of groups that are parked in one call: the copies in them take several times as much memory."""
@@ -76,8 +80,9 @@ _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
 
 
 def _one(copy: ReceivedMessage) -> object:
-    """The same for the copies of a schedule, which have no ids of SQS's; otherwise each is another."""
-    return id(copy) if copy.sqs_message_id else copy.deduplication_id
+    """The same for the copies of a schedule, which have no id of SQS's but one of their own to know them by;
+    otherwise each is another."""
+    return (not copy.sqs_message_id and copy.deduplication_id) or id(copy)
 
 
 class Parker:
@@ -97,34 +102,41 @@ class Parker:
         self._forwarding = Forwarding(queues, endpoint)
         self._most = self._relay.stored_at_once or AT_ONCE
 
-    def park(
-        self, *, more: Held, held: Held, crowded: Callable[[], object] | None = None
-    ) -> list[Outcome]:
-        """Settle round after round, until the queue hands out nothing more.
+    def rounds(
+        self,
+        *,
+        more: Held,
+        held: Held = always_held,
+        crowded: Callable[[], object] | None = None,
+    ) -> Iterator[list[Outcome]]:
+        """Settle round after round, until the queue hands out nothing more. No round's copies are kept.
 
         Args:
             more: whether there is time to receive more, and to settle it.
-            held: whether there is time for one more call. In a round, from the first receive until it says
-                no, no more than 180 s may pass: then others are given the same groups.
+            held: whether the caller has time for one more call. A round has time of its own besides.
             crowded: called once if a round leaves more in the queue, to send for help.
 
-        Returns:
-            An outcome for each copy.
+        Yields:
+            An outcome for each copy of a round.
 
         Raises:
             QueueMissing, QueueUnavailable: nothing more could be received.
         """
         url = self._queues.url(self._relay.source)
-        outcomes: list[Outcome] = []
-        while more():
-            groups, emptied = self._receive(url, more)
-            outcomes += self._settle(url, groups, held)
-            if emptied:
-                break
-            if crowded is not None:
+        emptied = False
+        while more() and not emptied:
+            may_send = self._within(SENDING_SECONDS, held)
+            groups, emptied = self._receive(url, self._within(RECEIVING_SECONDS, more))
+            yield self._settle(url, groups, may_send)
+            del groups
+            if crowded is not None and not emptied:
                 crowded()
                 crowded = None
-        return outcomes
+
+    def _within(self, seconds: int, also: Held) -> Held:
+        clock = self._queues.broker_clock.local
+        until = clock.monotonic() + seconds
+        return lambda: clock.monotonic() < until and also()
 
     def _receive(self, url: str, more: Held) -> tuple[_Groups, bool]:
         """The groups of a round, and whether the queue has no more."""
@@ -151,12 +163,10 @@ class Parker:
             for message, copies in groups
             if self._is_done([of[_one(copy)] for copy in copies], held)
         ]
-        for start in range(0, len(done), MAX_BATCH_ENTRIES):
-            some = done[start : start + MAX_BATCH_ENTRIES]
-            for failure in self._queues.delete_batch(url, some):
-                if failure is not None:
-                    # Parked again, a message is one when its slot's objects are merged.
-                    logger.warning("a group is not deleted: %s", one_line(failure.error))
+        for failure in by_tens(partial(self._queues.delete_batch, url), done):
+            if failure is not None:
+                # Parked again, a message is one when its slot's objects are merged.
+                logger.warning("a group is not deleted: %s", one_line(failure.error))
         return outcomes
 
     def _is_done(self, outcomes: Sequence[Outcome], held: Held) -> bool:
@@ -192,17 +202,14 @@ class Gathering:
         self._most = min(most, MAX_GATHERED)
         self._batches: list[InHand] = []
         self._since = 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def seconds_left(self) -> float | None:
         """How long more may be waited for; None while nothing is gathered."""
         with self._lock:
-            return self._seconds_left()
-
-    def _seconds_left(self) -> float | None:
-        if not self._batches:
-            return None
-        return max(0.0, self._since + GATHERED_SECONDS - self._clock.monotonic())
+            if not self._batches:
+                return None
+            return max(0.0, self._since + GATHERED_SECONDS - self._clock.monotonic())
 
     def keep(self, batch: InHand) -> InHand:
         """Keep of a received batch what is to be parked; the rest, which may be none."""
@@ -216,33 +223,13 @@ class Gathering:
             self._batches.append(kept)
         return rest
 
-    def full(self) -> bool:
-        """Whether it is time to park."""
+    def park(self, *, only_if_full: bool = False) -> list[Outcome]:
+        """Park all of it in one call, now or if it is time to; one of the receivers does it."""
         with self._lock:
-            return self._full()
-
-    def _full(self) -> bool:
-        left = self._seconds_left()
-        count = sum(len(batch.copies) for batch in self._batches)
-        return left is not None and (left <= 0 or count >= self._most)
-
-    def park_if_full(self) -> list[Outcome]:
-        """Park all of it in one call, if it is time to; one of the receivers does it."""
-        with self._lock:
-            batches = self._taken() if self._full() else []
-        return self._parked(batches)
-
-    def park(self) -> list[Outcome]:
-        """Park all of it in one call."""
-        with self._lock:
-            batches = self._taken()
-        return self._parked(batches)
-
-    def _taken(self) -> list[InHand]:
-        batches, self._batches = self._batches, []
-        return batches
-
-    def _parked(self, batches: list[InHand]) -> list[Outcome]:
+            batches: list[InHand] = []
+            count = sum(len(batch.copies) for batch in self._batches)
+            if not only_if_full or self.seconds_left() == 0 or count >= self._most:
+                batches, self._batches = self._batches, batches
         if not batches:
             return []
         copies = [copy for batch in batches for copy in batch.copies]

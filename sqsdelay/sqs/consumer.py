@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
@@ -32,13 +32,7 @@ from sqsdelay.limits import (
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, parking_settings
-from sqsdelay.relaying.mover import (
-    DEFAULT_MAX_RECEIVES,
-    Mover,
-    Outcome,
-    RelaySettings,
-    always_held,
-)
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, RelaySettings
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.relaying.visibility import Visibility
@@ -209,7 +203,8 @@ class DelayConsumer:
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )
-        outcomes = self._parked(threading.Event()) if self._parker is not None else []
+        parked = self._parked(threading.Event()) if self._parker is not None else ()
+        outcomes = [outcome for each in parked for outcome in each]
         for mover in self._movers:
             batch = self._visibility.receive(mover.source, wait_seconds=longest)
             if batch.copies:
@@ -218,23 +213,28 @@ class DelayConsumer:
 
     def _parked(
         self, stop: threading.Event, crowded: Callable[[], object] | None = None
-    ) -> list[Outcome]:
+    ) -> Iterator[list[Outcome]]:
         """Empty the parking queue, into which schedules fire."""
         assert self._parker is not None
-        park = self._parker.park
-        return self._told(park(more=lambda: not stop.is_set(), held=always_held, crowded=crowded))
+        rounds = self._parker.rounds(more=lambda: not stop.is_set(), crowded=crowded)
+        return map(self._told, rounds)
+
+    def _park_all(self, *arguments: Any) -> None:
+        for _ in self._parked(*arguments):
+            pass
 
     def _park_until_stopped(self, stop: threading.Event) -> None:
         """Every five minutes: what became visible meanwhile shares its requests."""
         helpers: list[Future[Any]] = []
 
         def send_for_help() -> None:
-            helpers.extend(in_thread(self._parked, stop) for _ in range(_HELPERS))
+            helpers.extend(in_thread(self._park_all, stop) for _ in range(_HELPERS))
 
         waiting = retrying_until(stop, tenacity.retry_if_exception_type(Exception))
         while not stop.is_set():
-            waiting(self._parked, stop, send_for_help)
+            waiting(self._park_all, stop, send_for_help)
             wait(helpers)
+            helpers.clear()
             stop.wait(GATHERING_SECONDS)
 
     def _told(self, outcomes: list[Outcome]) -> list[Outcome]:

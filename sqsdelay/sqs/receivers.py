@@ -306,7 +306,7 @@ class Receivers:
         if work.copies:
             self._told(processed(mover, self._visibility, work))
         if gathering is not None:
-            self._told(gathering.park_if_full())
+            self._told(gathering.park(only_if_full=True))
         return bool(batch.copies)
 
     def _park(self, served: _Served) -> None:

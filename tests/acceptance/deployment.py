@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ def queues(aws: LocalAws, prefix: str) -> list[str]:
     return urls
 
 
-def sqsdelay(aws: LocalAws, *arguments: str, code: int = 0) -> str:
-    """What the command line prints; it exits with ``code``."""
+def sqsdelay(aws: LocalAws, *arguments: str, codes: Container[int] = (0,)) -> str:
+    """What the command line prints; it exits with one of ``codes``."""
     done = subprocess.run(
         [str(Path(sys.executable).with_name("sqsdelay")), *arguments],
         env={k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "SQSDELAY_"))}
@@ -68,14 +69,15 @@ def sqsdelay(aws: LocalAws, *arguments: str, code: int = 0) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == code, done.stderr
+    assert done.returncode in codes, done.stderr
     return done.stdout
 
 
 def proven(aws: LocalAws, endpoint: str, messages: int) -> dict[str, Any]:
     """What `sqsdelay prove` finds at a deployed endpoint whose hop is a second: nothing to complain of."""
     options = ("--messages", str(messages), "--longest", "8s", "--hop", "1", "--json")
-    found: dict[str, Any] = json.loads(sqsdelay(aws, "prove", endpoint, *options))
+    # 1 also says that one was more than 2 s late, as it may be on a busy machine.
+    found: dict[str, Any] = json.loads(sqsdelay(aws, "prove", endpoint, *options, codes=(0, 1)))
     counts = {name: found["all"][name] for name in ("sent", "delivered", "duplicated", "altered")}
     assert counts == {"sent": messages, "delivered": messages, "duplicated": 0, "altered": 0}
     assert (

@@ -219,8 +219,10 @@ def test_both_functions_may_do_just_what_an_s3_store_takes(
 
 def gathered(parker: Parker, waiting: Callable[[], set[str]]) -> bool:
     """Whether all that waits in the parking queue is parked, and deleted there."""
-    outcomes = parker.park(more=lambda: True, held=lambda: True)
-    return {outcome.status for outcome in outcomes} == {Status.PARKED} and waiting() == {"0"}
+    rounds = parker.rounds(more=lambda: True)
+    return {outcome.status for each in rounds for outcome in each} == {
+        Status.PARKED
+    } and waiting() == {"0"}
 
 
 def copy_of(body: str) -> ReceivedMessage:

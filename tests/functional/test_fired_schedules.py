@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
@@ -14,11 +15,13 @@ import pytest
 from moto import mock_aws
 
 from lambdas.dispatcher import handler as module
+from lambdas.settings import report_outcomes
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import QueueMissing
 from sqsdelay.relaying import parker
+from sqsdelay.relaying.mover import Outcome
 from sqsdelay.sqs import DelayConsumer, create_endpoint
 from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
 from sqsdelay.stores.scheduler import SchedulerStore
@@ -114,10 +117,19 @@ def test_a_run_that_finds_much_starts_others_which_start_none(
         boto3, "client", lambda s, **k: Functions() if s == "lambda" else real(s, **k)
     )
     monkeypatch.setattr(parker, "AT_ONCE", 10)
+    kept: list[int] = []
+
+    def counted(*arguments: Any) -> None:
+        kept.append(sum(isinstance(each, Outcome) for each in gc.get_objects()))
+        report_outcomes(*arguments)
+
+    monkeypatch.setattr(module, "report_outcomes", counted)
     for n in range(40):
         site.fired(f"m{n}")
     assert module.handler({"park": True}, CONTEXT) == {"handed-over": 40}
     assert started == [{"park": "help"}] * module.HELPERS
+    # Those of one round: with their bodies, those of a whole run would take more memory than there is.
+    assert max(kept) == 10
     for n in range(40, 60):
         site.fired(f"m{n}")
     assert module.handler({"park": "help"}, CONTEXT) == {"handed-over": 20}

@@ -53,13 +53,6 @@ def a_fifo_endpoint(reader: Reader, request: pytest.FixtureRequest) -> None:
     create_endpoint(reader.aws.client("sqs"), Endpoint.parse("orders.fifo"))
 
 
-def a_producer(reader: Reader, request: pytest.FixtureRequest) -> None:
-    """A part of the reader's own app, which sends."""
-    from aws_cdk import aws_iam as iam
-
-    reader.names["producer"] = iam.User(reader.names["stack"], "Producer")
-
-
 def the_deployed_table(reader: Reader, request: pytest.FixtureRequest) -> None:
     """What `cdk deploy -c store=dynamodb` makes."""
     with closing(open_store("dynamodb://orders.parked", endpoint="orders")) as store:
@@ -187,10 +180,9 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/benchmarks.md", 0): orders,
     ("docs/boto3.md", 0): orders,
     ("docs/deploy.md", 0): orders,
-    ("docs/deploy.md", 2): a_producer,
-    ("docs/deploy.md", 5): the_deployed_table,
-    ("docs/deploy.md", 6): a_fifo_endpoint,
-    ("docs/deploy.md", 7): a_bucket_and_a_file,
+    ("docs/deploy.md", 3): the_deployed_table,
+    ("docs/deploy.md", 4): a_fifo_endpoint,
+    ("docs/deploy.md", 5): a_bucket_and_a_file,
     ("docs/operations.md", 0): orders,
     ("docs/operations.md", 2): rejected_messages,
     ("docs/parking.md", 0): a_postgres,
@@ -198,9 +190,9 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/parking.md", 3): a_parked_message,
     ("docs/rabbitmq.md", 0): a_broker,
     ("docs/sending.md", 1): orders,
-    ("docs/sending.md", 3): a_bucket_and_a_file,
-    ("docs/sending.md", 5): a_received_pointer,
-    ("docs/sending.md", 6): an_empty_account,
+    ("docs/sending.md", 2): a_bucket_and_a_file,
+    ("docs/sending.md", 4): a_received_pointer,
+    ("docs/sending.md", 5): an_empty_account,
     ("docs/stores.md", 2): nothing_else_dispatches,
     ("docs/stores.md", 5): my_application,
     ("docs/timeout-manager.md", 0): a_broker,
@@ -210,7 +202,7 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
 AFTER: Final[dict[tuple[str, int], Step]] = {
     ("docs/boto3.md", 2): an_error_with_its_remedy,
     ("docs/cost.md", 0): the_table_it_shows,
-    ("docs/sending.md", 5): the_body_is_read_and_gone,
+    ("docs/sending.md", 4): the_body_is_read_and_gone,
     ("docs/stores.md", 3): the_message_is_stored,
     ("docs/stores.md", 4): an_effect_exactly_once,
 }

@@ -72,10 +72,9 @@ def test_a_group_is_one_object_and_then_its_copies_are_deleted(site: Site) -> No
     site.clock.advance(900)
     for _ in range(2):
         site.receive()
-        assert not site.gathering.full()
+        assert site.gathering.park(only_if_full=True) == []
     site.receive()
-    assert site.gathering.full()
-    outcomes = site.gathering.park()
+    outcomes = site.gathering.park(only_if_full=True)
     assert [o.status for o in outcomes] == [Status.PARKED] * 30
     assert site.s3.requests["PutObject"] == 1
     assert site.store.pending_count() == 30
@@ -88,10 +87,9 @@ def test_a_group_waits_no_longer_than_ten_seconds(site: Site) -> None:
     site.clock.advance(900)
     site.receive()
     site.clock.advance(GATHERED_SECONDS - 1)
-    assert (site.gathering.full(), site.gathering.seconds_left()) == (False, 1)
+    assert (site.gathering.park(only_if_full=True), site.gathering.seconds_left()) == ([], 1)
     site.clock.advance(1)
-    assert site.gathering.full()
-    assert len(site.gathering.park()) == 3
+    assert len(site.gathering.park(only_if_full=True)) == 3
     assert site.gathering.seconds_left() is None
 
 

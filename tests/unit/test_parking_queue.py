@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -25,7 +26,7 @@ from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.forwarding import GROUP_BYTES, Forwarding, group_of, packed, unpacked
-from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
+from sqsdelay.relaying.mover import Held, Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.testing import InMemoryStore, ManualClock
@@ -95,7 +96,7 @@ class Site:
 
     def parked(self) -> list[Outcome]:
         """The dispatcher's turn."""
-        return self.parker.park(more=lambda: True, held=lambda: True)
+        return settled(self.parker)
 
     def left(self, queue: str, after: float = 200) -> list[ReceivedMessage]:
         self.clock.advance(after)
@@ -103,6 +104,15 @@ class Site:
         while copies := self.queues.receive_batch(queue, wait_seconds=0):
             found += copies
         return found
+
+
+def bool_true() -> bool:
+    return True
+
+
+def settled(parker: Parker, *, more: Held = bool_true, held: Held = bool_true) -> list[Outcome]:
+    """The outcomes of all rounds."""
+    return [outcome for each in parker.rounds(more=more, held=held) for outcome in each]
 
 
 @pytest.fixture
@@ -230,7 +240,7 @@ def test_of_a_group_in_part_settled_the_rest_goes_into_another(site: Site) -> No
     site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_000_000)])
     site.relayed()
     site.store.out_of_reach = True
-    fates = {o.copy.message_id: o.status for o in site.parker.park(more=_twice(), held=bool_true)}
+    fates = {o.copy.message_id: o.status for o in settled(site.parker, more=_twice())}
     assert fates == {"parks": Status.FAILED, "soon": Status.HANDED_OVER}
     [again] = site.left(PARKING)
     assert [copy.message_id for copy in unpacked(again)] == ["parks"]
@@ -245,7 +255,7 @@ def test_a_group_stays_whole_where_no_time_is_left_for_its_rest(site: Site) -> N
     site.relayed()
     site.store.out_of_reach = True
     times = iter([True, True])
-    outcomes = site.parker.park(more=_twice(), held=lambda: next(times, False))
+    outcomes = settled(site.parker, more=_twice(), held=lambda: next(times, False))
     assert [o.status for o in outcomes] == [Status.FAILED, Status.HANDED_OVER]
     [group] = site.left(PARKING)
     assert [copy.message_id for copy in unpacked(group)] == ["parks", "soon"]
@@ -257,9 +267,62 @@ def test_nothing_is_sent_without_time_for_it(site: Site) -> None:
     now_ms = site.clock.now_ms() + 1
     site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_000_000)])
     site.relayed()
-    (outcome,) = site.parker.park(more=_twice(), held=lambda: False)
+    (outcome,) = settled(site.parker, more=_twice(), held=lambda: False)
     assert (outcome.status, site.left("orders", after=2000)) == (Status.FAILED, [])
     assert len(site.left(PARKING)) == 1
+
+
+def test_nothing_is_sent_once_others_may_be_given_the_same_groups(site: Site) -> None:
+    """However long the caller may go on: a round ends before its groups are visible again, and the next
+    round has all the time again. Where receiving takes long, less is received."""
+    site.send("parks", 90 * DAY)
+    site.send("soon", 90 * DAY)
+    now_ms = site.clock.now_ms() + 1
+    site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_500_000)])
+    site.relayed()
+    site.store.meanwhile = lambda: site.clock.advance(175)
+    fates = {o.copy.message_id: o.status for o in settled(site.parker, more=_twice())}
+    assert fates == {"parks": Status.PARKED, "soon": Status.FAILED}
+    site.clock.advance(6)
+    site.store.meanwhile = bool
+    fates = {o.copy.message_id: o.status for o in site.parked()}
+    assert fates == {"parks": Status.PARKED, "soon": Status.HANDED_OVER}
+    assert len(site.left("orders", after=2000)) == 1
+
+
+def test_a_round_receives_for_a_minute(site: Site) -> None:
+    """So that most of the time for which its groups are hidden is left to settle them."""
+    for n in range(400):
+        site.send(f"m{n}", 90 * DAY, body="x" * 40_000)
+    site.relayed()
+    received: Any = site.queues.receive_batch
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        site.clock.advance(7)
+        return received(*arguments, **named)
+
+    site.store.stored_at_once = 400
+    site.queues.receive_batch = slow  # type: ignore[method-assign]
+    parker = Parker(site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store)))
+    outcomes = settled(parker)
+    assert [outcome.status for outcome in outcomes] == [Status.PARKED] * 400
+    assert site.store.calls == 5
+
+
+@pytest.mark.parametrize("ids", [{}, {"MessageDeduplicationId": ""}])
+def test_copies_without_ids_are_not_taken_for_one_another(site: Site, ids: dict[str, str]) -> None:
+    """A group is deleted with all its copies: each of them has been settled by then."""
+    delay = {DELAY_SECONDS: {"dataType": "String", "stringValue": "60"}}
+    texts = [
+        json.dumps({"body": f"{n}", "attributes": ids, "messageAttributes": delay})
+        for n in range(3)
+    ]
+    for body in (group_of(texts[:2]), group_of(texts[2:])):
+        site.queues.send_batch(PARKING, [OutgoingMessage(body, {}, len(body))])
+    fates = [outcome.status for outcome in site.parked()]
+    arrived = [*site.left("orders", after=100), *site.left(ERRORS, after=0)]
+    assert (len(fates), sorted(copy.body for copy in arrived)) == (3, ["0", "1", "2"])
+    assert site.left(PARKING) == []
 
 
 def test_a_hundred_and_thirty_are_parked_fifty_at_a_time(site: Site) -> None:
@@ -276,9 +339,8 @@ def test_a_hundred_and_thirty_are_parked_fifty_at_a_time(site: Site) -> None:
 
     site.store.meanwhile = meanwhile
     site.store.stored_at_once = 100
-    outcomes = Parker(
-        site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store))
-    ).park(more=bool_true, held=bool_true)
+    parker = Parker(site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store)))
+    outcomes = settled(parker)
     assert len({outcome.copy.message_id for outcome in outcomes}) == len(outcomes) == 130
     assert (site.store.calls, len(taken)) == (2, 3)
     assert site.left(PARKING) == []
@@ -294,7 +356,7 @@ def test_what_is_parked_in_one_call_fits_the_memory(
     site.store.stored_at_once = 1000
     monkeypatch.setattr("sqsdelay.relaying.parker.MAX_BYTES", 1)
     parker = Parker(site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store)))
-    assert len(parker.park(more=bool_true, held=bool_true)) == 130
+    assert len(settled(parker)) == 130
     assert site.store.calls == 2
 
 
@@ -304,7 +366,7 @@ def test_no_more_is_received_than_there_is_time_for(site: Site) -> None:
         site.send(f"m{n}", 90 * DAY)
     site.relayed()
     site.queues.calls.clear()
-    assert site.parker.park(more=lambda: False, held=bool_true) == []
+    assert settled(site.parker, more=lambda: False) == []
     assert site.queues.calls.count("receive") == 0
 
 
@@ -353,12 +415,8 @@ def test_a_group_that_is_not_deleted_is_in_the_log(
     site.relayed()
     site.queues.deletes_fail = True
     with caplog.at_level(logging.INFO, "sqsdelay.relaying"):
-        site.parker.park(more=_twice(), held=bool_true)
+        settled(site.parker, more=_twice())
     assert caplog.messages == ["a group is not deleted: away"]
-
-
-def bool_true() -> bool:
-    return True
 
 
 def _twice() -> Any:

@@ -91,7 +91,8 @@ class World:
             ]
             if self.clock.true_ms >= self.emptied_ms + GATHERING_SECONDS * 1000:
                 self.emptied_ms = self.clock.true_ms
-                self.statuses += [each.status for each in self.parker.park(more=yes, held=yes)]
+                rounds = self.parker.rounds(more=yes)
+                self.statuses += [each.status for some in rounds for each in some]
             for copy in self.queues.receive_batch("orders", wait_seconds=0):
                 assert copy.message_id not in self.arrived, "arrived twice"
                 self.arrived[copy.message_id] = (self.clock.true_ms, copy)
@@ -195,7 +196,7 @@ def test_a_fifo_endpoint_s_messages_keep_their_order() -> None:
         clock.true_ms += (DAY - 1_800) * 1000 if second == DAY - 1_800 else 1000
         scheduler.fire()
         if second % GATHERING_SECONDS == 0:
-            parker.park(more=yes, held=yes)
+            list(parker.rounds(more=yes))
         due_relay.process(queues.receive_batch("pay-due", wait_seconds=0))
         copies = queues.receive_batch("pay.fifo", wait_seconds=0)
         queues.delete_batch("pay.fifo", copies)
@@ -215,7 +216,8 @@ def test_a_crowded_queue_sends_for_help_once() -> None:
         world.clock.true_ms = due_ms - seconds * 1000
         world.scheduler.fire()
     asked: list[str] = []
-    outcomes = world.parker.park(more=yes, held=yes, crowded=lambda: asked.append("help"))
+    rounds = world.parker.rounds(more=yes, crowded=lambda: asked.append("help"))
+    outcomes = [outcome for some in rounds for outcome in some]
     assert asked == ["help"]
     assert [outcome.status for outcome in outcomes] == [Status.HANDED_OVER] * (2 * AT_ONCE + 50)
     # In tens, and one receive that finds nothing.

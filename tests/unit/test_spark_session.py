@@ -156,3 +156,23 @@ def test_no_timer_outlives_a_job_that_ctrl_c_ends(tmp_path: Path) -> None:
     (patience,) = started
     patience.join(PATIENCE_SECONDS)
     assert not job.sparkContext.cancelAllJobs.called
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--replay", "ledger", "--receipts", "r", "--past-due", "reject"], ("--past-due",)),
+        (["--replay", "ledger", "--receipts", "r", "--unique"], ("--unique",)),
+        (["--replay", "ledger"], ("--replay", "--receipts")),
+        (["--grace", "5"], ("--grace", "--replay")),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    options: list[str], told: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Before Spark is started, or even looked for."""
+    (tmp_path / "rows.csv").write_text("body\n")
+    block = "sys.modules['pyspark'] = None; "
+    done = run(["pipeline", "schedule", "rows.csv", *options], tmp_path, block)
+    assert done.returncode == 2
+    assert all(option in done.stderr for option in told)

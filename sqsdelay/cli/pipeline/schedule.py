@@ -148,8 +148,12 @@ def schedule(
         raise typer.BadParameter(
             "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
         )
-    if replay is not None and unique:
-        raise typer.BadParameter("--replay sends each id once; leave out --unique")
+    if replay is not None and (unique or past_due != "send"):
+        raise typer.BadParameter(
+            "--replay sends each id once, and at once what is past due; leave out --unique and --past-due"
+        )
+    if replay is not None and receipts is None:
+        raise typer.BadParameter("--replay compares rows with the job's receipts: give --receipts")
     started = time.monotonic()
 
     def run(rows: DataFrame) -> dict[str, Any]:

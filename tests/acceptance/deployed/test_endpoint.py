@@ -79,7 +79,7 @@ def test_three_hundred_messages_at_once(aws: LocalAws, orders: dict[str, str]) -
     messages of others, and leaves theirs."""
     assert set(proven(aws, "orders", 300)["routes"]) == {"direct", "delay-queue"}
     aws.client("sqs").send_message(QueueUrl=orders["QueueUrl"], MessageBody="foreign")
-    sqsdelay(aws, "prove", "orders", "--longest", "8s", "--hop", "1", code=1)
+    sqsdelay(aws, "prove", "orders", "--longest", "8s", "--hop", "1", codes={1})
     [foreign] = receive(aws, orders["QueueUrl"], count=1)
     assert foreign["Body"] == "foreign"
 

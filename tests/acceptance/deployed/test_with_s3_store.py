@@ -75,7 +75,7 @@ def test_far_messages_gather_in_the_parking_queue_and_are_parked_together(
         for body in ("stays", "cancelled", "moved")
     ]
     gathered(aws, wheel)
-    sqsdelay(aws, "cancel", "wheel", ids[1], "--store", wheel["StoreUrl"], code=3)
+    sqsdelay(aws, "cancel", "wheel", ids[1], "--store", wheel["StoreUrl"], codes={3})
     assert run(aws, wheel, {"park": True}) == {"parked": 2, "cancelled": 1}
     assert sorted(m.body for m in store.pending(10)) == [b"moved", b"stays"]
     objects = aws.client("s3").list_objects_v2(Bucket=wheel["StoreUrl"].removeprefix("s3://"))

@@ -56,7 +56,7 @@ def test_a_good_table_is_taken(ddl: str) -> None:
         (f"{GOOD}, attributes map<string,int>", "'attributes' is map<string,int>"),
         (f"{GOOD}, attributes struct<a:string>", "'attributes' is struct<a:string>"),
         (f"{GOOD}, endpoint int", "'endpoint' is int"),
-        (f"{GOOD}, price double", "'price' is unknown; known are body, .*option.'key', 'price'"),
+        (f"{GOOD}, price double", "'price' is unknown; known are body, .*option key .'price'"),
         (f"{GOOD}, body string", "'body' occurs twice"),
         ("body string, delay_seconds long", "no message id that stays the same"),
     ],
@@ -70,7 +70,7 @@ def test_a_wrong_table_is_refused(ddl: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"key": "order_id"}, "give it one: option.'job'"),
+        ({"key": "order_id"}, "give it one: option job"),
         ({"key": "nope", "job": "j"}, "key='nope' names no column"),
         ({"job": "j"}, "'order_id' is unknown"),
     ],
@@ -114,7 +114,11 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
         ({"endpoint": "o", "receipts": "r"}, ConfigurationError, "receipts are kept under the job"),
         ({"endpoint": "o", "rate": "9"}, ConfigurationError, "how many run at a time"),
         ({"endpoint": "o", "past_due": "x"}, ConfigurationError, "past_due='x'; use send or rej"),
-        ({"endpoint": "o", "park_after": "9"}, ConfigurationError, "park_after=9 needs option"),
+        (
+            {"endpoint": "o", "park_after": "9"},
+            ConfigurationError,
+            "park_after=9 needs a store; give option store",
+        ),
         ({"endpoint": "o", "plan": "yes"}, ConfigurationError, "plan='yes'; use true or false"),
         ({"endpoint": "o", "plan": "true"}, ConfigurationError, "written to the summary"),
         ({"ledger": "s3://bucket/l"}, ConfigurationError, "ledger='s3://bucket/l' is a URI"),
