@@ -126,3 +126,30 @@ def test_a_databases_own_timeouts_end_no_claim(postgres: str, table: str) -> Non
         with store.claim(1, due_by_ms=LONG_AGO_MS) as claim:
             shown = claim.transaction.execute("SHOW idle_in_transaction_session_timeout")
             assert shown.fetchone() == ("0",)
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_what_lies_behind_anothers_claim_is_due_as_soon_as_that_ends(
+    postgres: str, table: str, store: PostgresStore, each: int
+) -> None:
+    """With a destination out of reach, a claim that finds the first destinations' earliest rows locked has
+    not looked at the destinations behind them: it must not begin behind those the next time."""
+    store.set_up()
+    rows = [
+        StoredMessage(
+            message_id=f"m{n}", destination=f"d{n % 6}", due_ms=LONG_AGO_MS + n, body=b"x"
+        )
+        for n in range(6 * each)
+    ]
+    with (
+        closing(PostgresStore(postgres, endpoint="orders", table=table)) as other,
+        store.watch(lambda: None),
+    ):
+        other.store(rows)
+        with other.claim(3, due_by_ms=FAR_MS, except_destinations=["away"]) as claim:
+            with store.claim(2, due_by_ms=FAR_MS, except_destinations=["away"]) as mine:
+                assert len(mine.messages) == 2 * (each - 1)
+            assert claim.remove([m.message_id for m in claim.messages]) == [True] * 3
+        assert store.next_due_ms(["away"]) == rows[3].due_ms
+        with store.claim(2, due_by_ms=FAR_MS, except_destinations=["away"]) as mine:
+            assert [m.message_id for m in mine.messages] == ["m3", "m4"]

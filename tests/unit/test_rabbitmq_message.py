@@ -84,8 +84,9 @@ def test_copies_past_the_delay_are_refused(name: str) -> None:
         RabbitMqMessage("hi", headers={"x" * 256: "long name"}),
         RabbitMqMessage("hi", headers={"x": 2**70}),
         RabbitMqMessage("hi", properties=BasicProperties(correlation_id="c" * 256)),
+        RabbitMqMessage("hi", properties=BasicProperties(content_type=5)),
     ],
-    ids=["object", "long name", "integer of 71 bits", "long correlation id"],
+    ids=["object", "long name", "integer of 71 bits", "long correlation id", "type of no text"],
 )
 def test_what_amqp_cannot_hold_is_refused(message: RabbitMqMessage) -> None:
     """Found here, it spoils one message; found by the broker, everyone's on the channel."""

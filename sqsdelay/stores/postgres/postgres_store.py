@@ -194,17 +194,18 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
                 arguments.update(from_ms=from_ms, limit=most)
                 return self._locked_rows(connection, query, arguments) if most else []
 
-            rows = locked("claim_except" if except_destinations else "claim", head.new_ms, limit)
-            head.new_ms = rows[0][2] if rows else due_by_ms
+            found = locked("claim_except" if except_destinations else "claim", head.new_ms, limit)
+            head.new_ms = found[0][8 if except_destinations else 2] if found else due_by_ms
+            rows = [row for row in found if row[0] is not None]
             if len(rows) < limit:
                 # Behind what is new: what failed before.
                 held = locked("claim_held", head.held_ms, limit - len(rows))
-                rows += held
+                rows += [row for row in held if row[0] is not None]
                 if head.at_start:
                     rows += locked("claim_never_due", 0, limit - len(rows))
                     now = self._locked_rows(connection, "now", arguments)
                     head.held_ms = now[0][0] - _UNCOMMITTED_MS if now else head.held_ms
-                head.held_ms = min((row[-2] for row in held), default=head.held_ms)
+                head.held_ms = min((row[8] for row in held), default=head.held_ms)
                 rows.sort(key=itemgetter(2, 0))
             yield PostgresClaim(self, connection, rows, now_ms=self._now_ms)
 
@@ -324,14 +325,14 @@ class PostgresClaim:
     ) -> None:
         connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
         self.messages = from_rows(rows)
-        self.again = frozenset(row[0] for row in rows if row[-2])
+        self.again = frozenset(row[0] for row in rows if row[6])
         self.busy: frozenset[str] = frozenset()
         self.transaction: Any = connection
         self._table = table
         self._now_ms = now_ms
         self._connection = connection
         # A locked row stays where it is, as long as this transaction does not write it.
-        self._places = {row[0]: row[-1] for row in rows}
+        self._places = {row[0]: row[7] for row in rows}
 
     def attempt(self) -> AbstractContextManager[None]:
         self._places.clear()

@@ -87,7 +87,8 @@ FOR UPDATE SKIP LOCKED
 -- name: claim_except
 -- The same without some destinations, and without reading past what is due for them: from one of the others to
 -- the next, with an equal share for each. The query claim_held is this one for what failed before and may be tried
--- again: {at} is held_until_ms there, {kept} those that are held, {until} now.
+-- again: {at} is held_until_ms there, {kept} those that are held, {until} now. first_at: of the earliest of all, also
+-- where somebody else has all of them (a row of NULL): there may be destinations behind that were not looked at.
 WITH RECURSIVE found(destination) AS (
     (
         SELECT destination COLLATE "C" FROM {table} WHERE {kept}
@@ -101,7 +102,8 @@ WITH RECURSIVE found(destination) AS (
     ) FROM found WHERE found.destination IS NOT NULL
 ),
 well AS MATERIALIZED (
-    SELECT found.destination, count(*) OVER () AS destinations FROM found CROSS JOIN LATERAL (
+    SELECT found.destination, count(*) OVER () AS destinations, min(head.at) OVER () AS first_at
+    FROM found CROSS JOIN LATERAL (
         SELECT {at} AS at FROM {table}
         WHERE (destination COLLATE "C", {at}) >= (found.destination, %(from_ms)s::bigint)
           AND (destination COLLATE "C", {at}) <= (found.destination, {until}::bigint)
@@ -111,14 +113,14 @@ well AS MATERIALIZED (
     WHERE found.destination <> ALL(%(except_destinations)s::text[])
     ORDER BY head.at LIMIT %(limit)s
 )
-SELECT share.* FROM well CROSS JOIN LATERAL (
+SELECT share.*, well.first_at FROM well LEFT JOIN LATERAL (
     SELECT {columns}, held_until_ms, ctid FROM {table}
     WHERE (destination COLLATE "C", {at}) >= (well.destination, %(from_ms)s::bigint)
       AND (destination COLLATE "C", {at}) <= (well.destination, {until}::bigint)
       AND {kept} AND {due}
     ORDER BY destination COLLATE "C", {at} LIMIT greatest(1, %(limit)s / well.destinations)
     FOR UPDATE SKIP LOCKED
-) AS share
+) AS share ON true
 ORDER BY share.due_ms, share.message_id
 
 -- name: claim_never_due
