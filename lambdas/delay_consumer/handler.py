@@ -14,14 +14,7 @@ from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
 
-from lambdas.settings import (
-    Until,
-    ledger_if_on,
-    report_outcomes,
-    sqs_client,
-    switch,
-    whole_setting,
-)
+from lambdas.settings import Until, ledger_if_on, report_outcomes, sqs_client, switch, whole_setting
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event

@@ -9,11 +9,7 @@ from typing import Any, Final
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, full_batches, size_of, text_of
-from sqsdelay.core.received_message import (
-    ReceivedMessage,
-    as_lambda_record,
-    from_lambda_event,
-)
+from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues

@@ -8,14 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sqsdelay.core import outgoing
-from sqsdelay.core.delay import (
-    HandOver,
-    Park,
-    Reject,
-    decide,
-    seconds_until,
-    too_far,
-)
+from sqsdelay.core.delay import HandOver, Park, Reject, decide, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DUE_AT, text_of
 from sqsdelay.core.readable import one_line

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from sqsdelay.core.delay import firing_second, hidden_seconds
 from sqsdelay.core.message import Route, string
@@ -611,3 +612,28 @@ def test_no_region_is_a_setting_to_correct(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
     with pytest.raises(ConfigurationError, match="AWS_DEFAULT_REGION"):
         open_place(f"scheduler://orders?role={ROLE}", endpoint="orders")
+
+
+def test_one_amendment_that_cannot_be_read_takes_no_other_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round asks for hundreds at once: what was cancelled beside it does not arrive."""
+    world = World()
+    known = [f"m{n}" for n in range(3)]
+    world.store.amend([Amendment(message_id=n, at_ms=world.clock.true_ms) for n in known])
+    get: Any = world.scheduler.get_schedule
+    asked: list[str] = []
+
+    def throttled(**named: Any) -> Any:
+        asked.append(named["Name"])
+        if named["Name"] == refused:
+            raise ClientError({"Error": {"Code": "ThrottlingException"}}, "GetSchedule")
+        return get(**named)
+
+    monkeypatch.setattr(world.scheduler, "get_schedule", throttled)
+    refused = ""
+    world.store.amendments(["m1"])
+    (refused,) = asked
+    assert set(world.store.amendments(known)) == {"m0", "m2"}
+    with pytest.raises(StoreUnavailable):
+        world.store.amendments(["m1"])

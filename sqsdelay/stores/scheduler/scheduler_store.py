@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import CREATION_SECONDS, SOONEST_SECONDS, firing_second
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.schedule_input import (
     amendment_of,
     check_keepable,
@@ -38,6 +40,8 @@ from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.ids import new_once, page_bounds, tells_due
 from sqsdelay.stores.scheduler.group import Group, Schedule, Shape, fires_at
+
+logger = logging.getLogger(__name__)
 
 _MOVE_SECONDS: Final = 60
 """How old what a mover has read may be when it writes: UpdateSchedule has no condition."""
@@ -346,19 +350,27 @@ class SchedulerStore(ParkingPlace):
                 return
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        """The amendments of those messages that have one; a GetSchedule call for each id."""
+        """The amendments of those messages that have one; a GetSchedule call for each id.
+
+        Where some cannot be read, the others' are found all the same: it raises if none can be read.
+        """
         # Asks for the group where its time is not known: without it there would be no amendments.
         now_ms = self._group.now_ms()
-        schedules = self._group.each(
-            lambda message_id: self._get(name_of(message_id, self._amendments)), message_ids
-        )
-        return {
-            message_id: amendment
-            for message_id, schedule in zip(message_ids, schedules, strict=True)
-            if schedule is not None
-            and (amendment := amendment_of(message_id, str(schedule.get("Description")))).until_ms
-            > now_ms
-        }
+        read = self._group.each(self._amendment, message_ids)
+        failed = [each for each in read if isinstance(each, StoreError)]
+        if failed:
+            if len(failed) == len(read):
+                raise failed[0]
+            logger.warning("%d amendments not read: %s", len(failed), one_line(failed[0]))
+        found = [each for each in read if isinstance(each, Amendment) and each.until_ms > now_ms]
+        return {amendment.message_id: amendment for amendment in found}
+
+    def _amendment(self, message_id: str) -> Amendment | StoreError | None:
+        try:
+            found = self._get(name_of(message_id, self._amendments))
+            return None if not found else amendment_of(message_id, str(found.get("Description")))
+        except StoreError as error:
+            return error
 
     def close(self) -> None:
         """Close connections and threads."""
