@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
@@ -17,7 +17,13 @@ from sqsdelay.cdk.function_names import LEDGER_MESSAGE, LEDGER_STREAM_SCHEME
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Event, Ledger, as_fields
+from sqsdelay.limits import SHORT_CALL_ATTEMPTS
 from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.sqs.client import default_client
+
+if TYPE_CHECKING:
+    from botocore.awsrequest import AWSRequest
+    from mypy_boto3_sqs import SQSClient
 
 
 def whole_setting(variable: str, default: int) -> int:
@@ -59,6 +65,20 @@ class Until:
 
     def seconds_left(self) -> float:
         return self.at - time.monotonic()
+
+
+def sqs_client(*, connections: int) -> SQSClient:
+    """A client without this invocation's trace header, which botocore adds to each call within Lambda.
+
+    SQS would give it, and Lambda's recursion count (Lineage) in it, to messages without one of their own.
+    """
+    client = default_client(connections=connections, attempts=SHORT_CALL_ATTEMPTS)
+    client.meta.events.register("request-created.sqs", _drop_trace_header)
+    return client
+
+
+def _drop_trace_header(request: AWSRequest, **_: object) -> None:
+    del request.headers["X-Amzn-Trace-Id"]
 
 
 class PowertoolsLedger:

@@ -13,30 +13,28 @@ from functools import cache
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
-from botocore.awsrequest import AWSRequest
 
-from lambdas.settings import Until, ledger_if_on, report_outcomes, switch, whole_setting
+from lambdas.settings import (
+    Until,
+    ledger_if_on,
+    report_outcomes,
+    sqs_client,
+    switch,
+    whole_setting,
+)
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    DEFAULT_MAX_DELAY_SECONDS,
-    SHORT_CALL_ATTEMPTS,
-    SHORT_CALL_SECONDS,
-)
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_place
-
-TRACE_HEADER = "X-Amzn-Trace-Id"
 
 
 @dataclass(frozen=True)
@@ -61,14 +59,12 @@ def function() -> Function:
         QueueMissing, QueueUnavailable: the delay queue cannot be asked.
     """
     endpoint = Endpoint.parse(os.environ.get(function_names.ENDPOINT_VARIABLE, ""))
-    client = default_client(connections=1, attempts=SHORT_CALL_ATTEMPTS)
-    client.meta.events.register("request-created.sqs", _drop_trace_header)
     metrics = Metrics(namespace=function_names.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
     until = Until()
     ledger = ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
-    queues = SqsQueues(client)
+    queues = SqsQueues(sqs_client(connections=1))
     park_after = whole_setting(
         function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
     )
@@ -166,12 +162,3 @@ def _mover(this: Function, records: list[Mapping[str, Any]]) -> Mover:
         f"event from {', '.join(sorted(sources))}; this function serves {this.relay.source.name} "
         f"and {this.due_relay.source.name}"
     )
-
-
-def _drop_trace_header(request: AWSRequest, **_: object) -> None:
-    """Take this invocation's trace header off a call, where botocore puts it within Lambda.
-
-    SQS would give it to messages without one of their own, with the recursion count (Lineage) that
-    Lambda keeps in it. A message's own header travels as its system attribute.
-    """
-    del request.headers[TRACE_HEADER]

@@ -12,14 +12,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lambdas.settings import Until, ledger_if_on, report_outcomes, whole_setting
+from lambdas.settings import Until, ledger_if_on, report_outcomes, sqs_client, whole_setting
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
@@ -34,13 +34,10 @@ from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import Parker
-from sqsdelay.sqs.client import client_config, default_client
+from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_place
-
-if TYPE_CHECKING:
-    from mypy_boto3_sqs import SQSClient
 
 BATCH: Final = 1000
 """Small enough that a claim is settled well within the time that is kept back. A store's claim is
@@ -83,7 +80,7 @@ def function() -> Function:
         store.seconds_left = until.seconds_left
     ledger = ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
-    queues = SqsQueues(_client())
+    queues = SqsQueues(sqs_client(connections=CONCURRENT_SENDS))
     outbox = SqsOutbox(queues, endpoint, concurrency=CONCURRENT_SENDS, tracing=tracing)
     settings = DispatchSettings(
         number_of_retries=int(os.environ.get(function_names.NUMBER_OF_RETRIES_VARIABLE, 0)),
@@ -119,10 +116,6 @@ def function() -> Function:
     parker = Parker(queues, endpoint, parking)
     metrics = Metrics(namespace=function_names.METRIC_NAMESPACE, service=endpoint.name)
     return Function(dispatcher, store, outbox, parker, logger, metrics, until)
-
-
-def _client() -> SQSClient:
-    return default_client(connections=CONCURRENT_SENDS, attempts=SHORT_CALL_ATTEMPTS)
 
 
 def handler(event: object, context: Any) -> dict[str, int]:

@@ -136,6 +136,23 @@ def test_a_run_that_finds_much_starts_others_which_start_none(
     assert len(started) == module.HELPERS
 
 
+def test_lambdas_own_trace_header_does_not_travel_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message without a header of its own arrives without one, and without Lambda's recursion count."""
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-abc;Parent=def;Sampled=0;Lineage=1:fa:15")
+    calls: list[list[str]] = []
+    client = module.function().outbox._queues._client  # type: ignore[attr-defined]
+    client.meta.events.register_last(
+        "before-send.sqs",
+        lambda request, **_: calls.append([name.lower() for name in request.headers]),
+    )
+    site.fired("due")
+    assert module.handler({"park": True}, CONTEXT) == {"handed-over": 1}
+    assert calls
+    assert not [headers for headers in calls if "x-amzn-trace-id" in headers]
+
+
 def test_a_worker_empties_the_parking_queue_at_its_start(
     local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
