@@ -6,6 +6,7 @@ A class of yours derives from one of the two; ``sqsdelay.testing.ParkingContract
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -76,14 +77,15 @@ class ParkingPlace(Protocol):
     StoreMissing when it is not set up.
     """
 
+    @abstractmethod
     def set_up(self) -> None:
         """Create what the store needs, where it is missing. (``SetupInfrastructure``.)
 
         Raises:
             SchemaMismatch: what is there was made by another sqsdelay.
         """
-        ...
 
+    @abstractmethod
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         """Keep messages; True per message that is new, False where its id is already stored.
 
@@ -98,12 +100,12 @@ class ParkingPlace(Protocol):
             ConfigurationError: a ``transaction`` given to a store that has none.
             MessageTooLarge: above what the store keeps.
         """
-        ...
 
+    @abstractmethod
     def pending_count(self) -> int:
         """The number of stored messages."""
-        ...
 
+    @abstractmethod
     def pending(
         self,
         limit: int,
@@ -119,24 +121,24 @@ class ParkingPlace(Protocol):
             due_from_ms: leaves out what is due before.
             due_before_ms: leaves out what is due then or later.
         """
-        ...
 
+    @abstractmethod
     def find(self, message_id: str) -> StoredMessage | None:
         """The stored message, whether or not it is being released; None when it is not there."""
-        ...
 
+    @abstractmethod
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         """Remove messages that are not being released; False where it is too late, or unknown."""
-        ...
 
+    @abstractmethod
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         """Move a message that is not being released; False where it is too late, or unknown.
 
         Raises:
             InvalidMessage: a due time outside 1970 to 9999.
         """
-        ...
 
+    @abstractmethod
     def amend(self, amendments: Sequence[Amendment]) -> None:
         """Keep amendments until their ``until_ms``, the latest of each message.
 
@@ -144,15 +146,14 @@ class ParkingPlace(Protocol):
         cancelled is not rescheduled. An amendment is no message: the message it applies to need not be
         stored, and it is never claimed.
         """
-        ...
 
+    @abstractmethod
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         """The amendments of those messages that have one, by message id."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close connections. The store cannot be used afterwards."""
-        ...
 
     @property
     def stored_at_once(self) -> int | None:
@@ -196,15 +197,16 @@ class DelayedMessageStore(ParkingPlace, Protocol):
     """
 
     @property
+    @abstractmethod
     def modes(self) -> frozenset[TransactionMode]:
         """The transaction modes this store can give."""
-        ...
 
     @property
+    @abstractmethod
     def poll_seconds(self) -> float:
         """How often a dispatcher should look even if nothing wakes it."""
-        ...
 
+    @abstractmethod
     def initialize(self, mode: TransactionMode) -> None:
         """Make ready to be claimed from in ``mode``. (``Initialize``.)
 
@@ -213,8 +215,8 @@ class DelayedMessageStore(ParkingPlace, Protocol):
             SchemaMismatch: its tables are of another version; the error says what to do.
             StoreMissing, StoreUnavailable
         """
-        ...
 
+    @abstractmethod
     def claim(
         self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> AbstractContextManager[Claim]:
@@ -227,8 +229,8 @@ class DelayedMessageStore(ParkingPlace, Protocol):
                 take an equal share for each of the others, instead of the earliest of all, and so
                 fewer than ``limit``; of each that has something due, something.
         """
-        ...
 
+    @abstractmethod
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         """When the earliest message is due that nobody holds; None when there is none. (``Next``.)
 
@@ -237,12 +239,11 @@ class DelayedMessageStore(ParkingPlace, Protocol):
         Args:
             except_destinations: messages to these are passed over.
         """
-        ...
 
+    @abstractmethod
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
         """While the context lasts, call ``wake`` (from any thread) when a message was stored or
         moved that may be due before all others. Superfluous calls are harmless."""
-        ...
 
 
 @runtime_checkable
@@ -258,7 +259,6 @@ class ClaimsIds(Protocol):
 
         What is neither removed nor held when the claim ends is held as long as before.
         """
-        ...
 
 
 @runtime_checkable
@@ -278,7 +278,6 @@ class Movable(Protocol):
             due_from_ms: leaves out what is due before.
             after: ``(due_ms, message_id)`` of the last message of the page before.
         """
-        ...
 
     def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
         """Messages that were taken before, and neither removed nor put back: one page."""

@@ -29,6 +29,8 @@ from sqsdelay.errors import (
     TooManyAttributes,
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
+from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.testing import InMemoryStore, ManualClock
 
 NOW_MS = 1_800_000_000_000
 
@@ -250,3 +252,10 @@ def test_an_amendment_is_kept_by_when_it_may_be_forgotten() -> None:
     assert amendment_from_row("a", None, amendment.until_ms).new_due_ms(NOW_MS) is None
     moved_twice = replace(amendment, at_ms=NOW_MS + 1, cancelled_ms=None).after(amendment)
     assert moved_twice.cancelled_ms == NOW_MS - 9
+
+
+def test_a_store_that_lacks_a_method_is_not_made() -> None:
+    """Inherited, `amend` would keep nothing and say nothing: what was cancelled would arrive."""
+    forgetful = type("Forgetful", (InMemoryStore,), {"amend": ParkingPlace.amend})
+    with pytest.raises(TypeError, match=r"abstract method.*amend"):
+        forgetful(ManualClock())
