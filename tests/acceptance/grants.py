@@ -80,10 +80,10 @@ def in_local_words(policy: Policy) -> str:
 
 
 def template_policies(template: Path) -> dict[str, Policy]:
-    """The one policy of each role and user in a synthesised template, under the grantee's logical id.
+    """What each role and user of a synthesised template may do, under the grantee's logical id.
 
     Raises:
-        AssertionError: a grantee with two policies, or with a managed one.
+        AssertionError: a grantee with a managed policy.
     """
     resources = json.loads(template.read_text())["Resources"]
     found: dict[str, Policy] = {}
@@ -92,12 +92,12 @@ def template_policies(template: Path) -> dict[str, Policy]:
         assert "ManagedPolicyArns" not in properties, name
         if resource["Type"] in ("AWS::IAM::Role", "AWS::IAM::User"):
             for policy in properties.get("Policies", ()):
-                assert name not in found, name
-                found[name] = policy["PolicyDocument"]
+                found.setdefault(name, {"Statement": []})
+                found[name]["Statement"] += policy["PolicyDocument"]["Statement"]
         elif resource["Type"] in ("AWS::IAM::Policy", "AWS::IAM::ManagedPolicy"):
             for grantee in [*properties.get("Users", ()), *properties.get("Roles", ())]:
-                assert grantee["Ref"] not in found, name
-                found[grantee["Ref"]] = properties["PolicyDocument"]
+                found.setdefault(grantee["Ref"], {"Statement": []})
+                found[grantee["Ref"]]["Statement"] += properties["PolicyDocument"]["Statement"]
     for policy in found.values():
         for statement in policy["Statement"]:
             resources = listed(statement["Resource"])
@@ -106,20 +106,23 @@ def template_policies(template: Path) -> dict[str, Policy]:
 
 
 def deployed_policy(aws: LocalAws, stack: str, grantee: str) -> Policy:
-    """What the account holds for the grantee of that logical id: one inline policy, none attached."""
+    """What the account holds for the grantee of that logical id: inline policies, none attached."""
     resource = aws.client("cloudformation").describe_stack_resource(
         StackName=stack, LogicalResourceId=grantee
     )["StackResourceDetail"]
     name, iam = resource["PhysicalResourceId"], aws.client("iam")
     if resource["ResourceType"] == "AWS::IAM::Role":
         assert iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"] == []
-        [policy] = iam.list_role_policies(RoleName=name)["PolicyNames"]
-        document = iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]
+        names = iam.list_role_policies(RoleName=name)["PolicyNames"]
+        found = [iam.get_role_policy(RoleName=name, PolicyName=each) for each in names]
     else:
         assert iam.list_attached_user_policies(UserName=name)["AttachedPolicies"] == []
-        [policy] = iam.list_user_policies(UserName=name)["PolicyNames"]
-        document = iam.get_user_policy(UserName=name, PolicyName=policy)["PolicyDocument"]
-    return dict(document)
+        names = iam.list_user_policies(UserName=name)["PolicyNames"]
+        found = [iam.get_user_policy(UserName=name, PolicyName=each) for each in names]
+    return {
+        **found[0]["PolicyDocument"],
+        "Statement": [grant for each in found for grant in each["PolicyDocument"]["Statement"]],
+    }
 
 
 class Actor:

@@ -345,17 +345,19 @@ def test_the_consumer_may_do_just_what_schedules_take(aws: LocalAws, timed: Depl
 
 
 def test_the_schedules_role_sends_to_its_two_queues_alone(aws: LocalAws, timed: Deployed) -> None:
-    """Into the delay queue and, what cannot be sent, into the error queue; it reads nothing."""
+    """Into the parking queue and, what cannot be sent, into the error queue; it reads nothing."""
     actor = Actor(aws, "as-schedules")
-    actor.allow(timed.policy("Schedules"))
+    actor.allow(timed.policy("SchedulesRole"))
     sqs, admin = actor.client("sqs"), aws.client("sqs")
-    urls = {q.name: admin.get_queue_url(QueueName=q.name)["QueueUrl"] for q in TIMED.queues}
-    delay, error = urls[TIMED.delay_queue.name], urls[TIMED.error_queue.name]
-    sqs.send_message(
-        QueueUrl=delay, MessageBody="due", MessageGroupId="m", MessageDeduplicationId="m"
-    )
+    queues = (TIMED.parking_queue, TIMED.error_queue, TIMED.queue, TIMED.delay_queue)
+    parking, error, *others = [
+        admin.get_queue_url(QueueName=queue.name)["QueueUrl"] for queue in queues
+    ]
+    ids = {"MessageGroupId": "m", "MessageDeduplicationId": "m"}
+    sqs.send_message(QueueUrl=parking, MessageBody="due", **ids)
     sqs.send_message(QueueUrl=error, MessageBody="unsent")
-    with pytest.raises(ClientError, match="AccessDenied"):
-        sqs.send_message(QueueUrl=urls[TIMED.name], MessageBody="no")
+    for other in others:
+        with pytest.raises(ClientError, match="AccessDenied"):
+            sqs.send_message(QueueUrl=other, MessageBody="no", **ids)
     with pytest.raises(ClientError, match="AccessDenied"):
         sqs.receive_message(QueueUrl=error)

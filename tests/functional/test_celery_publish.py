@@ -379,7 +379,7 @@ def test_a_limit_that_is_none_is_refused(site: Site, limit: Any) -> None:
     """Where tasks are sent, with the range; not when a task fails years later."""
     site.endpoint()
     site.options(max_delay_seconds=limit)
-    with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
+    with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit!r}; use 900 "):
         site.send("t", countdown=HOUR)
 
 
