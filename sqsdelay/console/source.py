@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -385,7 +386,7 @@ class Source:
         queues = [BrokerQueue(name, role, n) for name, role, n in shown if n is not None]
         unbound = (
             f"{lost:,} messages were due while no queue was bound for them; sqsdelay rabbitmq bind "
-            "ENDPOINT sends them on"
+            f"ENDPOINT --prefix {shlex.quote(topology.prefix)} sends them on"
         )
         faults = (unbound,) if lost else ()
         return BrokerStatus(pending, counts.get(error_queue), tuple(queues), faults)
