@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from sqsdelay.console.messages import kind_of_body, preview, text_of
+from sqsdelay.console.messages import kind_of_body, text_of
 from sqsdelay.console.overview import edge, top_of, troubles
 from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
 from sqsdelay.console.services import Services
@@ -104,8 +104,8 @@ def templates(services: Services) -> Jinja2Templates:
         lstrip_blocks=True,
     )
     shared = (
-        wire, pretty, attribute, at, late, count, size, age, instant, text_of, dollars,
-        kind_of_body, preview, edge, top_of,
+        wire, pretty, attribute, at, late, count, size, age, instant, text_of, dollars, kind_of_body,
+        edge, top_of,
     )  # fmt: skip
     found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}
     # What the visitor has typed goes back into its field as it was.

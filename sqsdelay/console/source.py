@@ -42,10 +42,12 @@ from sqsdelay.operating.status import (
     endpoint_status,
     latest_of_sqs,
     outlook,
+    overdue_remedy,
     store_status,
 )
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
 
 if TYPE_CHECKING:
     from sqsdelay.sqs.cloudwatch import CloudWatchAges
@@ -93,7 +95,7 @@ class ConsoleSettings:
     endpoints: tuple[str, ...]
     stores: Mapping[str, str] = field(default_factory=dict)
     rabbitmq: str | None = None
-    prefix: str | None = None
+    prefix: str = OWN_PREFIX
     ledger: Path | None = None
     hop_seconds: int = DEFAULT_HOP_SECONDS
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
@@ -210,6 +212,11 @@ class Source:
             return None
 
         return self._outlooks.setdefault(name, self._outlook_of(ask))
+
+    @property
+    def overdue_remedy(self) -> str:
+        """What to do where nobody releases what is due."""
+        return overdue_remedy(self.endpoint, self.store_url or "")
 
     def queues(self) -> Queues:
         """SQS, asked with short time limits."""
@@ -362,9 +369,8 @@ class Source:
     def _ask_broker(self) -> BrokerStatus:
         from sqsdelay.rabbitmq.connection import Session, parameters
         from sqsdelay.rabbitmq.management import ready
-        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
 
-        topology = Topology(self.settings.prefix or OWN_PREFIX)
+        topology = Topology(self.settings.prefix)
         given = parameters(self.settings.rabbitmq or "")
         own, error_queue = self.name, self.name + ERROR_QUEUE_SUFFIX
         with Session(given) as session:
