@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
 from sqsdelay.console.ledger_file import ARRIVALS, History, LedgerFile
 from sqsdelay.console.sampling import OLD_SECONDS
 from sqsdelay.console.source import Source
-from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.readable import age
@@ -20,6 +19,7 @@ from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import NoStore, SqsDelayError
 from sqsdelay.ledger.events import EventKind
+from sqsdelay.operating.status import PAGE as READ_AT_ONCE
 from sqsdelay.operating.status import Listing, parse_cursor
 from sqsdelay.ports.stores import ParkingPlace
 
@@ -124,8 +124,13 @@ class Listed(NamedTuple):
     searched: int
 
 
-def listed(source: Source, which: Filter, *, after: str | None, limit: int = PAGE) -> Listed:
-    """A page of parked messages, the earliest due first; raises what is wrong with filter or store."""
+def listed(
+    source: Source, which: Filter, *, after: str | None, limit: int = PAGE, bodies: bool = True
+) -> Listed:
+    """A page of parked messages, the earliest due first; raises what is wrong with filter or store.
+
+    ``bodies`` are left out of a page that may be of a thousand messages of 1 MiB.
+    """
     start_ms, end_ms = which.bounds_ms
     cursor = parse_cursor(after) if after else None
     listing = Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
@@ -133,24 +138,19 @@ def listed(source: Source, which: Filter, *, after: str | None, limit: int = PAG
     def read(place: ParkingPlace) -> Listed:
         rows: list[StoredMessage] = []
         most = MOST_SEARCHED if which.searches else limit
-        for message in _in_time(listing.read(place, most), source.clock):
+        until, cut = source.clock.monotonic() + SEARCH_SECONDS, False
+        for message in listing.read(place, most):
             body = text_of(message.body)
             if which.matches(text_of(message.message_id), body, message.attributes):
-                rows.append(message)
-            if len(rows) == limit:
+                rows.append(message if bodies else replace(message, body=b""))
+            # Whatever the store gave at once is looked at.
+            late = listing.listed % READ_AT_ONCE == 0 and source.clock.monotonic() > until
+            if cut := len(rows) == limit or late:
                 break
-        more = (which.searches or len(rows) == limit) and listing.has_more(place)
+        more = (cut or listing.listed == most) and listing.has_more(place)
         return Listed(rows, text_of(listing.cursor) if more else None, listing.listed)
 
     return source.of_store(read)
-
-
-def _in_time(messages: Iterator[StoredMessage], clock: Clock) -> Iterator[StoredMessage]:
-    until = clock.monotonic() + SEARCH_SECONDS
-    for message in messages:
-        yield message
-        if clock.monotonic() > until:
-            return
 
 
 NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"

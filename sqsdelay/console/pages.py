@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from sqsdelay.console import messages, overview, sending
+from sqsdelay.console.guard import MAX_REQUEST_BYTES
 from sqsdelay.console.messages import BODY_SHOWN, Filter, dated, utc_input
 from sqsdelay.console.rendering import page, wire
 from sqsdelay.console.services import (
@@ -136,7 +137,9 @@ def _form(handle: Posted) -> Callable[[Request], Awaitable[Response]]:
     """A handler of a form, which is refused unless this console gave it to this visitor."""
 
     async def endpoint(request: Request) -> Response:
-        form = await request.form(max_files=0, max_fields=MOST_CHANGED + 20)
+        form = await request.form(
+            max_files=0, max_fields=MOST_CHANGED + 20, max_part_size=MAX_REQUEST_BYTES
+        )
         own: str = request.state.csrf
         if not own or not hmac.compare_digest(_text(form, "csrf").encode(), own.encode()):
             raise HTTPException(
@@ -197,7 +200,7 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
         ]
     else:
         if every:
-            some = messages.listed(source, which, after=None, limit=MOST_CHANGED)
+            some = messages.listed(source, which, after=None, limit=MOST_CHANGED, bodies=False)
             marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in some.rows]
             values["first"] = some.next is not None
         parked = [Chosen.of(mark) for mark in marks]

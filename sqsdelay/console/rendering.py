@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from sqsdelay.console.messages import kind_of_body, text_of
+from sqsdelay.console.messages import BODY_SHOWN, kind_of_body, text_of
 from sqsdelay.console.overview import edge, top_of, troubles
 from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
 from sqsdelay.console.services import Services
@@ -48,17 +48,23 @@ def wire(text: str) -> str:
 
 
 def pretty(text: str) -> str:
-    """JSON with indents; anything else, and JSON that would lose by it, as it is."""
+    """JSON with indents, as far as it is shown; anything else, and JSON that would lose by it, as it is."""
+    shown = ""
     try:
         parsed = json.loads(text)
         if not isinstance(parsed, dict | list):
             return text
-        shown = json.dumps(parsed, indent=2, ensure_ascii=False)
         # Keys that occur twice and numbers no float has would be lost in silence.
-        unchanged = "".join(json.dumps(parsed, ensure_ascii=False).split()) == "".join(text.split())
+        if "".join(json.dumps(parsed, ensure_ascii=False).split()) != "".join(text.split()):
+            return text
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(parsed):
+            shown += part
+            # A thousand brackets make a million spaces.
+            if len(shown) > BODY_SHOWN:
+                break
     except (ValueError, RecursionError):
         return text
-    return shown if unchanged else text
+    return shown
 
 
 def attribute(value: Attribute) -> str:

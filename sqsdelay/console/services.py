@@ -294,7 +294,10 @@ def of_failed(source: Source, action: str, keys: Collection[str], *, undated_now
         return rejection.copy.sqs_message_id in chosen
 
     def run() -> Work:
-        missing = dict.fromkeys(keys)
+        known = source.errors_sample.known().value or ()
+        missing = dict.fromkeys(keys, "") | {
+            each.copy.sqs_message_id: text_of(each.message_id) for each in filter(wanted, known)
+        }
         answers: Any
         if action == "retry":
             due_ms = source.latest_ms() if undated_now else None
@@ -307,12 +310,12 @@ def of_failed(source: Source, action: str, keys: Collection[str], *, undated_now
                 yield _answered(answer)
                 if not missing:
                     return
-        for key in missing:
+        for key, message_id in missing.items():
             text = (
                 "not found: somebody else has received it; unless they delete it, it is back within "
                 "two minutes"
             )
-            yield Outcome(key, Result.NOT_DONE, text)
+            yield Outcome(message_id or key, Result.NOT_DONE, text)
 
     return run()
 
