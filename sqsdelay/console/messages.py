@@ -10,11 +10,9 @@ from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
 from sqsdelay.console.ledger_file import ARRIVALS, History, LedgerFile
-from sqsdelay.console.sampling import OLD_SECONDS
 from sqsdelay.console.source import Source
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.message import Attribute
-from sqsdelay.core.readable import age
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import NoStore, SqsDelayError
@@ -204,35 +202,21 @@ class Found:
     """All that is known of a message; what could not be asked is in ``trouble``.
 
     Args:
-        state: where it is now, in words.
-        where: the same, in one: store, error queue, elsewhere, arrived, cancelled or unknown.
+        where: it is now: store, error queue, elsewhere, arrived, cancelled or unknown.
         stored: the message, if its store has it.
+        looked_seconds: how long ago it was seen in the error queue.
     """
 
     id: str
-    state: str = "nothing is known of it"
     where: str = "unknown"
     due_ms: int | None = None
     problem: str | None = None
     body: bytes | None = None
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     stored: StoredMessage | None = None
+    looked_seconds: int = 0
     history: History = field(default_factory=History)
     trouble: list[str] = field(default_factory=list)
-
-
-_STATES: Final[dict[EventKind, str]] = {
-    EventKind.SENT: "was sent",
-    EventKind.HOP: "hops through the delay queue",
-    EventKind.FORWARDED: "waits in the parking queue for the store",
-    EventKind.PARKED: "was parked",
-    EventKind.RELEASED: "was released to its destination",
-    EventKind.HANDED_OVER: "was handed over to its destination",
-    EventKind.REJECTED: "was rejected; look at the error queue",
-    EventKind.RECEIVED: "was received",
-    EventKind.CANCELLED: "was cancelled",
-    EventKind.RESCHEDULED: "was moved",
-}
 
 
 def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
@@ -258,16 +242,14 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
         if status is not None and status.errors:
             view.trouble.append("Error queue: nobody has looked at its messages yet; see Errors")
     if (stored := view.stored) is not None:
-        view.where, view.state = "store", "waits in the store"
+        view.where = "store"
         view.due_ms, view.problem = stored.due_ms, stored.unreadable
         view.body, view.attributes = stored.body, stored.attributes
     return view
 
 
 def _put_rejection(view: Found, rejection: Rejection, seconds: int) -> None:
-    view.where, view.state = "error queue", "could not be delivered; it is in the error queue"
-    if seconds > OLD_SECONDS:
-        view.state = f"was in the error queue {age(seconds)} ago; it could not be delivered"
+    view.where, view.looked_seconds = "error queue", seconds
     view.problem = None if rejection.reason is None else text_of(rejection.reason)
     if (due_ms := dated(rejection)) is not None:
         view.due_ms = due_ms
@@ -280,7 +262,7 @@ def _put_history(view: Found, history: History) -> None:
     if not history.whole:
         view.trouble.append("Ledger: only its last part was searched")
     if events := history.events:
-        view.state, view.where = _STATES[events[-1].kind], "elsewhere"
+        view.where = "elsewhere"
         if history.first(EventKind.CANCELLED):
             view.where = "cancelled"
         if history.first(*ARRIVALS):

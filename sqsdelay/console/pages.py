@@ -19,6 +19,7 @@ from sqsdelay.console import messages, overview, sending
 from sqsdelay.console.guard import MAX_REQUEST_BYTES
 from sqsdelay.console.messages import BODY_SHOWN, Filter, dated, utc_input
 from sqsdelay.console.rendering import page, wire
+from sqsdelay.console.sampling import OLD_SECONDS
 from sqsdelay.console.services import (
     MOST_CHANGED,
     ON_FAILED,
@@ -32,7 +33,7 @@ from sqsdelay.console.services import (
 )
 from sqsdelay.console.source import Source
 from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
-from sqsdelay.core.readable import age, instant, one_line
+from sqsdelay.core.readable import instant, one_line
 from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError, StoreError
 from sqsdelay.operating.status import NOBODY
 
@@ -84,7 +85,8 @@ def _messages(request: Request) -> Response:
 def _message(request: Request) -> Response:
     source = _source(request)
     found = messages.found(source, request.query_params.get("id", ""), _services(request).ledger)
-    return page(request, "message.html", of=source, view=found, body_shown=BODY_SHOWN)
+    bounds = {"body_shown": BODY_SHOWN, "old_seconds": OLD_SECONDS}
+    return page(request, "message.html", of=source, view=found, **bounds)
 
 
 def _errors(request: Request) -> Response:
@@ -189,8 +191,8 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
     which = Filter.of(dict(parse_qsl(_text(form, "filter"), errors="surrogatepass")))
     values: dict[str, Any] = {"due_ms": None, "trouble": None, "first": False, "given": given}
     if action in ON_FAILED:
-        known = messages.failed(source, which, unquote(_text(form, "group")))
-        failed = {each.copy.sqs_message_id: each for each in known}
+        looked_at = messages.failed(source, which, unquote(_text(form, "group")))
+        failed = {each.copy.sqs_message_id: each for each in looked_at}
         marks = list(failed) if every else marks
         chosen = [failed[mark] for mark in marks if mark in failed]
         values["undated"] = any(dated(each) is None for each in chosen)
@@ -205,7 +207,9 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
             values["first"] = some.next is not None
         parked = [Chosen.of(mark) for mark in marks]
         values["hops"] = any(each.due_ms is None for each in parked)
-        values["releases"] = _releases(source)
+        sample = source.store_sample.get()
+        known = sample.value if sample.tells(source.clock.now_ms()) else None
+        values["unserved"] = known is not None and known.overdue
         if action == "reschedule" and any(given.values()):
             try:
                 values["due_ms"] = _new_due_ms(source, given["delay"], utc_input(given["due_at"]))
@@ -252,20 +256,6 @@ def _examples(
         (each.id, each.due_ms, None, None if stored is None else stored.body)
         for each, stored in zip(chosen, found, strict=True)
     ]
-
-
-def _releases(source: Source) -> str:
-    """Who sends what is due."""
-    soonest = source.soonest_seconds
-    if soonest is not None:
-        return (
-            f"But this store cannot make a message due sooner than in {age(soonest)}: they will "
-            "stay as they are. Cancel them and send them again instead."
-        )
-    sample = source.store_sample.get()
-    if sample.tells(source.clock.now_ms()) and sample.value and sample.value.overdue:
-        return f"But no dispatcher seems to run: {source.overdue_remedy}."
-    return "The dispatcher sends them next."
 
 
 def _do(request: Request, form: FormData, source: Source) -> Response:

@@ -91,14 +91,6 @@ def count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
 
 
-def size(count: int) -> str:
-    """Bytes, in the unit that fits."""
-    for unit, length in (("MiB", 1024 * 1024), ("KiB", 1024)):
-        if count >= length:
-            return f"{count / length:.1f} {unit}"
-    return f"{count} B"
-
-
 def templates(services: Services) -> Jinja2Templates:
     """The templates of a console; what they say of ages goes by its clock."""
     found = Environment(
@@ -110,7 +102,7 @@ def templates(services: Services) -> Jinja2Templates:
         lstrip_blocks=True,
     )
     shared = (
-        wire, pretty, attribute, at, late, count, size, age, instant, text_of, dollars, kind_of_body,
+        wire, pretty, attribute, at, late, count, age, instant, text_of, dollars, kind_of_body,
         edge, top_of,
     )  # fmt: skip
     found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}

@@ -23,20 +23,12 @@ from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.cost import Workload, bill, dollars, recommend, shipped_prices
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 
 CONNECT_SECONDS: Final = 5.0
 
 FIELDS: Final = ("body", "delay", "due_at", "id", "group", "attributes")
 """What the form has; attributes are lines of ``NAME=VALUE``."""
-
-_WAYS: Final = {
-    Route.DIRECT: "straight to {endpoint}, where a message timer holds it until it is due",
-    Route.DUE_QUEUE: "to the due queue of {endpoint}, where a message timer holds it until it is due",
-    Route.DELAY_QUEUE: "to the delay queue of {endpoint}; the delay consumer moves it from hop to hop and "
-    "hands it over",
-    Route.STORE: "into the store of {endpoint}; the dispatcher releases it when it is due",
-}
 
 _IN_STORES: Final = {
     "dynamodb": ("stored", "SQS, DynamoDB and Lambda"),
@@ -50,7 +42,6 @@ class Preview(NamedTuple):
     """Where a message would go, when it would arrive, and what that costs; dollars without fixed costs."""
 
     route: str
-    way: str
     due_ms: int
     bytes: int
     hops: int = 0
@@ -90,10 +81,7 @@ def preview(source: Source, message: Message) -> Preview:
         problem = too_far(due_ms, now_ms, source.settings.max_delay_seconds)
         if problem is not None:
             raise InvalidDelay(problem)
-        level = due_ms > now_ms
-        way = "through the broker's delay levels to" if level else "straight to"
-        route = "delay-level" if level else "direct"
-        return Preview(route, f"{way} queue {source.name}", due_ms, size)
+        return Preview("delay-level" if due_ms > now_ms else "direct", due_ms, size)
     sender = source.sender()
     found = source.of_sqs(lambda: sender.preview(source.endpoint.address, message))
     assert found.route is not None
@@ -113,9 +101,8 @@ def preview(source: Source, message: Message) -> Preview:
     )
     paid = bill(strategy, load, prices())
     cost = None if paid.impossible else dollars(paid.for_messages)
-    way = _WAYS[found.route].format(endpoint=source.name)
     hops = load.hops if found.route is Route.DELAY_QUEUE else 0
-    return Preview(found.route, way, due_ms, size, hops, cost, cost_of)
+    return Preview(found.route, due_ms, size, hops, cost, cost_of)
 
 
 prices = cache(shipped_prices)
@@ -165,18 +152,6 @@ def _text(value: object) -> str:
 START: Final = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}
 """What the Cost page begins with."""
 
-_DELAYS: Final = (
-    "15m", "30m", "1h", "2h", "3h", "6h", "12h", "1d", "2d", "3d", "7d", "14d", "30d", "60d", "90d",
-    "180d", "365d", "730d", "1825d", "3650d",
-)  # fmt: skip
-_SLIDERS: Final = {
-    "delay": _DELAYS,
-    "messages": tuple(str(10**n) for n in range(10)),
-    "size": ("256", "512", "1024", "2048", "4096", "16384", "65536", "262144", "1000000"),
-    "batch": tuple(map(str, range(1, MAX_BATCH_ENTRIES + 1))),
-}
-"""The stops of the page's sliders; its fields take any number."""
-
 
 def advised(query: Mapping[str, str]) -> dict[str, Any]:
     """What the Cost page shows for what was typed: a recommendation, or why there is none."""
@@ -192,7 +167,7 @@ def advised(query: Mapping[str, str]) -> dict[str, Any]:
         shown["advice"] = recommend(shown["load"], prices())
     except SqsDelayError as error:
         shown["trouble"] = one_line(error)
-    return shown | {"given": given, "sliders": _SLIDERS, "prices": prices()}
+    return shown | {"given": given, "prices": prices()}
 
 
 def _whole(name: str, text: str) -> int:

@@ -10,7 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+from botocore.exceptions import BotoCoreError, ConnectTimeoutError, ReadTimeoutError
 
 from sqsdelay.console.sampling import Patience, Sampled
 from sqsdelay.core.clock import Clock
@@ -48,10 +50,12 @@ from sqsdelay.operating.status import (
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
-
-if TYPE_CHECKING:
-    from sqsdelay.sqs.cloudwatch import CloudWatchAges
-    from sqsdelay.sqs.sender import DelaySender
+from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.sqs.sender import DelaySender
+from sqsdelay.stores import open_place
+from sqsdelay.stores.clocks import StoreClock
 
 T = TypeVar("T")
 
@@ -220,8 +224,6 @@ class Source:
 
     def queues(self) -> Queues:
         """SQS, asked with short time limits."""
-        from sqsdelay.sqs.queues import SqsQueues
-
         with self._lock:
             if self._queues is None:
                 self._queues = SqsQueues(self._opened_client())
@@ -229,8 +231,6 @@ class Source:
 
     def _opened_client(self) -> Any:
         """One for all that is asked of SQS; the lock is held."""
-        from sqsdelay.sqs.client import default_client
-
         if self._client is None:
             self._client = default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
         return self._client
@@ -242,8 +242,6 @@ class Source:
 
     def place(self) -> ParkingPlace:
         """Where its messages wait; raises `NoStore` where none was named, and no deployed one is there."""
-        from sqsdelay.stores import open_place
-
         if self._place is not None:
             return self._place
         with self._opening:
@@ -289,8 +287,6 @@ class Source:
 
     def sender(self) -> DelaySender:
         """Sends to it as its producers do; parks at once where it has a store."""
-        from sqsdelay.sqs.sender import DelaySender
-
         place: ParkingPlace | None = None
         with suppress(NoStore):
             place = self.of_store(lambda found: found)
@@ -312,10 +308,6 @@ class Source:
         SQS's; of RabbitMQ the store's. Where neither tells, this machine's, which is enough for what is
         parked.
         """
-        from botocore.exceptions import BotoCoreError
-
-        from sqsdelay.stores.clocks import StoreClock
-
         if self.clock.monotonic() < self._clock_unknown_until:
             return self.clock.now_ms()
         try:
@@ -358,8 +350,6 @@ class Source:
         return endpoint_status(self.queues(), self.endpoint, self)
 
     def _ask_ages(self) -> Mapping[QueueRef, int]:
-        from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
-
         with self._lock:
             if self._cloudwatch is None:
                 self._cloudwatch = CloudWatchAges(short_client("cloudwatch"))
@@ -405,6 +395,4 @@ class Source:
 
 def _hangs(error: StoreError) -> bool:
     """Whether a table may be there, and was not told of: DynamoDB did not answer."""
-    from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
-
     return isinstance(error.__cause__, ConnectTimeoutError | ReadTimeoutError)
