@@ -384,8 +384,8 @@ class Source:
         )
         queues = [BrokerQueue(name, role, n) for name, role, n in shown if n is not None]
         unbound = (
-            f"{lost:,} messages were due while no queue was bound for them; sqsdelay rabbitmq bind "
-            "ENDPOINT sends them on"
+            f"{lost:,} messages were due while no queue was bound for them; "
+            f"{topology.command('bind', 'ENDPOINT')} sends them on"
         )
         faults = (unbound,) if lost else ()
         return BrokerStatus(pending, counts.get(error_queue), tuple(queues), faults)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -294,8 +293,8 @@ def _check_empty(
     def check_none_ready() -> None:
         if count := sum(ready(session, topology).values()):
             raise ConfigurationError(
-                f"{count} messages wait in {of} and would be lost; move them first with: sqsdelay "
-                f"rabbitmq transfer --prefix {shlex.quote(topology.prefix)}, or discard them with --force"
+                f"{count} messages wait in {of} and would be lost; move them first with: "
+                f"{topology.command('transfer')}, or discard them with --force"
             )
 
     check_none_ready()

@@ -28,7 +28,6 @@ from sqsdelay.rabbitmq.topology import (
     Exchange,
     Queue,
     Topology,
-    declare_command,
 )
 
 MIN_BROKER_VERSION: Final = (3, 10)
@@ -110,8 +109,7 @@ def _declared(session: Session, topology: Topology, *, compare: bool) -> Iterato
         if session.found(f"{kind}_declare", each.name) is None:
             # NServiceBus declares no catch-all: its infrastructure delays without one.
             optional = topology.shared and each.name == topology.undeliverable
-            command = declare_command(topology.level_name(0))
-            yield Problem(subject, "is missing", command, fatal=not optional)
+            yield Problem(subject, "is missing", topology.command("declare"), fatal=not optional)
         elif compare:
             try:
                 make(session, each)
@@ -228,8 +226,8 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
                 if stands
                 else ""
             ),
-            "make room in the endpoint's queue, or create it and bind it with: sqsdelay rabbitmq "
-            f"bind NAME --prefix {topology.prefix}; the broker tries again every 3 minutes",
+            "make room in the endpoint's queue, or create it and bind it with: "
+            f"{topology.command('bind', 'NAME')}; the broker tries again every 3 minutes",
             fatal=stands,
         )
 
@@ -359,7 +357,7 @@ def _missing_bindings(
             yield Problem(
                 f"binding {binding.source} -> {binding.destination}",
                 f"is missing (key {binding.routing_key})",
-                declare_command(topology.level_name(0)),
+                topology.command("declare"),
             )
 
 
@@ -373,7 +371,6 @@ def _undeliverable(session: Session, topology: Topology) -> Iterator[Problem]:
                 f"endpoint {endpoint}",
                 f"{count} messages{part} were due, but no queue was bound for it; they wait in "
                 f"{topology.undeliverable}",
-                f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
-                f"--prefix {topology.prefix}",
+                f"create the queue if it is missing, then: {topology.command('bind', endpoint)}",
                 fatal=False,
             )
