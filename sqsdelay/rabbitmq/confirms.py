@@ -68,6 +68,7 @@ class Publication(Job):
     published_at: float = inf
     written_at: float = inf
     size: int = 0
+    ends_at: int = 0
 
     def renew(self) -> None:
         """Say in it what depends on the time, just before it is written."""
@@ -109,16 +110,19 @@ class Outstanding:
         """When the oldest was published; infinity where there is none."""
         return next((each.published_at for each in self._by_tag.values()), inf)
 
-    def add(self, publication: Publication, *, size: int, now: float) -> None:
-        """Note that a publication of so many bytes was published."""
-        publication.published_at, publication.size = now, size
-        self.bytes += size
+    def add(self, publication: Publication, *, begins_at: int, ends_at: int, now: float) -> None:
+        """Note that a publication was published, and which bytes of the connection's it takes."""
+        publication.published_at, publication.ends_at = now, ends_at
+        publication.size = ends_at - begins_at
+        self.bytes += publication.size
         self._last_tag += 1
         self._by_tag[self._last_tag] = publication
 
-    def written(self, *, now: float) -> None:
-        """Start the confirm's clock of all: the socket has taken them."""
+    def written(self, *, up_to: int, now: float) -> None:
+        """Start the confirm's clock of those that end there: the socket has taken so many bytes."""
         for each in self._by_tag.values():
+            if each.ends_at > up_to:
+                break
             each.written_at = min(each.written_at, now)
 
     def answered(

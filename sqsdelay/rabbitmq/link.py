@@ -287,8 +287,8 @@ class Link(Connection):
             publication.properties,
             mandatory=True,
         )
-        size = self.amqp.bytes_sent - before
-        self._outstanding.add(publication, size=size, now=self.now())
+        after = self.amqp.bytes_sent
+        self._outstanding.add(publication, begins_at=before, ends_at=after, now=self.now())
 
     def _on_answer(self, frame: Any) -> None:
         self._heard_at = self.now()
@@ -349,8 +349,9 @@ class Link(Connection):
         """Give up, now and then, on what has waited too long for its answer."""
         now = self.now()
         overdue = now - self._confirm_seconds
-        if self.amqp.is_open and not self.wire.unwritten:
-            self._outstanding.written(now=now)
+        if self.amqp.is_open:
+            taken = self.amqp.bytes_sent - self.wire.unwritten
+            self._outstanding.written(up_to=taken, now=now)
         oldest_at = min(self._outstanding.oldest_at, self._binder.oldest_at)
         self._outstanding.give_up(
             Unconfirmed(

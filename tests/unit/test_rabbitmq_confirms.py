@@ -19,8 +19,8 @@ def three() -> tuple[Outstanding, Settled]:
     for number, name in enumerate("abc", start=1):
         publication = Publication("", name, b"", BasicProperties(message_id=name))
         publication.on_settled = _noting(settled, name)
-        outstanding.add(publication, size=100, now=number * 10.0)
-        outstanding.written(now=number * 10.0)
+        outstanding.add(publication, begins_at=number, ends_at=number + 1, now=number * 10.0)
+        outstanding.written(up_to=number + 1, now=number * 10.0)
     return outstanding, settled
 
 

@@ -6,10 +6,13 @@ import threading
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
+from math import inf
 
+import pika
 import pytest
 from pika import BasicProperties
 
+from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import (
     RabbitMqMessage,
@@ -20,13 +23,14 @@ from sqsdelay.rabbitmq import (
     declare,
     verify,
 )
-from sqsdelay.rabbitmq.confirms import Job, Publication
+from sqsdelay.rabbitmq.confirms import Job, Jobs, Publication
 from sqsdelay.rabbitmq.connection import Address, Session, parameters
+from sqsdelay.rabbitmq.link import Link
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
-from tests.patience import PATIENCE_SECONDS
-from tests.services.network import DeafProxy, TcpProxy
+from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.services.network import DeafProxy, StallingProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
 
 AWAY_SECONDS = 4
@@ -167,6 +171,31 @@ def test_large_messages_fill_a_window_of_bytes(broker: Broker) -> None:
         proxy.up()
         thread.join()
     assert [type(result.error) for result in results] == [Unconfirmed] * 2 + [type(None)] * 6
+
+
+def test_a_confirm_is_due_from_when_the_socket_has_taken_the_message(broker: Broker) -> None:
+    """Not from when it has taken all: behind a slow link the buffer may never be empty."""
+    broker.queue("orders")
+    small, large = (
+        Publication("", "orders", body, BasicProperties()) for body in (b"x", b"x" * 15 * 2**20)
+    )
+    jobs = Jobs()
+    jobs.add(publications=[Publication("", "orders", b"first", BasicProperties())])
+    with StallingProxy(broker.port) as proxy:
+        node = pika.URLParameters(broker.through(proxy))
+        link = Link(node, jobs, confirm_seconds=1000, clock=SystemClock())
+        serving = threading.Thread(target=link.serve)
+        serving.start()
+        assert broker.wait_count("orders", 1) == 1
+        proxy.stalled.set()
+        jobs.add(publications=[small, large])
+        link.wake()
+        wait_for(lambda: small.written_at < inf)
+        assert large.written_at == inf
+        assert link.wire.unwritten
+        proxy.down()
+        serving.join()
+        link.close()
 
 
 def ask(given: Address, proxy: DeafProxy) -> None:
