@@ -361,7 +361,7 @@ class Source:
     def _ask_broker(self) -> BrokerStatus:
         from sqsdelay.rabbitmq.connection import Session, parameters
         from sqsdelay.rabbitmq.management import ready
-        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
+        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, command
 
         topology = Topology(self.settings.prefix or OWN_PREFIX)
         given = parameters(self.settings.rabbitmq or "")
@@ -385,7 +385,7 @@ class Source:
         queues = [BrokerQueue(name, role, n) for name, role, n in shown if n is not None]
         unbound = (
             f"{lost:,} messages were due while no queue was bound for them; "
-            f"{topology.command('bind', 'ENDPOINT')} sends them on"
+            f"{command(topology, 'bind', 'ENDPOINT')} sends them on"
         )
         faults = (unbound,) if lost else ()
         return BrokerStatus(pending, counts.get(error_queue), tuple(queues), faults)

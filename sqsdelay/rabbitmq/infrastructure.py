@@ -33,6 +33,7 @@ from sqsdelay.rabbitmq.topology import (
     Queue,
     Topology,
     check_queue_name,
+    command,
     read_key,
 )
 
@@ -294,7 +295,7 @@ def _check_empty(
         if count := sum(ready(session, topology).values()):
             raise ConfigurationError(
                 f"{count} messages wait in {of} and would be lost; move them first with: "
-                f"{topology.command('transfer')}, or discard them with --force"
+                f"{command(topology, 'transfer')}, or discard them with --force"
             )
 
     check_none_ready()

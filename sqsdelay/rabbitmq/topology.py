@@ -166,10 +166,6 @@ class Topology:
         if queue is not None:
             yield Binding(source=self.delivery_exchange, destination=queue.name, routing_key=key)
 
-    def command(self, *words: str) -> str:
-        """``sqsdelay rabbitmq …`` for this infrastructure, to be pasted into a shell."""
-        return shlex.join(["sqsdelay", "rabbitmq", *words, "--prefix", self.prefix])
-
     def catching_policy(self, virtual_host: str) -> str:
         """The command by which an infrastructure shared with NServiceBus catches the undeliverable."""
         pattern = "^" + re.escape(self.delivery_exchange).replace("\\-", "-") + "$"
@@ -224,10 +220,15 @@ class Topology:
 _NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.DOTALL)
 
 
+def command(topology: Topology, *words: str) -> str:
+    """``sqsdelay rabbitmq …`` on this infrastructure, to be pasted into a shell."""
+    return shlex.join(["sqsdelay", "rabbitmq", *words, "--prefix", topology.prefix])
+
+
 def declare_command(name: str) -> str:
     """The command that declares the infrastructure to which an exchange or queue of this name belongs."""
     match = _NAME.search(name)
-    return Topology(match[1]).command("declare") if match else "sqsdelay rabbitmq declare"
+    return command(Topology(match[1]), "declare") if match else "sqsdelay rabbitmq declare"
 
 
 _KEY: Final = re.compile(rf"((?:[01]\.){{{LEVELS}}})(.+)", re.DOTALL)
