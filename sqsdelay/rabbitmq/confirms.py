@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import inf
 
 from pika import BasicProperties
@@ -129,7 +130,7 @@ class Outstanding:
         self, tag: int, *, multiple: bool, error: SqsDelayError | None = None
     ) -> list[Publication]:
         """Settle what an ack (no ``error``) or a nack answers for; answers out of order are fine."""
-        tags = list(self._up_to(tag)) if multiple else [tag]
+        tags = list(takewhile(lambda each: each <= tag, self._by_tag)) if multiple else [tag]
         return [self._settle(each, error) for each in tags if each in self._by_tag]
 
     def returned(
@@ -148,24 +149,16 @@ class Outstanding:
 
     def give_up(
         self, error: SqsDelayError, of: Callable[[Publication], bool] = lambda _: True
-    ) -> int:
-        """Settle with ``error`` those of which that is true, or all; how many these were."""
-        chosen = [tag for tag, each in self._by_tag.items() if of(each)]
-        for tag in chosen:
+    ) -> None:
+        """Settle with ``error`` those of which that is true, or all."""
+        for tag in [tag for tag, each in self._by_tag.items() if of(each)]:
             self._settle(tag, error)
-        return len(chosen)
 
     def _settle(self, tag: int, error: SqsDelayError | None) -> Publication:
         publication = self._by_tag.pop(tag)
         self.bytes -= publication.size
         publication.settle(error)
         return publication
-
-    def _up_to(self, tag: int) -> Iterator[int]:
-        for each in self._by_tag:
-            if each > tag:
-                return
-            yield each
 
 
 class Jobs:
@@ -185,10 +178,6 @@ class Jobs:
         with self._lock:
             self._bindings.extend(bindings)
             self._publications.extend(publications)
-
-    @property
-    def has_bindings(self) -> bool:
-        return bool(self._bindings)
 
     def take_bindings(self) -> list[BindJob]:
         """All bindings that someone waits for, which are then the caller's to settle."""

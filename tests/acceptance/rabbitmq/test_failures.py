@@ -11,7 +11,6 @@ import pika
 import pytest
 from pika import BasicProperties
 
-from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import (
     RabbitMqMessage,
@@ -125,7 +124,6 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
             pika.URLParameters(broker.through(proxy)),
             jobs,
             confirm_seconds=0.2,
-            clock=SystemClock(),
         )
         proxy.swallowing.set()
         link.serve()

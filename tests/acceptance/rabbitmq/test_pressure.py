@@ -12,7 +12,6 @@ import pika
 import pytest
 from pika import BasicProperties
 
-from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import (
     RabbitMqMessage,
@@ -183,7 +182,7 @@ def test_a_confirm_is_due_from_when_the_socket_has_taken_the_message(broker: Bro
     jobs.add(publications=[Publication("", "orders", b"first", BasicProperties())])
     with StallingProxy(broker.port) as proxy:
         node = pika.URLParameters(broker.through(proxy))
-        link = Link(node, jobs, confirm_seconds=1000, clock=SystemClock())
+        link = Link(node, jobs, confirm_seconds=1000)
         serving = threading.Thread(target=link.serve)
         serving.start()
         assert broker.wait_count("orders", 1) == 1
