@@ -38,7 +38,7 @@ MAX_BOUND: Final = 500
 """Endpoints asked for at once."""
 
 MAX_UNCONFIRMED: Final = 2_000
-"""Publications in flight. Measured (docs/rabbitmq.md): more brings no speed, and more to give up."""
+"""Publications in flight. Measured (`benchmarks.rabbitmq`): more brings no speed, and more to give up."""
 
 MAX_UNCONFIRMED_BYTES: Final = 16 * 1024 * 1024
 """Bytes in flight, a larger message by itself: what sender and broker hold in memory for one connection."""

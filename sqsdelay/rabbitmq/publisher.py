@@ -36,7 +36,7 @@ DEFAULT_CONNECT_SECONDS: Final = 30.0
 
 SLOWEST_PER_SECOND: Final = 100
 """Confirmed messages a second with which a call may go on: a tenth of what one `send` at a time reaches
-(docs/rabbitmq.md). Each that is confirmed adds a hundredth of a second to its call's deadline."""
+(`benchmarks.rabbitmq`). Each that is confirmed adds a hundredth of a second to its call's deadline."""
 
 
 class _Call:

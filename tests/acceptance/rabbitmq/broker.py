@@ -23,7 +23,7 @@ from tests.services.network import TcpProxy
 
 QUORUM = {"x-queue-type": "quorum"}
 REGISTERED_SECONDS = 2
-"""RabbitMQ 3.10 writes down half a second later that a quorum queue exists; see docs/rabbitmq.md."""
+"""RabbitMQ 3.10 writes down half a second later that a quorum queue exists; see docs/rabbitmq-clusters.md."""
 
 
 @dataclass(frozen=True)
