@@ -14,7 +14,7 @@ from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.rabbitmq import RabbitMqSender, Topology, bind, declare
+from sqsdelay.rabbitmq import RabbitMqSender, bind, declare
 from sqsdelay.stores import open_store
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.functional.console.conftest import client_of
@@ -70,9 +70,7 @@ def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
 
 def test_advice_repeats_the_prefix(broker: Broker) -> None:
     """Without it, `bind` would send on nothing: another infrastructure's messages."""
-    acme = Topology("acme corp")
-    declare(broker.url, acme)
-    broker.queue("orders")
+    acme = broker.ready("orders", prefix="acme corp")
     with RabbitMqSender(broker.url, prefix=acme.prefix, bind=False) as sender:
         sender.send("orders", "lost", delay=1)
     assert broker.wait_count(acme.undeliverable, 1) == 1

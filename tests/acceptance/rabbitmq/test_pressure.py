@@ -17,9 +17,7 @@ from sqsdelay.rabbitmq import (
     RabbitMqMessage,
     RabbitMqSender,
     RabbitMqSendResult,
-    Topology,
     bind,
-    declare,
     verify,
 )
 from sqsdelay.rabbitmq.confirms import Job, Jobs, Publication
@@ -39,8 +37,7 @@ ANSWERED_SECONDS = 10
 
 def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
     """What is left of the delay is counted when the message is written, not when it is handed in."""
-    declare(broker.url)
-    broker.queue("orders")
+    broker.ready("orders")
     with (
         TcpProxy(broker.port) as proxy,
         RabbitMqSender(broker.through(proxy)) as sender,
@@ -68,8 +65,7 @@ def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
 
 def test_a_queue_made_anew_is_bound_anew(broker: Broker) -> None:
     """A deployment deletes it and creates it again between two sends: the binding went with it."""
-    declare(broker.url)
-    broker.queue("orders")
+    broker.ready("orders")
     with RabbitMqSender(broker.url) as sender:
         sender.send("orders", "first", delay=100)
         broker.delete_queue("orders")
@@ -107,9 +103,7 @@ def test_under_an_alarm_verify_and_bind_say_so_at_once(
     fragile: RabbitNode, fragile_broker: Broker
 ) -> None:
     """Not after all their deadlines; what was to be sent on stays where it is."""
-    acme = Topology("acme")
-    declare(fragile_broker.url, acme)
-    fragile_broker.queue("late")
+    acme = fragile_broker.ready("late", prefix="acme")
     publisher = Publisher(parameters(fragile_broker.url))
     publisher.publish([due(acme.delivery_exchange, "late") for _ in range(20)])
     publisher.close()
@@ -220,8 +214,7 @@ def test_twenty_thousand_undeliverable_messages(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Counted, and sent on to the queue that they are for, pipelined; others stay where they are."""
-    acme = Topology("acme")
-    declare(broker.url, acme)
+    acme = broker.ready(prefix="acme")
     publisher = Publisher(parameters(broker.url))
     publications = [
         due(acme.delivery_exchange, "ghost" if n % 10 else "other") for n in range(MANY)
