@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -49,7 +48,7 @@ from sqsdelay.operating.status import (
 )
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
+from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, command
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 from sqsdelay.sqs.queues import SqsQueues
@@ -381,8 +380,8 @@ class Source:
         )
         queues = [BrokerQueue(name, role, n) for name, role, n in shown if n is not None]
         unbound = (
-            f"{lost:,} messages were due while no queue was bound for them; sqsdelay rabbitmq bind "
-            f"ENDPOINT --prefix {shlex.quote(topology.prefix)} sends them on"
+            f"{lost:,} messages were due while no queue was bound for them; "
+            f"{command(topology, 'bind', 'ENDPOINT')} sends them on"
         )
         faults = (unbound,) if lost else ()
         return BrokerStatus(pending, counts.get(error_queue), tuple(queues), faults)

@@ -14,7 +14,7 @@ from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.rabbitmq import Topology, bind, declare
+from sqsdelay.rabbitmq import RabbitMqSender, bind, declare
 from sqsdelay.stores import open_store
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.functional.console.conftest import client_of
@@ -68,23 +68,16 @@ def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
             assert client.get(path).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("prefix", "quoted"), [("sqsdelay", "sqsdelay"), ("acme app", "'acme app'")]
-)
-def test_the_advice_is_for_the_infrastructure_in_use(
-    broker: Broker, prefix: str, quoted: str
-) -> None:
-    """What no queue was bound for is sent on by a command with the prefix that is shown."""
-    declare(broker.url, Topology(prefix))
-    with closing(pika.BlockingConnection(pika.URLParameters(broker.url))) as connection:
-        channel = connection.channel()
-        channel.queue_declare("orders", durable=True)
-        channel.basic_publish("", f"{prefix}.delay-undeliverable", b"lost")
-    settings = ConsoleSettings(endpoints=("orders",), rabbitmq=broker.url, prefix=prefix)
+def test_advice_repeats_the_prefix(broker: Broker) -> None:
+    """Without it, `bind` would send on nothing: another infrastructure's messages."""
+    acme = broker.ready("orders", prefix="acme corp")
+    with RabbitMqSender(broker.url, prefix=acme.prefix, bind=False) as sender:
+        sender.send("orders", "lost", delay=1)
+    assert broker.wait_count(acme.undeliverable, 1) == 1
+    settings = ConsoleSettings(endpoints=("orders",), rabbitmq=broker.url, prefix=acme.prefix)
     with closing(Services(settings, Access())) as services:
-        text = page(client_of(services), "/").text
-    assert text.startswith("RabbitMQ, orders: 1 messages were due while no queue was bound")
-    assert f"; sqsdelay rabbitmq bind ENDPOINT --prefix {quoted} sends them on" in text
+        (notice,) = page(client_of(services), "/").notices
+    assert "sqsdelay rabbitmq bind ENDPOINT --prefix 'acme corp'" in notice
 
 
 def test_a_broker_that_hangs_is_said(
