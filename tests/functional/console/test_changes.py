@@ -17,7 +17,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.ledger import from_json
+from sqsdelay.ledger import EventKind, Source, from_json
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import HOUR_MS, Running, client_of
@@ -252,6 +252,9 @@ def test_all_that_is_known_of_a_message(running: Running) -> None:
     assert "it is in the error queue" in found.text
     assert "its delay is 'x'" in found.notices
     assert steps(found) == {"Sent": True, "Error queue": False}
+    for kind in EventKind:
+        running.record(kind, f"last-{kind}", Source.CONSUMER)
+        assert running.page("/message", id=f"last-{kind}").status == 200
     nobody = running.page("/message", id="nobody")
     assert "nothing is known of it" in nobody.text
     assert not steps(nobody)["Sent"]
