@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.console.guard import Access
-from sqsdelay.console.messages import BODY_SHOWN
+from sqsdelay.console.messages import BODY_SHOWN, Filter, listed
 from sqsdelay.console.services import MOST_CHANGED, Services
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
@@ -208,6 +208,9 @@ def test_a_slow_store_is_listed_in_parts(running: Running, monkeypatch: pytest.M
     assert page.ids == [f"m{n:03}" for n in range(100) if "9" in str(n)]
     (link,) = (each.attributes["href"] for each in page.main.all("a") if each.text == "Search on")
     assert Page(running.client, running.client.get(link)).ids[0] == "m109"
+    source, which = running.services.source(None), Filter(text="m1")
+    named = listed(source, which, after=None, limit=MOST_CHANGED, bodies=False)
+    assert {row.body for row in named.rows} == {b""}, "a thousand bodies are not held to be counted"
 
 
 def test_pages_of_messages(running: Running) -> None:
