@@ -87,18 +87,13 @@ class Parking:
     """
 
     def __init__(self, store: ParkingPlace, *, after_seconds: int) -> None:
-        self._store = store
+        self.store = store
         self.after_seconds = after_seconds
         if after_seconds < store.soonest_seconds:
             raise InvalidSetting(
                 f"use {store.soonest_seconds} or more: this store takes nothing that is due sooner",
                 park_after_seconds=after_seconds,
             )
-
-    @property
-    def stored_at_once(self) -> int | None:
-        """How many messages the store prefers in one call; None if it does not matter."""
-        return self._store.stored_at_once
 
     def park(self, messages: Sequence[StoredMessage]) -> list[bool | SqsDelayError]:
         """Store in one call; per message whether it is new in the store, which has it now, or an error.
@@ -119,13 +114,9 @@ class Parking:
         except StoreError as error:
             return [error] * len(messages)
 
-    def too_large(self, message: StoredMessage) -> bool:
-        """Whether a message is too large for the store, so that it has to hop."""
-        return self._store.too_large(message)
-
     def _stored(self, messages: Sequence[StoredMessage]) -> Sequence[bool | StoreError]:
         try:
-            return self._store.store(messages)
+            return self.store.store(messages)
         except StoredInPart as error:
             return error.outcomes
 
@@ -142,7 +133,7 @@ class Parking:
             return True
         kept: list[StoredMessage | None] = [m for m in new if m.message_id == message.message_id]
         try:
-            kept = kept or [self._store.find_due(message.message_id, message.due_ms)]
+            kept = kept or [self.store.find_due(message.message_id, message.due_ms)]
         except ConfigurationError as error:
             return error
         conflict = None
@@ -158,7 +149,7 @@ class Parking:
         Messages still arrive on time then: a store's outage is no reason to hold them back.
         """
         try:
-            return self._store.amendments(message_ids)
+            return self.store.amendments(message_ids)
         except StoreError as error:
             logger.warning(
                 "amendments of %d messages not read: %s", len(message_ids), one_line(error)
@@ -194,10 +185,10 @@ class Parking:
         message_id = amendment.message_id
         try:
             if amendment.cancels(first_sent_ms):
-                return self._store.cancel([message_id]) == [True]
+                return self.store.cancel([message_id]) == [True]
             due_ms = amendment.new_due_ms(first_sent_ms)
             if due_ms is not None:
-                self._store.reschedule(message_id, due_ms)
+                self.store.reschedule(message_id, due_ms)
         except (StoreError, InvalidMessage, ConfigurationError) as error:
             # The last: a store that cannot find such an id. The message itself is safe.
             logger.error(

@@ -62,7 +62,7 @@ class Relay(Mover):
     @property
     def stored_at_once(self) -> int | None:
         """How many messages the store wants in one call; None without such a store."""
-        return None if self._parking is None else self._parking.stored_at_once
+        return None if self._parking is None else self._parking.store.stored_at_once
 
     def parks(self, copy: ReceivedMessage) -> bool:
         """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""
