@@ -18,7 +18,7 @@ from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.errors import ConfigurationError, InvalidDelay, SqsDelayError, StoreUnavailable
 from sqsdelay.operating.error_queue import Discard, Retry, RetryStatus
-from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.parking.parking import Change, Schedule
 from sqsdelay.ports.stores import ParkingPlace
 
 ON_PARKED: Final = ("cancel", "release", "reschedule")

@@ -25,8 +25,13 @@ from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
 )
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, parking_settings
-from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.parking.parking import (
+    DEFAULT_PARK_AFTER_SECONDS,
+    Change,
+    ParkingSettings,
+    Schedule,
+    parking_settings,
+)
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings

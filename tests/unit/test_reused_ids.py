@@ -33,8 +33,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
-from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
