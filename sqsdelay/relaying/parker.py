@@ -363,12 +363,10 @@ class Gathering:
     def park(self, *, only_if_full: bool = False) -> list[Outcome]:
         """Park all of it in one call, now or if it is time to; one of the receivers does it."""
         with self._lock:
-            batches: list[InHand] = []
             count = sum(len(batch.copies) for batch in self._batches)
-            if not only_if_full or self.seconds_left() == 0 or count >= self._most:
-                batches, self._batches = self._batches, batches
-        if not batches:
-            return []
+            if not count or only_if_full and count < self._most and self.seconds_left() != 0:
+                return []
+            batches, self._batches = self._batches, []
         copies = [copy for batch in batches for copy in batch.copies]
 
         def held() -> bool:

@@ -212,8 +212,12 @@ def test_moved_so_near_that_it_hops_or_is_handed_over(site: Site) -> None:
         now_ms = site.clock.now_ms() + 1
         site.store.amend([Amendment(message_id=name, at_ms=now_ms, due_ms=now_ms + seconds * 1000)])
     site.relayed()
+    site.queues.failing = {DELAY: AWAY}
     fates = {outcome.copy.message_id: outcome.status for outcome in site.parked()}
-    assert fates == {"hops": Status.REQUEUED, "soon": Status.HANDED_OVER}
+    assert fates == {"hops": Status.FAILED, "soon": Status.HANDED_OVER}
+    site.queues.failing = {}
+    [again] = site.parked()
+    assert (again.status, again.due_ms) == (Status.REQUEUED, now_ms + 6_000_000)
     [copy] = site.left(DELAY, after=900)
     assert copy.message_id == "hops"
     assert copy.attributes[DELAY_SECONDS] == string("5101")

@@ -504,6 +504,21 @@ def test_a_copy_met_again_after_it_was_moved_is_the_same_message(
     assert statuses(queues, other) == [Status.PARKED]
 
 
+def test_a_later_message_of_the_id_is_not_the_one_that_was_moved(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """It was sent after that was moved: two due times under one id, which the sender is told."""
+    sender, relay = amended(queues, store)
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.PARKED]
+    assert sender.reschedule("orders", "m", delay=3 * DAY) is Change.DONE
+    clock.advance(10)
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.REJECTED]
+
+
 def test_what_is_being_released_hops_on(
     queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
 ) -> None:
