@@ -364,7 +364,7 @@ class Gathering:
         """Park all of it in one call, now or if it is time to; one of the receivers does it."""
         with self._lock:
             count = sum(len(batch.copies) for batch in self._batches)
-            if not count or only_if_full and count < self._most and self.seconds_left() != 0:
+            if not count or (only_if_full and count < self._most and self.seconds_left() != 0):
                 return []
             batches, self._batches = self._batches, []
         copies = [copy for batch in batches for copy in batch.copies]
