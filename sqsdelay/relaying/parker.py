@@ -338,7 +338,6 @@ class Gathering:
         self._clock = clock
         self._most = min(most, MAX_GATHERED)
         self._batches: list[InHand] = []
-        self._since = 0.0
         self._lock = threading.RLock()
 
     def seconds_left(self) -> float | None:
@@ -346,7 +345,8 @@ class Gathering:
         with self._lock:
             if not self._batches:
                 return None
-            return max(0.0, self._since + GATHERED_SECONDS - self._clock.monotonic())
+            until = self._batches[0].received_at + GATHERED_SECONDS
+            return max(0.0, until - self._clock.monotonic())
 
     def keep(self, batch: InHand) -> InHand:
         """Keep of a received batch what is to be parked; the rest, which may be none."""
@@ -355,8 +355,6 @@ class Gathering:
             return batch
         kept, rest = self._visibility.divide(batch, far)
         with self._lock:
-            if not self._batches:
-                self._since = self._clock.monotonic()
             self._batches.append(kept)
         return rest
 
