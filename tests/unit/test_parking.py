@@ -136,6 +136,8 @@ def test_park_after_without_a_store_is_refused(after: int) -> None:
         ConfigurationError, match=f"park_after_seconds={after} has no effect without a store"
     ):
         parking_settings(None, after)
+    store = InMemoryStore(ManualClock())
+    assert parking_settings(store, 60) == ParkingSettings(store, 60)
 
 
 @pytest.mark.parametrize(
