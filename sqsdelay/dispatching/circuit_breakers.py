@@ -71,10 +71,10 @@ class CircuitBreaker:
 
     def failed(self, error: Exception) -> CriticalError | None:
         """Arm, or return the critical error once failures have lasted; then arm again."""
-        self.arm()
-        now = self._clock.monotonic()
         with self._lock:
-            lasted = 0.0 if self._armed_at is None else now - self._armed_at
+            now = self._clock.monotonic()
+            self._armed_at = now if self._armed_at is None else self._armed_at
+            lasted = now - self._armed_at
             if lasted < self._seconds:
                 return None
             self._armed_at = now
