@@ -295,7 +295,7 @@ def _check_empty(
         if count := sum(ready(session, topology).values()):
             raise ConfigurationError(
                 f"{count} messages wait in {of} and would be lost; move them first with: sqsdelay "
-                f"rabbitmq transfer --prefix {shlex.quote(topology.prefix)}, or discard them with --force"
+                f"rabbitmq --prefix {shlex.quote(topology.prefix)} transfer, or discard them with --force"
             )
 
     check_none_ready()

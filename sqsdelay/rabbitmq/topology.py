@@ -223,7 +223,7 @@ _NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.D
 def declare_command(name: str) -> str:
     """The command that declares the infrastructure to which an exchange or queue of this name belongs."""
     match = _NAME.search(name)
-    return "sqsdelay rabbitmq declare" + (f" --prefix {shlex.quote(match[1])}" if match else "")
+    return f"sqsdelay rabbitmq{f' --prefix {shlex.quote(match[1])}' if match else ''} declare"
 
 
 _KEY: Final = re.compile(rf"((?:[01]\.){{{LEVELS}}})(.+)", re.DOTALL)

@@ -229,7 +229,7 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
                 else ""
             ),
             "make room in the endpoint's queue, or create it and bind it with: sqsdelay rabbitmq "
-            f"bind NAME --prefix {topology.prefix}; the broker tries again every 3 minutes",
+            f"--prefix {topology.prefix} bind NAME; the broker tries again every 3 minutes",
             fatal=stands,
         )
 
@@ -373,7 +373,7 @@ def _undeliverable(session: Session, topology: Topology) -> Iterator[Problem]:
                 f"endpoint {endpoint}",
                 f"{count} messages{part} were due, but no queue was bound for it; they wait in "
                 f"{topology.undeliverable}",
-                f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
-                f"--prefix {topology.prefix}",
+                f"create the queue if it is missing, then: sqsdelay rabbitmq "
+                f"--prefix {topology.prefix} bind '{endpoint}'",
                 fatal=False,
             )

@@ -254,7 +254,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["pending", "orders", "--store", "dynamodb://t123?x=1"], 2, "are not understood"),
         (["pending", "orders", "--store", "scheduler://g?role=me"], 2, "is not a role's ARN"),
         (["pending", "orders", "--store", "dynamodb://t123", "--after", "x"], 2, "--after"),
-        (["rabbitmq", "verify", "--url", "http://x"], 2, "does not start with amqp://"),
+        (["rabbitmq", "--url", "http://x", "verify"], 2, "does not start with amqp://"),
         (["endpoint", "create", "orders", "--hop", "901"], 2, "--hop 901"),
         (["cancel", "orders", "", "--store", "sqlite:///x.db"], 2, "'message_ids': '' cannot be"),
         (
