@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from sqsdelay.cli.console import out, say, show, show_rows, start_of, tell
-from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines, Target
-from sqsdelay.cli.waiting import new_due_ms
+from sqsdelay.cli.options import DelayOption, DueAt, EndpointName, JsonLines, Target, new_due_ms
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
 from sqsdelay.core.readable import instant
@@ -52,7 +51,7 @@ def retry(
         list[str] | None, typer.Option(help="Message to retry; may be repeated.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Retry all messages.")] = False,
-    delay: Delay = None,
+    delay: DelayOption = None,
     due_at: DueAt = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be sent where.")
