@@ -27,11 +27,7 @@ from sqsdelay.cli.spark_job import pipeline
 from sqsdelay.cli.waiting import cancel, pending, reschedule
 from sqsdelay.errors import SqsDelayError
 
-app = typer.Typer(
-    name="sqsdelay",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="sqsdelay", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:

@@ -96,6 +96,11 @@ def start_of(body: str) -> str:
     return f"{body[: BODY_START - 1]}…"
 
 
+def counted(counts: Mapping[str, int]) -> str:
+    """``3 left, 7 sent``."""
+    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+
+
 def print_json(value: Any) -> None:
     """One line of JSON on stdout, for programs; never wrapped or coloured."""
     out.file.write(json.dumps(value, default=_plain) + "\n")

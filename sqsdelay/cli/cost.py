@@ -49,8 +49,7 @@ def cost(
     ] = None,
     messages: Annotated[int, typer.Option(help="Number of messages.")] = 1,
     batch: Annotated[
-        int,
-        typer.Option(help=f"Messages sent in one request, 1 to {MAX_BATCH_ENTRIES}."),
+        int, typer.Option(help=f"Messages sent in one request, 1 to {MAX_BATCH_ENTRIES}.")
     ] = 1,
     due_together: Annotated[
         int | None,
@@ -63,8 +62,7 @@ def cost(
         str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 1MB.")
     ] = "1KB",
     own_ids: Annotated[
-        bool,
-        typer.Option("--own-ids", help="The senders name ids, which do not tell due times."),
+        bool, typer.Option("--own-ids", help="The senders name ids, which do not tell due times.")
     ] = False,
     every: Annotated[
         bool, typer.Option("--all", help="Also show every other way, and what it is made of.")
@@ -168,11 +166,7 @@ def _record(bill: Bill) -> dict[str, Any]:
 
 
 def _dated(prices: Prices) -> dict[str, Any]:
-    return {
-        "currency": prices.currency,
-        "region": prices.region,
-        "prices_read_on": prices.read_on,
-    }
+    return {"currency": prices.currency, "region": prices.region, "prices_read_on": prices.read_on}
 
 
 def parse_size(text: str) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sqsdelay.cli.console import out, say, show, show_rows, start_of, tell
+from sqsdelay.cli.console import counted, out, say, show, show_rows, start_of, tell
 from sqsdelay.cli.options import DelayOption, DueAt, EndpointName, JsonLines, Target, new_due_ms
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
@@ -85,8 +85,7 @@ def retry(
         _tell(done, as_json=as_json)
     for absent in missing:
         tell(f"{absent}  not found")
-    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    tell(line or "no messages")
+    tell(counted(counts) or "no messages")
     if missing or counts[RetryStatus.LEFT] or counts[RetryStatus.NOT_DELETED]:
         raise typer.Exit(1)
 

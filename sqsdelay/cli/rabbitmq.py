@@ -102,8 +102,7 @@ def declare(context: typer.Context) -> None:
 def verify(
     context: typer.Context,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Only warn if the management API is missing."),
+        bool, typer.Option("--force", help="Only warn if the management API is missing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -220,8 +219,7 @@ def transfer(
     to_prefix: Annotated[str | None, typer.Option(help=_PREFIX_HELP)] = None,
     without_alternate_exchange: WithoutAlternateExchange = False,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Do not count messages in transit in the source broker."),
+        bool, typer.Option("--force", help="Do not count messages in transit in the source broker.")
     ] = False,
     as_json: Json = False,
 ) -> None:

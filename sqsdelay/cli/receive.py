@@ -40,8 +40,7 @@ def receive(
         bool, typer.Option("--delete", help="Delete each message once it is printed.")
     ] = False,
     bucket: Annotated[
-        str | None,
-        typer.Option(help="Read large bodies from this S3 bucket (the sender's)."),
+        str | None, typer.Option(help="Read large bodies from this S3 bucket (the sender's).")
     ] = None,
     ledger: LedgerFile = None,
     as_json: JsonLines = False,

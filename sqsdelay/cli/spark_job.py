@@ -116,11 +116,7 @@ def on_spark(
 
 
 def with_table(
-    what: str,
-    table: str,
-    file_format: str | None,
-    run: Callable[[DataFrame], _Found],
-    **more: Any,
+    what: str, table: str, file_format: str | None, run: Callable[[DataFrame], _Found], **more: Any
 ) -> _Found:
     """What a command does with the rows of a file; see `on_spark`.
 
