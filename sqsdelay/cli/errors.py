@@ -14,7 +14,7 @@ from sqsdelay.core.message import size_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
-from sqsdelay.operating.status import latest_of_sqs
+from sqsdelay.operating.status import latest_of_sqs, naming_the_command
 
 app = typer.Typer(help="Inspect an endpoint's error queue and retry its messages.")
 
@@ -36,7 +36,8 @@ def list_errors(
     them for a while.
     """
     target = Target(endpoint)
-    found = ErrorQueue(target.queues, target.endpoint).look(limit)
+    with naming_the_command(target.endpoint, target.endpoint.error_queue):
+        found = ErrorQueue(target.queues, target.endpoint).look(limit)
     columns = ["message_id", "due", "rejected", "receives", "bytes", "reason", "body"]
     records = [_record(each, bodies=bodies, whole=as_json) for each in found]
     show_rows(records, columns if bodies else columns[:-1], as_json=as_json)

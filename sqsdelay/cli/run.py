@@ -50,6 +50,7 @@ from sqsdelay.limits import (
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.opentelemetry import if_installed
+from sqsdelay.operating.status import naming_the_command
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
 from sqsdelay.timeouts.arrivals import (
@@ -223,7 +224,9 @@ def consume(
         if consumer.endpoint.fifo:
             served += f" and {consumer.endpoint.due_queue.name}"
         tell(f"consuming {served}; stop with Ctrl-C or SIGTERM")
-        consumer.run(stop)
+        options = "" if hop == DEFAULT_HOP_SECONDS else f" --hop {hop}"
+        with naming_the_command(consumer.endpoint, consumer.endpoint.delay_queue, options):
+            consumer.run(stop)
         end_soon(lambda: str(tally))
     tell(str(tally))
 
