@@ -1,4 +1,4 @@
-"""docs/states.md is the specification: its moves, rules and events are the model's and the code's."""
+"""docs/how-it-works.md is the specification: its moves, rules and events are the model's and the code's."""
 
 from __future__ import annotations
 

@@ -39,11 +39,12 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
 KNOWN_TO_MS: Final = 1000
 """An HTTP ``Date`` tells the broker's time to the second, rounded down."""
 
-STATES: Final = (Path(__file__).parents[3] / "docs/states.md").read_text()
+_PAGE: Final = (Path(__file__).parents[3] / "docs/how-it-works.md").read_text()
+STATES: Final = _PAGE.partition("## The states of a message")[2]
 
 
 def drawn(page: str) -> set[tuple[str, str]]:
-    """From where to where the table of `docs/states.md` lets a message move."""
+    """From where to where the table of `docs/how-it-works.md` lets a message move."""
     moves: set[tuple[str, str]] = set()
     for cell in re.findall(r"^\| `[a-z-]+` \| ([^|]+) \|", page, re.MULTILINE):
         for clause in cell.split("; "):
@@ -388,7 +389,7 @@ class World:
         before = self._before[message_id]
         if not any((place, to) in MOVES for place in before):
             was = ", ".join(sorted(before)) or "nowhere"
-            self.wrong.append(f"{message_id} was {was} and is {to}: not in docs/states.md")
+            self.wrong.append(f"{message_id} was {was} and is {to}: not in docs/how-it-works.md")
         before.add(to)
 
     def _copies(self, message_id: str) -> int:
