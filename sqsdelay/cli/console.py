@@ -96,7 +96,7 @@ def start_of(body: str) -> str:
     return f"{body[: BODY_START - 1]}…"
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def counted(counts: Mapping[Any, int]) -> str:
     """``3 left, 7 sent``."""
     return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
 
