@@ -80,8 +80,9 @@ class Announcer:
                 raise
             self._fetching.succeeded()
             parts.tell_of(done)
+        # Kept until the transport has answered: it may raise as well.
+        outcomes = parts.transport.announce(self._unannounced) if self._unannounced else []
         waiting, self._unannounced = self._unannounced, []
-        outcomes = parts.transport.announce(waiting) if waiting else []
         announced: list[str] = []
         for message_id, failure in zip(waiting, outcomes, strict=True):
             (announced if failure is None else self._unannounced).append(message_id)
@@ -91,7 +92,7 @@ class Announcer:
         return len(announced) + len(done.released) + len(done.rejected) + len(done.failed)
 
     def _sort(self, claim: Claim, done: Round) -> None:
-        """Hold what is to be announced, and dispatch the rest."""
+        """Hold what is to be announced, once the rest has been dispatched."""
         destination = self._parts.destination
         unwell = destination.closed() | destination.probing()
         held: Collection[str] = getattr(claim, "again", ())
@@ -101,10 +102,11 @@ class Announcer:
             known = message.message_id in held or message.destination in unwell
             straight = known or message.unreadable is not None or not self._announces
             (again if straight else new).append(message)
-        if new:
-            claim.hold(ids_of(new), seconds=self._parts.settings.announce_again_seconds)
         if again:
             self._settlement.release(claim, again, done)
+        if new:
+            # Last: a hold that outlives an error here would keep them from being announced.
+            claim.hold(ids_of(new), seconds=self._parts.settings.announce_again_seconds)
         self._unannounced = ids_of(new)
 
     def run(self, stop: threading.Event) -> None:
