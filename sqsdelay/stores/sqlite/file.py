@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from operator import methodcaller
 from pathlib import Path
 from typing import Final
 
@@ -91,7 +92,8 @@ class SqliteTable(SqlTable):
             connection.execute("PRAGMA journal_mode = WAL")
             # NORMAL could lose the last commits when the power fails.
             connection.execute("PRAGMA synchronous = FULL")
-            connection.text_factory = _lenient_text
+            # Text that is no UTF-8, written by hand, must not fail the whole claim it is in.
+            connection.text_factory = methodcaller("decode", "utf-8", "surrogateescape")
             self._file = self._found_file()
             return connection
 
@@ -249,11 +251,6 @@ def _make_private(path: Path) -> None:
     with suppress(OSError):
         # What is wrong with the path SQLite says better; an existing file keeps its mode.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-
-
-def _lenient_text(found: bytes) -> str:
-    """Text that is no UTF-8, written by hand, must not fail the whole claim it is in."""
-    return found.decode("utf-8", "surrogateescape")
 
 
 def quoted(name: str) -> str:

@@ -190,7 +190,12 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
                 # Behind what is new: what failed before.
                 held = leased("claim_held", limit - len(rows))
                 rows += leased("claim_never_due", 1)
-        messages = from_rows([row for row in rows + held if _settled_by(row[0])])
+        rows += held
+        messages = [
+            message
+            for message, row in zip(from_rows(rows), rows, strict=True)
+            if message.unreadable is None or _settled_by(row[0])
+        ]
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
         return _SqliteClaim(self, token, messages, again=frozenset(row[0] for row in held))
 
