@@ -170,6 +170,8 @@ class PostgresTable(SqlTable):
     _BEGIN = "use it within connection.transaction()"
     _INDEX: ClassVar[str]
     """How the name of the index ends whose comment tells the version."""
+    _PIECES: ClassVar[dict[str, sql.Composable]] = {}
+    """What queries have in common, besides the names of tables and indexes."""
 
     def __init__(
         self,
@@ -197,14 +199,19 @@ class PostgresTable(SqlTable):
         digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
         # An index lives in its table's schema, and its name may not be cut off either.
         self._prefix = f"sqsdelay_{digest}"
-        self._place = sql.Identifier(schema, table).as_string(None)
-        self._index = sql.Identifier(schema, f"{self._prefix}_{self._INDEX}").as_string(None)
-        self._names_in_queries = self._identifiers() | {
-            "qualified_index": self._identifier(f"{self._prefix}_{self._INDEX}")
+        self._names_in_queries = self._PIECES | {
+            "table": self._identifier(table),
+            "table_name": sql.Literal(self._identifier(table).as_string(None)),
+            "amendments": self._identifier(f"{self._prefix}_amendments"),
+            "qualified_index": self._identifier(f"{self._prefix}_{self._INDEX}"),
+            "version": sql.Literal(f"sqsdelay schema {VERSION}"),
+            **{
+                f"{name}_index": sql.Identifier(f"{self._prefix}_{name}")
+                for name in ("due", "destination", "held", "until")
+            },
         }
         self._book = read_queries("postgres/table.sql") | read_queries(f"postgres/{self._QUERIES}")
         self._sql = {name: self._query(name) for name in self._book}
-        self._checked = False
         self._blocking: set[int] = set()
         self._make_pool = partial(
             ConnectionPool[TimedConnection],
@@ -291,10 +298,14 @@ class PostgresTable(SqlTable):
         """Commits what is done within it at the latest when it ends, at READ COMMITTED."""
         return nullcontext() if self._own_sessions else connection.transaction()
 
-    def _begun(self, connection: Connection) -> None:
-        """To be called at the start of a transaction that may be open while its client vanishes."""
-        if not self._own_sessions:
-            connection.execute(_TRANSACTION)
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._connection() as connection, connection.transaction():
+            if not self._own_sessions:
+                # It may be open while its client vanishes.
+                connection.execute(_TRANSACTION)
+            self._check(connection)
+            yield connection
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -316,17 +327,6 @@ class PostgresTable(SqlTable):
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
         return StoreError(text)
-
-    def _identifiers(self) -> dict[str, sql.Composable]:
-        """What stands in braces in the queries; ``…_index`` is an index's name without its schema."""
-        return {
-            "table": self._identifier(self._table),
-            "version": sql.Literal(f"sqsdelay schema {VERSION}"),
-            **{
-                f"{name}_index": sql.Identifier(f"{self._prefix}_{name}")
-                for name in ("due", "destination", "held", "until")
-            },
-        }
 
     def _identifier(self, name: str) -> sql.Identifier:
         # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
@@ -354,21 +354,20 @@ class PostgresTable(SqlTable):
             connection.execute(self._sql["record_version"], {})
 
     def _is_ours(self, connection: psycopg.Connection[Any]) -> bool:
-        """Whether the table is there; one that another sqsdelay made is refused."""
+        names = {
+            name: sql.Identifier(self._schema, place).as_string(None)
+            for name, place in (
+                ("table", self._table),
+                ("index", f"{self._prefix}_{self._INDEX}"),
+            )
+        }
         # The caller's connection may make rows of another shape.
         cursor = connection.cursor(row_factory=tuple_row)
-        names = {"table": self._place, "index": self._index}
-        row = cursor.execute(self._sql["version"], names).fetchone()
-        exists, comment = row or (False, None)
+        exists, comment = cursor.execute(self._sql["version"], names).fetchone() or (False, None)
         if exists:
             told = _VERSION.fullmatch(comment or "")
             check_version(None if told is None else int(told[1]), table=self._table)
         return bool(exists)
-
-    def _check(self, connection: psycopg.Connection[Any]) -> None:
-        # A missing one says so when it is used.
-        if not self._checked:
-            self._checked = self._is_ours(connection)
 
     def _commits_at_once(self, transaction: psycopg.Connection[Any]) -> bool:
         idle = transaction.info.transaction_status == TransactionStatus.IDLE
