@@ -13,7 +13,7 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, report
+from sqsdelay.dispatching.circuit_breakers import CircuitBreaker
 from sqsdelay.dispatching.destinations import AtLeastOnce
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
 from sqsdelay.dispatching.settlement import Round, Settlement, ids_of
@@ -120,11 +120,7 @@ class TimeoutParts:
     def breaker(self, what: str) -> CircuitBreaker:
         """A circuit breaker for one use of the storage: reading may work while writing fails."""
         name = f"timeout storage ({what})"
-        return CircuitBreaker(name, self.settings.outage_seconds, self._clock)
-
-    def failed(self, breaker: CircuitBreaker, error: StoreError) -> None:
-        """The storage failed; raises CriticalError if for too long, and there is no ``on_critical``."""
-        report(breaker.failed(error), self._on_critical)
+        return CircuitBreaker(name, self.settings.outage_seconds, self._clock, self._on_critical)
 
     def settlement(self) -> Settlement:
         """Releases what a task has claimed."""
@@ -237,7 +233,7 @@ class Arrivals:
             too_large = self._stored([message for _, message in arrived])
         except StoreError as error:
             self._parts.give_back(delivery for delivery, _ in arrived)
-            self._parts.failed(self._storing, error)
+            self._storing.failed(error)
             raise
         self._storing.succeeded()
         self._done(TimeoutStatus.STORED, [a for a in arrived if a[1].message_id not in too_large])

@@ -76,7 +76,7 @@ class Announcer:
             except StoreError as error:
                 # Their holds may be undone.
                 self._unannounced = []
-                parts.failed(self._fetching, error)
+                self._fetching.failed(error)
                 raise
             self._fetching.succeeded()
             parts.tell_of(done)
@@ -194,7 +194,7 @@ class TimeoutDispatch:
             except (StoreError, CriticalError) as error:
                 parts.give_back(d for deliveries in brought.values() for d in deliveries)
                 if isinstance(error, StoreError):
-                    parts.failed(breaker, error)
+                    breaker.failed(error)
                 raise
             if due:
                 breaker.succeeded()

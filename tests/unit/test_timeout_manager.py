@@ -305,7 +305,7 @@ def test_what_another_has_just_now_is_waited_for(world: World) -> None:
 
 @pytest.mark.parametrize("raises", [False, True])
 def test_an_announcement_that_failed_is_made_at_the_next_turn(world: World, raises: bool) -> None:
-    """Not only after the five minutes for which the message is held, and whether or not the transport raises."""
+    """Not only after the five minutes of its hold, and also where the transport raises."""
     world.delay("m", 1)
     world.manager.arrivals.turn()
     world.clock.advance(1)
