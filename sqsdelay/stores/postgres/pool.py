@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -239,7 +238,6 @@ class PostgresTable(SqlTable):
         """A child keeps its parent's connections, unused: closing one would end the parent's session."""
         self._pool = self._make_pool()
         self._pools.append(self._pool)
-        self._opening = threading.Lock()
         self._own_sessions = True
 
     def _configure(self, connection: TimedConnection) -> None:
@@ -266,37 +264,28 @@ class PostgresTable(SqlTable):
             )
         self._blocking = set(blocking)
 
-    def _borrowed(self) -> TimedConnection:
-        """A connection, to be given back: one that broke, or is inside a transaction, the pool replaces."""
-        try:
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """A connection; one that broke, or is left inside a transaction, the pool replaces."""
+        with self._translated():
             if self._pool.closed:
-                with self._opening:
-                    self._pool.open()
+                self._pool.open()
             # psycopg_pool's own check waits a second after the first dead connection it finds.
             while not _is_open(connection := self._pool.getconn()):
                 self._pool.putconn(connection)
-            return connection
-        except psycopg.Error as error:
-            raise self._error(error) from error
-
-    @contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        """A connection for the time of the context, its errors translated."""
-        connection = self._borrowed()
-        try:
-            with self._translated():
+            try:
                 yield connection
-        finally:
-            self._pool.putconn(connection)
+            finally:
+                self._pool.putconn(connection)
 
     @contextmanager
     def _statement(self) -> Iterator[Connection]:
-        with self._connection() as connection, self._committed(connection):
+        # A pooler's session has no level of ours: READ COMMITTED comes with a transaction.
+        with (
+            self._connection() as connection,
+            nullcontext() if self._own_sessions else connection.transaction(),
+        ):
             yield connection
-
-    def _committed(self, connection: Connection) -> AbstractContextManager[object]:
-        """Commits what is done within it at the latest when it ends, at READ COMMITTED."""
-        return nullcontext() if self._own_sessions else connection.transaction()
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
