@@ -266,8 +266,9 @@ class Dispatcher:
             return BUSY_PAUSE_SECONDS if self._recovery.armed else OUTAGE_PAUSE_SECONDS
 
     def _pause_after(self, done: Round, idle_seconds: float) -> float | None:
-        # Destinations that failed are out of the next claim: what is behind them goes ahead.
-        if done.settled or done.held:
+        # What failed is out of the next claim: what is behind it goes ahead. And after it short sleeps begin
+        # anew, for it is to be tried again.
+        if done.settled or done.held or done.failed:
             return None
         if done.claimed:
             return BUSY_PAUSE_SECONDS
