@@ -12,7 +12,7 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import Destination
+from sqsdelay.dispatching.destinations import AtLeastOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import (
     CriticalError,
@@ -297,7 +297,7 @@ def test_the_sqs_outbox_goes_on_to_healthy_queues() -> None:
 def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
     """1, 2, 4 … 60, 60; other destinations have pauses of their own."""
     clock = ManualClock()
-    backoff = Destination(clock)
+    backoff = AtLeastOnce(InMemoryOutbox(clock), clock)
     error = QueueUnavailable("away")
     assert [backoff.failed("a", error) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert backoff.failed("b", error) == 1
@@ -320,7 +320,7 @@ def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
 def test_forgetting_tells_whether_everything_is_well_again() -> None:
     """Only then may the dispatcher's breaker be disarmed; a pause that lasts is none of its business."""
     clock = ManualClock()
-    backoff = Destination(clock)
+    backoff = AtLeastOnce(InMemoryOutbox(clock), clock)
     error = QueueUnavailable("away")
     assert backoff.forget_but([]) is False  # nothing was out of reach
     backoff.failed("a", error)
