@@ -31,7 +31,7 @@ from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
 from sqsdelay.operating.status import Listing, parse_cursor
-from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.parking.parking import Change, Schedule
 
 EXIT_REQUESTED: Final = 3
 """Some messages were not in the store: their change is left to the delay consumer."""
