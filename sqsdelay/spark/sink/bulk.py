@@ -35,7 +35,7 @@ from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows
 from sqsdelay.spark.sink.options import DELAY, Options
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows, spelled
-from sqsdelay.spark.sink.run import Run, Staged
+from sqsdelay.spark.sink.run import Run, Staged, insist
 from sqsdelay.spark.sink.staging import Staging
 from sqsdelay.spark.sink.stored_job import Job, wheel_of
 from sqsdelay.spark.sink.summary import Counts
@@ -61,8 +61,8 @@ class _Place:
         read = _read_once if parts == 1 else _read
         part = 0 if parts == 1 else int(attempt.partition("x")[0])
         known, self.stored = read(wheel, run, part, parts)
-        retry, job = options.retry_seconds, Job(wheel, run.job)
-        self.staging = Staging(job, run, name, attempt, known=known, retry_seconds=retry)
+        self.job, retry = Job(wheel, run.job), options.retry_seconds
+        self.staging = Staging(self.job, run, name, attempt, known=known, retry_seconds=retry)
         self._since_ms = since_ms
 
     def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
@@ -248,8 +248,12 @@ class Bulk:
         """
         if self.receipts is not None:
             self.receipts.close()
-        closed = [place.staging.close() for place in self._places.values()]
-        return tuple(staged for staged in closed if staged is not None)
+        closed = [(place, place.staging.close()) for place in self._places.values()]
+        staged = [(place.job, each) for place, each in closed if each is not None]
+        told = tuple(each for _, each in staged)
+        if len(told) < 2:
+            return told
+        return (insist(lambda: staged[0][0].leave(told), self._rows.options.retry_seconds),)
 
     def give_up(self) -> None:
         """The task has failed."""

@@ -187,6 +187,7 @@ class Staged:
         total: the sum of the marks of all of them, of 64 bits: of the same messages it is the same.
         last_ms: the latest due time among them.
         known: a digest of the batches of earlier runs that the attempt knew of, in their order.
+        others: for how many endpoints more, which the store tells: see `stored_job.Job.leave`.
     """
 
     endpoint: str
@@ -196,6 +197,7 @@ class Staged:
     total: int
     last_ms: int
     known: str
+    others: int = 0
 
 
 def insist(
