@@ -18,9 +18,8 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.run import JOB_SECONDS
+from sqsdelay.spark.sink.run import JOB_SECONDS, TaskReport
 from sqsdelay.spark.sink.stored_job import Job
-from sqsdelay.spark.sink.summary import TaskReport
 from sqsdelay.stores.s3.layout import parse
 from tests.unit.staging_driver import DAY, Driver, table
 

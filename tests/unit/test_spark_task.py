@@ -22,8 +22,7 @@ from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run, Staged, new_job_batch
-from sqsdelay.spark.sink.summary import TaskReport
+from sqsdelay.spark.sink.run import Run, Staged, TaskReport, new_job_batch
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.testing import InMemoryQueues, ManualClock
 

@@ -175,11 +175,7 @@ class Receipts:
             self._root += f"/replay={replay}"
 
     def stop(self) -> None:
-        """Tell the job's tasks to note what they have sent, and to send nothing more.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Tell the job's tasks to note what they have sent, and to send nothing more; raises OSError."""
         with self._fs.open_output_stream(self._stop):
             pass
 
@@ -190,11 +186,7 @@ class Receipts:
 
     def delay_start_ms(self, now_ms: int) -> int:
         """The job's instant: the one that its first run left here, or else now. A run that was stopped
-        may go on from here.
-
-        Raises:
-            ConfigurationError: it cannot be read or written.
-        """
+        may go on from here. Raises ConfigurationError where it cannot be read or written."""
         if self.stopped():
             self._fs.delete_file(self._stop)
         kept = self.kept_start_ms()
@@ -210,11 +202,8 @@ class Receipts:
         return now_ms
 
     def kept_start_ms(self) -> int | None:
-        """The instant that the job's first run left here; None if the job never ran with receipts.
-
-        Raises:
-            ConfigurationError: it cannot be read.
-        """
+        """The instant that the job's first run left here; None if the job never ran with receipts. Raises
+        ConfigurationError where it cannot be read."""
         path = f"{self._root}/_job.json"
         try:
             if self._fs.get_file_info(path).type is fs.FileType.NotFound:
@@ -284,10 +273,10 @@ class Receipts:
         for run in self._listed(self._root):
             name, _, number = run.base_name.partition("=")
             if name == "parts":
-                common = gcd(int(number), parts)
-                if common == 1:
+                if (common := gcd(int(number), parts)) == 1:
                     found += self._listed(run.path, recursive=True)
-                for theirs in range(part % common, int(number), common) if common > 1 else ():
+                    continue
+                for theirs in range(part % common, int(number), common):
                     found += self._listed(f"{run.path}/part={theirs}")
         return [each.path for each in found if each.base_name.startswith(_PART)]
 
