@@ -162,6 +162,8 @@ class Jobs:
         self._lock = threading.Lock()
         self._bindings: deque[BindJob] = deque()
         self._publications: deque[Publication] = deque()
+        self.patience: dict[str, float] = {}
+        """How many seconds a place that refuses all it is sent may go on until the next new connection."""
 
     def __len__(self) -> int:
         return len(self._bindings) + len(self._publications)

@@ -52,6 +52,9 @@ NACKS_SECONDS: Final = 1.0
 """How long a queue may refuse all it is sent before the connection is made anew. A channel that was
 opened while a quorum queue elected a leader goes on addressing the dead one, and is refused for ever."""
 
+MAX_NACKS_SECONDS: Final = 60.0
+"""The most of that time, which doubles with each connection that did not help: the queue may be full."""
+
 DRAIN_SECONDS: Final = 2.0
 """How long such a connection waits for its other answers, and writes nothing, before it closes."""
 
@@ -304,9 +307,12 @@ class Link(Connection):
         self._answered.add(publication.exchange)
         if not refused:
             self._refused_since.pop(place_of, None)
+            self._jobs.patience.pop(place_of, None)
             return
         since = self._refused_since.setdefault(place_of, self._heard_at)
-        if not self._draining and self._heard_at - since >= NACKS_SECONDS:
+        patience = self._jobs.patience.get(place_of, NACKS_SECONDS)
+        if not self._draining and self._heard_at - since >= patience:
+            self._jobs.patience[place_of] = min(2 * patience, MAX_NACKS_SECONDS)
             self._draining = True
             self.lost = ConnectionError(f"{place_of} refused all messages for a while")
             self.loop.call_later(DRAIN_SECONDS, self.end)
