@@ -21,7 +21,7 @@ from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Arrival, Broker, Inbox
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.rabbitmq import RabbitNode
 
 COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "dispatch", "orders"]
@@ -144,16 +144,13 @@ def test_a_power_cut_of_the_broker_while_messages_are_released(
     ):
         time.sleep(REGISTERED_SECONDS)
         delivery.store(spread(1000, over_ms=4000))
-        while fragile_broker.count("orders") < 100:
-            time.sleep(0.02)
+        wait_for(lambda: fragile_broker.count("orders") >= 100)
         fragile.kill()
         time.sleep(1)
         assert store.pending_count() > 0
         fragile.start()
         with Inbox(fragile_broker.url, "orders") as inbox:
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while len({a.body for a in inbox.arrivals}) < 1000 and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_for(lambda: len({a.body for a in inbox.arrivals}) == 1000)
         arrivals = inbox.arrivals
     with capsys.disabled():
         print(f"\npower cut: {len(arrivals) - 1000} of 1,000 arrived twice")  # noqa: T201
