@@ -219,7 +219,7 @@ _NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.D
 
 def command(topology: Topology, *words: str) -> str:
     """``sqsdelay rabbitmq …`` on this infrastructure, to be pasted into a shell."""
-    return shlex.join(["sqsdelay", "rabbitmq", *words, "--prefix", topology.prefix])
+    return shlex.join(["sqsdelay", "rabbitmq", "--prefix", topology.prefix, *words])
 
 
 def declare_command(name: str) -> str:

@@ -21,7 +21,7 @@ def test_a_missing_level_is_named_and_not_sent(broker: Broker) -> None:
         assert isinstance(result.error, ConfigurationError)
         assert "no exchange 'typo.delay-level-02'" in str(result.error)
         assert "not sent" in str(result.error)
-        assert "sqsdelay rabbitmq declare --prefix typo" in str(result.error)
+        assert "sqsdelay rabbitmq --prefix typo declare" in str(result.error)
 
 
 @pytest.mark.parametrize("position", [0, 50, 99])

@@ -134,13 +134,13 @@ def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
             sender.send(name, name, delay=1)
         broker.delete_queue(name)
     assert broker.wait_count("acme.delay-undeliverable", 2) == 2
-    shown = broker.cli("verify", "--prefix", "acme")
+    shown = broker.cli("--prefix", "acme", "verify")
     assert "warning: endpoint first 1 messages were due, but no queue was bound" in shown.stdout
-    missing = broker.cli("bind", "second", "--prefix", "acme")
+    missing = broker.cli("--prefix", "acme", "bind", "second")
     assert missing.returncode == 1
     assert "no queue 'second'" in missing.stderr
     broker.queue("second")
-    bound = broker.cli("bind", "second", "--prefix", "acme")
+    bound = broker.cli("--prefix", "acme", "bind", "second")
     assert bound.stdout == "bound second; 1 undeliverable messages forwarded to it\n"
     assert broker.wait_count("second", 1) == 1
     assert broker.wait_count("acme.delay-undeliverable", 1) == 1
@@ -214,7 +214,7 @@ def test_a_policy_that_limits_deliveries_is_found_and_its_remedy_helps(
     wait_for(lambda: len(problems()) == 28)
     assert look_often(fragile_broker, Topology("nsb.v2")) == MOST_LOOKS + 1
     verified = fragile_broker.cli(
-        "verify", "--prefix", "nsb.v2", "--management", fragile_broker.management_url
+        "--prefix", "nsb.v2", "--management", fragile_broker.management_url, "verify"
     )
     assert verified.returncode == 1
     command, *arguments = shlex.split(problems()[0])
