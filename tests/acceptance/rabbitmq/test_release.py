@@ -201,16 +201,17 @@ def test_a_mistake_is_one_line(broker: Broker, tmp_path: Path) -> None:
         assert "sesame" not in line
 
 
-def test_without_the_extra(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["dispatch orders", "rabbitmq declare"])
+def test_without_the_extra(tmp_path: Path, command: str) -> None:
     """One line that says what to install; the URL may stand in the environment."""
-    hidden = "import sys; sys.modules['pika'] = None\n"
-    code = hidden + "from sqsdelay.cli import main; main()"
+    code = "import sys; sys.modules['pika'] = None; from sqsdelay.cli import main; main()"
     url = f"sqlite:///{tmp_path}/store.db"
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
+    names = ("SQSDELAY_DISPATCH_TO", "SQSDELAY_RABBITMQ_URL")
     done = subprocess.run(
-        [sys.executable, "-c", code, "dispatch", "orders", "--store", url],
-        env={**os.environ, "SQSDELAY_DISPATCH_TO": "amqp://localhost"},
+        [sys.executable, "-c", code, *command.split()],
+        env={**os.environ, "SQSDELAY_STORE": url, **dict.fromkeys(names, "amqp://localhost")},
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
