@@ -154,7 +154,8 @@ def test_a_body_leaves_above_the_least_of_three_sizes(
 )
 def test_every_queue_on_the_way_counts(small: str, delay: int | None, offloaded: bool) -> None:
     """The error queue is not on it."""
-    attributes = {"DelaySeconds": "900", "VisibilityTimeout": "180"} if small == DELAY else {}
+    delays = {"DelaySeconds": "900", "VisibilityTimeout": "180"}
+    attributes: dict[str, Any] = delays if small == DELAY else {}
     site = Site(MAX_MESSAGE_BYTES, limit=2048, small=small, **attributes)
     site.sender.send("orders", "x" * 2048, delay=delay)
     assert [body for body, _ in site.bodies.kept] == ["x" * 2048] * offloaded
