@@ -40,7 +40,7 @@ UNITS = {
 """What is counted, and how the lines of a bill begin that tell it."""
 
 PARKED = [
-    (code, seed)
+    pytest.param(code, seed, marks=[pytest.mark.nightly] if seed else [])
     for code, seeds in (
         ("parked", 3),
         ("stored", 3),
@@ -52,7 +52,7 @@ PARKED = [
     )
     for seed in range(seeds)
 ]
-"""Strategies that park, and where the chances of their cases begin."""
+"""Strategies that park, and where the chances of their cases begin; the first of each by day, too."""
 
 MOST_BYTES = 4_000_000
 
