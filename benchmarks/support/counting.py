@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,7 +36,7 @@ from sqsdelay.limits import GATHERING_SECONDS, MAX_BATCH_ENTRIES, MAX_MESSAGE_TI
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.parker import Parker
+from sqsdelay.relaying.parker import ForwardingRelay, Parker
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
@@ -223,8 +223,8 @@ class Site:
         sender = QueueSender(self.queues, settings)
         by_functions = self.kind.code == "parked-in-s3-by-functions"
         parking = RelaySettings(parking=ParkingSettings(self.store))
-        relayed = replace(parking, through_parking_queue=by_functions)
-        self.relay = Relay(self.queues, self.endpoint, relayed)
+        kind = ForwardingRelay if by_functions else Relay
+        self.relay = kind(self.queues, self.endpoint, parking)
         tens = self.kind.batch == MAX_BATCH_ENTRIES
         at_once = len(self.messages) if tens else self.kind.batch
         together = len(self.messages) if tens else self.kind.due_together

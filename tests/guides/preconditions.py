@@ -184,6 +184,7 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/parking.md", 0): a_postgres,
     ("docs/parking.md", 2): a_store_in_a_file,
     ("docs/parking.md", 3): a_parked_message,
+    ("docs/rabbitmq-stores.md", 0): a_broker,
     ("docs/rabbitmq.md", 0): a_broker,
     ("docs/sending.md", 1): orders,
     ("docs/receiving.md", 3): a_bucket_and_a_file,
