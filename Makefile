@@ -83,7 +83,6 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python -m benchmarks.dynamodb_dispatchers
 	$(BIN)/python -m benchmarks.rabbitmq
 	$(BIN)/python -m benchmarks.rabbitmq_async
-	$(BIN)/python -m benchmarks.cost
 	$(BIN)/python -m benchmarks.cost_by_delay
 	$(BIN)/python -m benchmarks.s3_store
 	$(BIN)/python -m benchmarks.s3_dispatchers
@@ -102,7 +101,7 @@ fuzz: setup  ## Look for new hostile input, FUZZ_SECONDS (60) for each target; w
 
 MODULES ?=
 
-mutants: setup  ## Change the core bit by bit (MODULES="delay fifo" only): fails where 8 % or more goes unnoticed
+mutants: setup  ## Change the core bit by bit (MODULES="delay relaying" only): fails where 8 % or more goes unnoticed
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/mutants/requirements.txt
 	$(BIN)/python -m tests.mutants $(MODULES)
 

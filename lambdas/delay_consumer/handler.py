@@ -24,6 +24,7 @@ from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, RelaySettings
+from sqsdelay.relaying.parker import ForwardingRelay
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
@@ -69,11 +70,12 @@ def function() -> Function:
             function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
         ),
         parking=parking_settings(_store(endpoint), park_after),
-        through_parking_queue=switch(function_names.PARKING_QUEUE_VARIABLE),
         ledger=ledger,
         tracing=tracing,
     )
-    relay = checked_relay(queues, endpoint, settings)
+    forwards = switch(function_names.PARKING_QUEUE_VARIABLE)
+    kind = ForwardingRelay if forwards else Relay
+    relay = checked_relay(queues, endpoint, settings, kind=kind)
     expected = whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
     if relay.hop_seconds != expected:
         logger.warning(

@@ -30,8 +30,8 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.operating.error_queue import Discard, Retry, RetryStatus
-from sqsdelay.parking.schedule import Change as Changed
-from sqsdelay.parking.schedule import Schedule
+from sqsdelay.parking.parking import Change as Changed
+from sqsdelay.parking.parking import Schedule
 from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger("sqsdelay.console")

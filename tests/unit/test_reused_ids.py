@@ -19,6 +19,7 @@ from sqsdelay.core.message import (
     MESSAGE_ID,
     WAS_DUE_AT,
     Attribute,
+    Message,
     OutgoingMessage,
     size_of,
     string,
@@ -33,8 +34,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
-from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
@@ -462,6 +462,33 @@ def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -
     assert [message.due_ms for message in store.pending(9)] == [first.due and _ms(first.due)]
 
 
+def test_amendments_that_a_sender_cannot_read_are_taken_for_left(
+    queues: InMemoryQueues,
+    store: InMemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody knows whether its id was cancelled a moment ago: it is set apart from anything left by now. Of
+    other messages nothing is asked."""
+    asked: list[Any] = []
+
+    def away(message_ids: Any) -> dict[str, Amendment]:
+        asked.append(list(message_ids))
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(store, "amendments", away)
+    sender, _ = amended(queues, store)
+    sender.send_many("orders", [Message("direct", message_id="d"), Message("made up", delay=1000)])
+    assert asked == []
+    sender.send_many("orders", [Message("m", delay=1000, message_id="m"), Message("x", delay=1000)])
+    left_ms = queues.broker_clock.latest_ms()
+    assert (asked, caplog.messages) == ([["m"]], ["amendments of 1 messages not read: away"])
+    queues.clock.advance(900)
+    copies = {copy.body: copy for copy in queues.receive_batch(DELAY, wait_seconds=0)}
+    assert re.fullmatch(rf"send\.{left_ms}\.[0-9a-f]{{64}}", copies["m"].deduplication_id or "")
+    assert re.fullmatch(r"send\.[0-9a-f]{64}", copies["x"].deduplication_id or "")
+
+
 def test_another_message_group_is_another_message(
     store: InMemoryStore, queues: InMemoryQueues
 ) -> None:
@@ -503,6 +530,21 @@ def test_a_copy_met_again_after_it_was_moved_is_the_same_message(
     store.amendments = moved_after_the_first_look  # type: ignore[method-assign]
     other = Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store)))
     assert statuses(queues, other) == [Status.PARKED]
+
+
+def test_a_later_message_of_the_id_is_not_the_one_that_was_moved(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """It was sent after that was moved: two due times under one id, which the sender is told."""
+    sender, relay = amended(queues, store)
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.PARKED]
+    assert sender.reschedule("orders", "m", delay=3 * DAY) is Change.DONE
+    clock.advance(10)
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.REJECTED]
 
 
 def test_what_is_being_released_hops_on(

@@ -13,8 +13,7 @@ from sqsdelay.core import delay as decision
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
 from sqsdelay.core.received_message import DelayedMessage
-from sqsdelay.parking.parking import Parking
-from sqsdelay.parking.schedule import Schedule
+from sqsdelay.parking.parking import Parking, Schedule
 from sqsdelay.relaying import relay as consumer
 from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.sqs import outbox
@@ -53,6 +52,18 @@ def explore(machine: type[DeliveryMachine], examples: int, **changes: object) ->
     count = examples if profile.derandomize else profile.max_examples
     chosen = settings(profile, max_examples=count, stateful_step_count=40, **changes)  # type: ignore[arg-type]
     run_state_machine_as_test(machine, settings=chosen)
+
+
+def first_found(machine: type[DeliveryMachine]) -> None:
+    """As many runs as it takes to find something wrong; the rarest needs some hundreds."""
+    explore(
+        machine,
+        5000,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        database=None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,14 +115,7 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     """A model that finds nothing must have been able to find something."""
     monkeypatch.setattr(*BUGS[bug])
     with pytest.raises(AssertionError):
-        explore(
-            InMemory,
-            5000,  # it ends with the first one found; the rarest needs some hundreds
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-            database=None,
-        )
+        first_found(InMemory)
 
 
 def wrong_in_any_interleaving() -> list[str]:
