@@ -68,11 +68,8 @@ def lasting_queue(name: str) -> Queue:
 
 
 def waiting_queue(name: str, *, ttl_ms: int, onward: str, limited: bool = False) -> Queue:
-    """A queue whose messages wait so long, and then until the next queue confirms them.
-
-    Args:
-        limited: without a delivery limit of its own.
-    """
+    """A queue whose messages wait so long, and then until the next queue confirms them; with ``limited``,
+    without a delivery limit of its own."""
     arguments: dict[str, str | int] = {
         "x-queue-type": "quorum",
         "x-dead-letter-strategy": "at-least-once",

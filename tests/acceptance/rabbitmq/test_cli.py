@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from datetime import datetime
 
 import pytest
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare
 from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
-from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.patience import wait_for
 from tests.services.rabbitmq import RabbitNode
 
 MANY = 3000
@@ -67,21 +66,6 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         assert text in done.stderr
         assert done.stderr.count("\n") == 1
         assert "sesame" not in done.stderr
-
-
-def test_without_pika_the_remedy_is_named() -> None:
-    """An install without the extra says how to get it."""
-    code = "import sys; sys.modules['pika'] = None; from sqsdelay.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "rabbitmq", "--url", "amqp://localhost", "declare"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
-    assert done.returncode == 1
-    assert done.stderr == (
-        "sqsdelay: RabbitMQ needs pika, which is not installed; run: pip install 'sqsdelay[rabbitmq]'\n"
-    )
 
 
 def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare, teardown, transfer
 from sqsdelay.rabbitmq.management import Management
 from tests.acceptance.rabbitmq.broker import Broker
+from tests.patience import wait_for
 
 MANY = 130
 STUCK = Topology("stuck")
@@ -37,13 +37,12 @@ def stuck(broker: Broker) -> None:
 
 def wait_handed_over(broker: Broker) -> None:
     management = Management(broker.management_url, broker.virtual_host.replace("%20", " "))
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def all_held() -> bool:
         held = management.held().get(HAND_OVER)
-        if held is not None and held.dead_lettering == MANY:
-            return
-        time.sleep(0.2)
-    raise AssertionError("the broker does not report them")
+        return held is not None and held.dead_lettering == MANY
+
+    wait_for(all_held, "the broker does not report them")
 
 
 def test_teardown_counts_what_is_handed_over_the_moment_it_looks_empty(broker: Broker) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
 from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, manage
-from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.patience import wait_for
 from tests.services.rabbitmq import RabbitNode
 
 LOST = 200
@@ -186,12 +186,13 @@ def test_a_policy_that_shortens_delays_is_found(
     pattern = r"^sqsdelay\.delay-level-2"
     manage(*policy, pattern=pattern, definition={"message-ttl": 5000})
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        found: list[str] = []
-        while not found and time.monotonic() < deadline:
+
+        def found() -> list[str]:
             problems = verify(fragile_broker.url, management_url=fragile_broker.management_url)
-            found = [p.subject for p in problems if p.fatal and "message-ttl to 5000" in p.text]
-        assert found == [f"queue sqsdelay.delay-level-{level}" for level in range(20, 28)]
+            return [p.subject for p in problems if p.fatal and "message-ttl to 5000" in p.text]
+
+        levels = [f"queue sqsdelay.delay-level-{level}" for level in range(20, 28)]
+        assert wait_for(found) == levels
     finally:
         manage(*policy, method="DELETE")
 
