@@ -35,7 +35,7 @@ class SqlTable:
     _SUFFIX: ClassVar[str]
     """How the table's name ends, behind the endpoint's."""
     _QUERIES: ClassVar[str]
-    """The file of its queries, in the dialect's folder."""
+    """The file of its queries: one for both dialects, and one of the same name in the dialect's folder."""
     _REMEDY: ClassVar[str]
     """How the table is made, for the error when it is missing."""
     _DRIVER: ClassVar[type[Any]]

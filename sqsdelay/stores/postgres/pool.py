@@ -209,7 +209,9 @@ class PostgresTable(SqlTable):
                 for name in ("due", "destination", "held", "until")
             },
         }
-        self._book = read_queries("postgres/table.sql") | read_queries(f"postgres/{self._QUERIES}")
+        shared = read_queries(self._QUERIES).items()
+        self._book = {name: re.sub(r":(\w+)", r"%(\1)s", query) for name, query in shared}
+        self._book |= read_queries("postgres/table.sql") | read_queries(f"postgres/{self._QUERIES}")
         self._sql = {name: self._query(name) for name in self._book}
         self._blocking: set[int] = set()
         self._make_pool = partial(

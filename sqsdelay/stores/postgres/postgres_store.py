@@ -83,6 +83,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
     _PIECES: ClassVar = {
         "columns": sql.SQL("message_id, destination, due_ms, body, headers, failures"),
         "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
+        "ids": sql.SQL("= ANY(%(ids)s)"),
         "now": _NOW,
         "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
         **_NEW,

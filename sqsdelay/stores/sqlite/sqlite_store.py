@@ -37,6 +37,8 @@ _PIECES: Final = {
     "at": "due_ms",
     "kept": "held_until_ms = 0",
     "until": ":due_by_ms",
+    "ids": "IN (SELECT value FROM json_each(:ids))",
+    "now": ":now_ms",
 }
 """What queries have in common, and what `claim_except` is for messages that are new."""
 
@@ -59,10 +61,11 @@ class SqliteTable(SqlTable):
             )
         self._path = path
         self._table = table = table or f"{endpoint}.{self._SUFFIX}"
-        self._in_queries = _PIECES | {"table": quoted(table)}
-        for name in ("due", "destination", "held", "amendments", "until"):
-            self._in_queries[f"{name}_name"] = quoted(f"{table}.{name}")
-        self._book = read_queries(f"sqlite/{self._QUERIES}")
+        names = {"table": quoted(table), "amendments": quoted(f"{table}.amendments")}
+        for name in ("due", "destination", "held", "until"):
+            names[f"{name}_name"] = quoted(f"{table}.{name}")
+        self._in_queries = _PIECES | names
+        self._book = read_queries(self._QUERIES) | read_queries(f"sqlite/{self._QUERIES}")
         self._sql = {name: self._query(name) for name in self._book}
         self._lock = threading.RLock()
         self._connection = self._opened()
