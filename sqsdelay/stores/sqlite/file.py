@@ -29,6 +29,14 @@ def opened(path: str | Path) -> sqlite3.Connection:
     return connection
 
 
+def found_file(path: str | Path) -> tuple[int, int] | None:
+    """Which file the path leads to now; None where there is none, or where it cannot be told."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
+
+
 def _make_private(path: Path) -> None:
     """Make the file, for bodies wait in it in the clear; SQLite gives its -wal and -shm the same mode."""
     with suppress(OSError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import re
 import sqlite3
 import threading
@@ -25,7 +24,7 @@ from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_le
 from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
 from sqsdelay.stores.sql import SqlClaim, SqlInbox, SqlStore, SqlTable
-from sqsdelay.stores.sqlite.file import Reserve, opened
+from sqsdelay.stores.sqlite.file import Reserve, found_file, opened
 
 logger = logging.getLogger(__name__)
 
@@ -91,15 +90,8 @@ class SqliteTable(SqlTable):
     def _opened(self) -> sqlite3.Connection:
         with self._translated():
             connection = opened(self._path)
-            self._file = self._found_file()
+            self._file = found_file(self._path)
             return connection
-
-    def _found_file(self) -> tuple[int, int] | None:
-        """Which file the path leads to now; None where there is none, or where it cannot be told."""
-        with suppress(OSError):
-            found = os.stat(self._path)
-            return found.st_dev, found.st_ino
-        return None
 
     def set_up(self) -> None:
         """Create the table, where it is missing, and write down its version.
@@ -160,7 +152,7 @@ class SqliteTable(SqlTable):
             if connection.in_transaction:
                 yield connection
                 return
-            if self._file is not None and self._found_file() != self._file:
+            if self._file is not None and found_file(self._path) != self._file:
                 raise StoreUnavailable(
                     f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
                     "it was open; restore it, and open the store again"
@@ -304,11 +296,9 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
     ) -> _SqliteClaim:
         """Messages that are leased; as few as the disk has room for."""
         while True:
+            claim = None
             try:
                 claim = self._lease(min(limit, self._at_once), due_by_ms, except_destinations)
-                if self._at_once != _NO_LIMIT:
-                    self._write_back()
-                return claim
             except StoreUnavailable as error:
                 if "full" not in str(error.__cause__) or self._at_once == 1:
                     raise
@@ -318,12 +308,12 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
                     logger.error(
                         "%s; its reserve is given up, so that messages leave", one_line(error)
                     )
-                self._write_back()
-
-    def _write_back(self) -> None:
-        """Empty the log into the file, as far as others allow: its room is needed for what comes next."""
-        with self._statement() as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if self._at_once != _NO_LIMIT:
+                # The log goes into the file, as far as others allow: its room is needed for what comes next.
+                with self._statement() as connection:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if claim is not None:
+                return claim
 
     def _lease(
         self, limit: int, due_by_ms: int, except_destinations: Collection[str]
