@@ -1,15 +1,19 @@
-"""A SQLite file on the disk: made private, opened, and a reserve of room beside it."""
+"""A SQLite file on the disk: made private, opened, and a reserve of room beside it; names in it."""
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from contextlib import suppress
 from operator import methodcaller
 from pathlib import Path
 from typing import Final
 
+from sqsdelay.errors import InvalidSetting
+
 _LOCK_WAIT_SECONDS: Final = 10.0
+UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 RESERVE_BYTES: Final = 4 << 20
 """As much as the log grows to before SQLite writes it back (1,000 pages)."""
 
@@ -27,14 +31,6 @@ def opened(path: str | Path) -> sqlite3.Connection:
     # Text that is no UTF-8, written by hand, must not fail the whole claim it is in.
     connection.text_factory = methodcaller("decode", "utf-8", "surrogateescape")
     return connection
-
-
-def found_file(path: str | Path) -> tuple[int, int] | None:
-    """Which file the path leads to now; None where there is none, or where it cannot be told."""
-    with suppress(OSError):
-        found = os.stat(path)
-        return found.st_dev, found.st_ino
-    return None
 
 
 def _make_private(path: Path) -> None:
@@ -75,3 +71,16 @@ class Reserve:
                 self._place.unlink()
                 return True
         return False
+
+
+def quoted(name: str) -> str:
+    """A table's or an index's name for a query.
+
+    Raises:
+        ConfigurationError: SQLite takes no such name.
+    """
+    if UNFIT.search(name) or name.lower().startswith("sqlite_"):
+        raise InvalidSetting(
+            f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
+        )
+    return '"' + name.replace('"', '""') + '"'

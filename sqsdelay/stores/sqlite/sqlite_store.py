@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 import sqlite3
 import threading
@@ -24,7 +25,7 @@ from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_le
 from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
 from sqsdelay.stores.sql import SqlClaim, SqlInbox, SqlStore, SqlTable
-from sqsdelay.stores.sqlite.file import Reserve, found_file, opened
+from sqsdelay.stores.sqlite.file import UNFIT, Reserve, opened, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,6 @@ _PIECES: Final = {
 """What queries have in common, and what `claim_except` is for messages that are new."""
 
 _HELD: Final = {"at": "held_until_ms", "kept": "held_until_ms > 0", "until": ":now_ms"}
-_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 _NO_LIMIT: Final = 1 << 31
 
 
@@ -90,8 +90,15 @@ class SqliteTable(SqlTable):
     def _opened(self) -> sqlite3.Connection:
         with self._translated():
             connection = opened(self._path)
-            self._file = found_file(self._path)
+            self._file = self._found_file()
             return connection
+
+    def _found_file(self) -> tuple[int, int] | None:
+        """Which file the path leads to now; None where there is none, or where it cannot be told."""
+        with suppress(OSError):
+            found = os.stat(self._path)
+            return found.st_dev, found.st_ino
+        return None
 
     def set_up(self) -> None:
         """Create the table, where it is missing, and write down its version.
@@ -152,7 +159,7 @@ class SqliteTable(SqlTable):
             if connection.in_transaction:
                 yield connection
                 return
-            if self._file is not None and found_file(self._path) != self._file:
+            if self._file is not None and self._found_file() != self._file:
                 raise StoreUnavailable(
                     f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
                     "it was open; restore it, and open the store again"
@@ -369,7 +376,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
 
 def _settled_by(message_id: object) -> bool:
     """Whether a row can be removed by its id; one that cannot stays leased, and is told of each time."""
-    if isinstance(message_id, str) and not _UNFIT.search(message_id):
+    if isinstance(message_id, str) and not UNFIT.search(message_id):
         return True
     logger.error(
         "a row is not a message, because its message_id is %r and not text; delete it",
@@ -434,16 +441,3 @@ class SqliteInbox(SqliteTable, SqlInbox):
     Raises:
         StoreUnavailable: the file cannot be opened.
     """
-
-
-def quoted(name: str) -> str:
-    """A table's or an index's name for a query.
-
-    Raises:
-        ConfigurationError: SQLite takes no such name.
-    """
-    if _UNFIT.search(name) or name.lower().startswith("sqlite_"):
-        raise InvalidSetting(
-            f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
-        )
-    return '"' + name.replace('"', '""') + '"'
