@@ -117,7 +117,7 @@ CLAIM_READ_UNITS: Final = 9
 
 IDLE_READ_UNITS: Final = 19
 """What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
-near and far messages of each, twice; the hours. ``benchmarks/cost.py`` meters it."""
+near and far messages of each, twice; the hours. A test meters it."""
 
 HOURLY_WRITES: Final = 2 * SHARDS + 1
 """Each hour the cursors of all shards move on, and one hour more is noted in which messages are due."""

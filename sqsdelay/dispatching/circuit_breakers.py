@@ -72,10 +72,10 @@ class CircuitBreaker(_Breaker):
 
     def failed(self, error: Exception) -> None:
         """Arm; or trigger once failures have lasted, and arm again."""
-        self.arm()
-        now = self.clock.monotonic()
         with self._lock:
-            lasted = 0.0 if self._armed_at is None else now - self._armed_at
+            now = self.clock.monotonic()
+            self._armed_at = now if self._armed_at is None else self._armed_at
+            lasted = now - self._armed_at
             if lasted < self.limit:
                 return
             self._armed_at = now

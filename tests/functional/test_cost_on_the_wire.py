@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 import random
 import secrets
+import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from benchmarks.support.counting import Kind, counted, relayed
-from benchmarks.support.dynalite import running_dynalite
+from benchmarks.support.dynalite import READS, TABLE, Meter, create_table, running_dynalite
+from sqsdelay import Message
 from sqsdelay.cost import Bill, Workload, bill, shipped_prices
+from sqsdelay.cost.places import IDLE_READ_UNITS
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
+from sqsdelay.stores import to_store
+from sqsdelay.stores.dynamodb import DynamoDbStore
 
 WITHIN = Fraction(5, 100)
 LETTERS = [chr(n) for n in range(33, 127) if chr(n) not in '"\\']
@@ -32,7 +40,7 @@ UNITS = {
 """What is counted, and how the lines of a bill begin that tell it."""
 
 PARKED = [
-    (code, seed)
+    pytest.param(code, seed, marks=[pytest.mark.nightly] if seed else [])
     for code, seeds in (
         ("parked", 3),
         ("stored", 3),
@@ -44,7 +52,7 @@ PARKED = [
     )
     for seed in range(seeds)
 ]
-"""Strategies that park, and where the chances of their cases begin."""
+"""Strategies that park, and where the chances of their cases begin; the first of each by day, too."""
 
 MOST_BYTES = 4_000_000
 
@@ -78,7 +86,7 @@ def test_hops(seed: int) -> None:
     size = chance.randrange(1, 60_000 // batch)
     delay_seconds = chance.randrange(901, 5 * 900)
     load = Workload(delay_seconds=delay_seconds, messages=batch, message_bytes=size, batch=batch)
-    found = relayed(delay_seconds, batch, "x" * size).counts
+    found = relayed(delay_seconds, batch, "x" * size)
     agrees(bill("relay", load, shipped_prices()), dict(found))
 
 
@@ -114,3 +122,18 @@ def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed:
     found = counted(dynamodb, kind, delay_seconds, body)
     prices = shipped_prices()
     agrees(bill(code, load, prices), dict(found), deflated=bill(code, deflated, prices))
+
+
+def test_an_idle_run_of_the_dispatcher(dynamodb: str) -> None:
+    """It finds nothing due, and one message far away."""
+    counts: Counter[str] = Counter()
+    client = Meter(counts).client(dynamodb)
+    create_table(client)
+    with closing(DynamoDbStore(TABLE, endpoint="orders", client=client)) as store:
+        now_ms = time.time_ns() // 1_000_000
+        store.store([to_store(Message("x", delay=DAY), "orders", now_ms=now_ms)])
+        counts.clear()
+        with store.claim(DEFAULT_BATCH, due_by_ms=now_ms) as claim:
+            assert not claim.messages
+        store.pending(1)
+    assert 0 < counts[READS] <= IDLE_READ_UNITS

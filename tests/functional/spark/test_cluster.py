@@ -118,8 +118,8 @@ def test_the_command_ships_itself_to_a_cluster(
     table = {"message_id": ["m1", "m2"], "body": ["x", "y"], "due_at": [DUE_AT] * 2}
     pq.write_table(pa.table(table), tmp_path / "rows.parquet")
     done = run(
-        "pipeline", "schedule", str(tmp_path / "rows.parquet"), "--endpoint", "orders",
-        "--master", "local-cluster[1,1,1024]",
+        "pipeline", "--master", "local-cluster[1,1,1024]",
+        "schedule", str(tmp_path / "rows.parquet"), "--endpoint", "orders",
         env=cluster_of(sqs, python_without_sqsdelay),
         timeout=PATIENCE_SECONDS,
     )  # fmt: skip
