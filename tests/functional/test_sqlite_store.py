@@ -136,9 +136,10 @@ def test_stored_in_the_callers_transaction(tmp_path: Path) -> None:
 
 
 def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
-    """Exactly once, a repeating timer: the next message commits with this one's removal."""
+    """Exactly once, a repeating timer: the next message commits with the removal of those that are due, which
+    have their effect in one call."""
     with opened(tmp_path) as store:
-        store.store([message("tick-1", 1)])
+        store.store([message("tick-0", 1), message("tick-1", 1)])
 
         def deliver(transaction: Any, messages: Sequence[StoredMessage]) -> None:
             store.store([message("tick-2", 10**14)])
@@ -149,9 +150,9 @@ def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
 
         dispatcher = Dispatcher(store, ExactlyOnce(deliver=deliver, reject=reject))
         dispatcher.start()
-        assert len(dispatcher.dispatch().released) == 1
+        assert len(dispatcher.dispatch().released) == 2
         assert [m.message_id for m in store.pending(10)] == ["tick-2"]
-        assert store._connection.execute("SELECT id FROM ticks").fetchall() == [("tick-1",)]
+        assert store._connection.execute("SELECT id FROM ticks").fetchall() == [("tick-0",)]
 
 
 def test_a_store_error_within_an_effect_is_that_messages_failure(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_store_error_within_an_effect_is_that_messages_failure(tmp_path: Path)
         dispatcher.start()
         assert [each.message_id for each in dispatcher.dispatch().released] == ["good"]
         assert len(rejected) == 1
-        assert rejected[0].startswith("bad: StoreMissing")
+        assert rejected[0].startswith("bad: StoreMissing: StoreMissing: table x.delayed does not")
 
 
 class Broken(SqliteStore):
