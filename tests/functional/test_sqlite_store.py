@@ -214,8 +214,10 @@ def test_the_store_breaker_triggers(tmp_path: Path) -> None:
             delivery.store([soon("b")])
 
 
-def test_dispatching_that_stopped_is_noticed(tmp_path: Path) -> None:
-    """An application learns of it at its next store, and at the end."""
+def test_dispatching_that_stopped_is_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An application learns of it at its next store, and at the end; its operator from the log."""
     settings = DispatchSettings(fetch_breaker_seconds=0.01)
     with closing(Broken(tmp_path / "store.db", endpoint="orders")) as store:
         delivery = DelayedDelivery(store, InMemoryOutbox(SystemClock()), settings=settings)
@@ -233,6 +235,8 @@ def test_dispatching_that_stopped_is_noticed(tmp_path: Path) -> None:
         wait_for(stopped)
         with pytest.raises(CriticalError, match="dispatching has stopped"):
             delivery.stop()
+    (line,) = [text for text in caplog.messages if text.startswith("dispatching stops")]
+    assert line.startswith("dispatching stops: CriticalError(")
 
 
 def test_what_waits_for_a_destination_out_of_reach_is_not_read(tmp_path: Path) -> None:
