@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SqsDelayError(Exception):
     """Base of all errors raised by sqsdelay.
@@ -107,6 +109,19 @@ class StoredInPart(StoreUnavailable):
     def __init__(self, text: str, outcomes: list[bool | StoreError]) -> None:
         super().__init__(text)
         self.outcomes = outcomes
+
+
+class ReadInPart(StoreUnavailable):
+    """Some of what one call asked for was read, and the rest could not be.
+
+    Attributes:
+        found: what was read, by message id; an id that is in neither has nothing.
+        unread: the ids of the rest.
+    """
+
+    def __init__(self, text: str, found: dict[str, Any], unread: list[str]) -> None:
+        super().__init__(text)
+        self.found, self.unread = found, unread
 
 
 class StoreMissing(StoreError):

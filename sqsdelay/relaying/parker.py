@@ -15,12 +15,16 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
-from sqsdelay.errors import MessageConflict, SqsDelayError
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.errors import MessageConflict, SqsDelayError, StoreUnavailable
+from sqsdelay.limits import (
+    DELAY_QUEUE_VISIBILITY_SECONDS,
+    GATHERING_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+)
 from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.forwarding import Forwarding, unpacked
 from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status, always_held, by_tens
-from sqsdelay.relaying.relay import Relay, ToStore
+from sqsdelay.relaying.relay import Amendments, Relay, ToStore
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 logger = logging.getLogger(__name__)
@@ -34,6 +38,9 @@ RECEIVING_SECONDS: Final = 60
 SENDING_SECONDS: Final = DELAY_QUEUE_VISIBILITY_SECONDS - 20
 """From its first receive, a round sends for no longer. One more call may take 18 s (`CALL_ATTEMPTS`), and
 then others are given the same groups."""
+
+NEXT_RUN_SECONDS: Final = GATHERING_SECONDS + DELAY_QUEUE_VISIBILITY_SECONDS
+"""After so long at most, what a run leaves in the queue is received by another."""
 
 MAX_BYTES: Final = 64 * 2**20
 """Of groups that are parked in one call: the copies in them take several times as much memory."""
@@ -49,6 +56,16 @@ class _FromParkingQueue(Relay):
         )
         super().__init__(queues, endpoint, settings)
         self.source = endpoint.parking_queue
+
+    def _decide_one(
+        self, copy: ReceivedMessage, message: DelayedMessage, amendments: Amendments
+    ) -> Move | Outcome | ToStore:
+        decided = super()._decide_one(copy, message, amendments)
+        unread = amendments.get(message.message_id, amendments) is None
+        timer = decided.settled.delay_seconds if isinstance(decided, Move) else None
+        if unread and (timer or 0) > NEXT_RUN_SECONDS:
+            raise StoreUnavailable("whether it was cancelled or moved cannot be read now")
+        return decided
 
     def _requeue(
         self,
