@@ -14,16 +14,25 @@ from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
 
-from lambdas.settings import Until, ledger_if_on, report_outcomes, sqs_client, switch, whole_setting
+from lambdas.settings import (
+    Until,
+    ledger_if_on,
+    park_after,
+    relay_settings,
+    report_outcomes,
+    sqs_client,
+    switch,
+    whole_setting,
+)
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
+from sqsdelay.parking.parking import parking_settings
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, RelaySettings
+from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
@@ -58,17 +67,10 @@ def function() -> Function:
     ledger = ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
     queues = SqsQueues(sqs_client(connections=1))
-    park_after = whole_setting(
-        function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
-    )
-    settings = RelaySettings(
+    settings = relay_settings(
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
-        max_receives=whole_setting(function_names.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
-        max_delay_seconds=whole_setting(
-            function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
-        ),
-        parking=parking_settings(_store(endpoint), park_after),
+        parking=parking_settings(_store(endpoint), park_after()),
         through_parking_queue=switch(function_names.PARKING_QUEUE_VARIABLE),
         ledger=ledger,
         tracing=tracing,

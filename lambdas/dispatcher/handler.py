@@ -19,20 +19,23 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lambdas.settings import Until, ledger_if_on, report_outcomes, sqs_client, whole_setting
+from lambdas.settings import (
+    Until,
+    ledger_if_on,
+    park_after,
+    relay_settings,
+    report_outcomes,
+    sqs_client,
+    whole_setting,
+)
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    DEFAULT_MAX_DELAY_SECONDS,
-    MAX_MESSAGE_TIMER_SECONDS,
-    SHORT_CALL_ATTEMPTS,
-)
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
-from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
+from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -101,15 +104,9 @@ def function() -> Function:
             ledger=ledger,
         )
         dispatcher.start()
-    parking = RelaySettings(
+    parking = relay_settings(
         hop_seconds=whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS),
-        max_delay_seconds=whole_setting(
-            function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
-        ),
-        parking=ParkingSettings(
-            store,
-            whole_setting(function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS),
-        ),
+        parking=ParkingSettings(store, park_after()),
         ledger=ledger,
         tracing=tracing,
     )

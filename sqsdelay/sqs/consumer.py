@@ -226,6 +226,7 @@ class DelayConsumer:
     def _park_until_stopped(self, stop: threading.Event) -> None:
         """Every five minutes: what became visible meanwhile shares its requests."""
         helpers: list[Future[Any]] = []
+        told = False
 
         def send_for_help() -> None:
             helpers.extend(in_thread(self._park_all, stop) for _ in range(_HELPERS))
@@ -234,6 +235,16 @@ class DelayConsumer:
         while not stop.is_set():
             waiting(self._park_all, stop, send_for_help)
             wait(helpers)
+            failed = [error for each in helpers if (error := each.exception()) is not None]
+            if failed and not told:
+                logger.warning(
+                    "%d of %d threads that help to empty %s failed, the next round goes on: %s",
+                    len(failed),
+                    len(helpers),
+                    self.endpoint.parking_queue.name,
+                    one_line(repr(failed[0])),
+                )
+            told = bool(failed)
             helpers.clear()
             stop.wait(GATHERING_SECONDS)
 
