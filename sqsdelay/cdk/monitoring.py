@@ -33,6 +33,7 @@ TOLD: Final = {
     "Overdue": "A message is due but still in the store, or the dispatcher no longer runs",
     "DispatcherErrors": "The dispatcher raised or timed out; the next run continues",
     "DispatcherThrottles": "The dispatcher is throttled: a run before it has not ended",
+    "DispatcherSilent": "The dispatcher does not run any more: nothing hands over what has fired",
     "OldestParkingMessage": "A message has been in the parking queue for longer than two runs of the "
     "dispatcher: they do not empty it, fail on it, or there is too much",
     "LedgerLate": "Firehose cannot write the ledger to its bucket; after 24 hours it gives events up",
@@ -40,7 +41,10 @@ TOLD: Final = {
 }
 """What each alarm tells, by its name."""
 
-_SILENCE_RINGS: Final = {"Overdue"}
+SILENT: Final = "DispatcherSilent"
+"""The one that rings below its threshold."""
+
+_SILENCE_RINGS: Final = {"Overdue", SILENT}
 """Each run of the dispatcher reports it: where nothing is reported, nothing is released either."""
 
 Watched = Mapping[str, tuple[cloudwatch.Metric, float]]
@@ -58,7 +62,8 @@ class Alarms(Construct):
         self, scope: Construct, watched: Watched, *, topic: sns.ITopic | None = None
     ) -> None:
         super().__init__(scope, "Alarms")
-        missing = cloudwatch.TreatMissingData
+        missing, compared = cloudwatch.TreatMissingData, cloudwatch.ComparisonOperator
+        below = compared.LESS_THAN_THRESHOLD
         self.all = [
             cloudwatch.Alarm(
                 self,
@@ -66,7 +71,7 @@ class Alarms(Construct):
                 metric=metric,
                 alarm_description=TOLD[name],
                 threshold=above,
-                comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+                comparison_operator=below if name == SILENT else compared.GREATER_THAN_THRESHOLD,
                 evaluation_periods=1,
                 treat_missing_data=missing.BREACHING
                 if name in _SILENCE_RINGS

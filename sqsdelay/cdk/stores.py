@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aws_cdk import Aws, CfnDeletionPolicy, Stack, Token
+from aws_cdk import Aws, CfnDeletionPolicy, Stack, Tags, Token
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_scheduler as scheduler
@@ -16,18 +16,25 @@ from constructs import Construct
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
-from sqsdelay.cdk.monitoring import Alarms, Watched, of_runs, of_store, oldest
+from sqsdelay.cdk.monitoring import PERIOD, SILENT, Alarms, Watched, of_runs, of_store, oldest
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
     acknowledge_wildcards,
     allow,
+    beside,
     grant_key,
     grant_queues,
     private_bucket,
     waiting_queue,
 )
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.limits import GATHERING_SECONDS, MAX_MESSAGE_TIMER_SECONDS, STORE_TABLE_SUFFIX
+from sqsdelay.limits import (
+    GATHERING_SECONDS,
+    MAX_MESSAGE_TIMER_SECONDS,
+    PARKING_QUEUE_SUFFIX,
+    STORE_TABLE_SUFFIX,
+)
+from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT
 
@@ -166,6 +173,8 @@ class S3MessageStore(Dispatched):
         }
         self.bucket = private_bucket(self, "Bucket", **kept)
         self.parking_queue = waiting_queue(self, "ParkingQueue", wiring.endpoint, **kept)
+        # By which a bucket is found that was retained: CloudFormation makes up its name.
+        Tags.of(self.parking_queue).add(STORE_TAG, self.url)
         dispatcher = self.dispatch(
             wiring,
             {"OldestParkingMessage": oldest(self.parking_queue, GATHERING_SECONDS)},
@@ -255,7 +264,6 @@ class ScheduleGroup(Place):
             removal_policy=wiring.removal_policy,
             encryption_key=wiring.encryption_key,
         )
-        sent_to = (self.parking_queue, wiring.error_queue)
         self.group = scheduler.ScheduleGroup(
             self, "Group", schedule_group_name=endpoint, removal_policy=wiring.removal_policy
         )
@@ -264,7 +272,11 @@ class ScheduleGroup(Place):
             "aws:SourceAccount": Aws.ACCOUNT_ID,
             "aws:SourceArn": self.group.schedule_group_arn,
         }
-        send = allow("Send", ["sqs:SendMessage"], *(queue.queue_arn for queue in sent_to))
+        # By its name, not by a reference: the queue has a tag that tells the role.
+        parking = Stack.of(self).format_arn(
+            service="sqs", resource=beside(endpoint, PARKING_QUEUE_SUFFIX)
+        )
+        send = allow("Send", ["sqs:SendMessage"], parking, wiring.error_queue.queue_arn)
         self.role = iam.Role(
             self,
             "Role",
@@ -272,7 +284,12 @@ class ScheduleGroup(Place):
             assumed_by=iam.ServicePrincipal(_SERVICE, conditions={"StringEquals": ours}),
             inline_policies={"Send": iam.PolicyDocument(statements=[send])},
         )
-        grant_queues(self.role, sent_to)
+        grant_queues(self.role, (self.parking_queue, wiring.error_queue))
+        # What is retained has still to fire.
+        self.role.apply_removal_policy(wiring.removal_policy)
+        tags = Tags.of(self.parking_queue)
+        tags.add(STORE_TAG, f"scheduler://{self.group.schedule_group_name}")
+        tags.add(ROLE_TAG, self.role.role_arn)
         emptier = DispatcherFunction(
             self,
             wiring,
@@ -289,6 +306,7 @@ class ScheduleGroup(Place):
         longest = GATHERING_SECONDS + MAX_MESSAGE_TIMER_SECONDS
         watched = {
             **of_runs(self.function),
+            SILENT: (self.function.metric_invocations(period=PERIOD), 1),
             "OldestParkingMessage": oldest(self.parking_queue, longest),
         }
         self.alarms = Alarms(self, watched, topic=wiring.alarm_topic)
