@@ -19,7 +19,7 @@ from benchmarks.support.counting import (
     STORED,
     Counted,
     extrapolated,
-    idle_run,
+    idle,
     parked,
     relayed,
     stored,
@@ -177,9 +177,9 @@ def main() -> int:
             for other in bills(load(delay_seconds, MILLION, 10), prices)[-2:]:
                 cost = "impossible" if other.impossible else f"{float(other.for_messages):,.2f}"
                 print(f"{other.strategy:24}{'':48}{cost:>12}  list price, not measured")
-        idle = idle_run(url)
-    print(f"\nan idle run of the dispatcher function reads {idle:g} units")
-    if idle > IDLE_READ_UNITS:
+        reads = idle(url, "parked", 1)["dynamodb reads"] / 60
+    print(f"\nan idle run of the dispatcher function reads {reads:g} units")
+    if reads > IDLE_READ_UNITS:
         problems.append(f"sqsdelay cost reckons with {IDLE_READ_UNITS} units for an idle run")
     show_aims(dollars)
     for problem in problems:

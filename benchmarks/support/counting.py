@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import boto3
@@ -50,7 +50,6 @@ from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores.dynamodb import DynamoDbStore
-from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 from sqsdelay.stores.dynamodb.layout import position
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
@@ -197,20 +196,6 @@ def parked(url: str, delay_seconds: int, messages: int) -> Counted:
         keep_up(store, clock, wire)
         release(store, client, clock, messages)
         return Counted(messages=messages, counts=wire.counts, invocations=batches + 1, hops=1)
-
-
-def idle_run(url: str) -> float:
-    """With eight shards, what a dispatcher reads that finds nothing due, and one message far away."""
-    with emulated() as (_, wire, _client):
-        clock = TravellingClock()
-        store = open_table(url, wire, clock, shards=DEFAULT_SHARDS)
-        store.store([to_store(Message(BODY, delay=DAY), "orders", now_ms=clock.now_ms())])
-        wire.counts.clear()
-        with store.claim(STORED, due_by_ms=clock.now_ms()) as claim:
-            assert not claim.messages
-        store.pending(1)
-        store.close()
-        return wire.counts[READS]
 
 
 def open_table(url: str, wire: Wire, clock: SystemClock, *, shards: int = SHARDS) -> DynamoDbStore:
@@ -508,3 +493,39 @@ def counted(url: str, kind: Kind, delay_seconds: int, body: str) -> Counter[str]
     site.send()
     site.release()
     return site.counts
+
+
+def idle(url: str, code: str, hours: int) -> Counter[str]:
+    """Requests of a dispatcher, and of who empties the parking queue, while one message waits for weeks."""
+    kind = Kind(code=code, groups=1, batch=1, due_together=1, own_ids=False)
+    site = Site(url, kind, 30 * DAY, BODY)
+    if "s3" in code:
+        site.store._sweep = partial(S3Store._sweep, site.store)
+    site.store.store(
+        [to_store(message, "orders", now_ms=site.clock.now_ms()) for message in site.messages]
+    )
+    settings = RelaySettings(parking=ParkingSettings(site.store))
+    parker = Parker(site.queues, site.endpoint, settings)
+    dispatched, parks = code != "scheduled", code != "parked"
+    if dispatched:
+        outbox = SqsOutbox(site.queues, site.endpoint)
+        site.dispatcher = Dispatcher(site.store, outbox, clock=site.clock)
+        site.dispatcher.start()
+        site._run()
+    for forgotten in (site.counts, site.s3.requests, site.queues.calls):
+        forgotten.clear()
+    for minute in range(60 * hours):
+        site.clock.advance(60)
+        if dispatched:
+            site._run()
+        if minute % 5 == 0 and parks:
+            list(parker.rounds(more=lambda: True))
+    told, counts = site.s3.requests, site.counts
+    # A receive that finds nothing is a request; and of each hour in which messages are due there is a note.
+    counts["sqs standard"] = site.queues.calls.count("receive")
+    counts[OTHER_WRITES] += 0 if parks else hours
+    counts["s3 puts"] = told["PutObject"] + told["ListObjectsV2"]
+    counts["s3 gets"] = told["GetObject"] + told["HeadObject"]
+    counts["dynamodb writes"] = counts[MESSAGE_WRITES] + counts[OTHER_WRITES]
+    counts["dynamodb reads"] = counts[READS] + counts[AMENDMENTS]
+    return counts

@@ -55,16 +55,32 @@ def last_send(requests: Fraction | int) -> Used:
     return {"SQS standard requests (send to the destination)": requests}
 
 
-def _invoked(function: str, times: Fraction | int, memory_mb: int) -> Used:
+def _invoked(
+    function: str, times: Fraction | int, memory_mb: int, milliseconds: int = FUNCTION_MS
+) -> Used:
     return {
         f"Lambda requests ({function})": times,
-        f"Lambda GB-seconds ({function})": times * gb_seconds(memory_mb, FUNCTION_MS),
+        f"Lambda GB-seconds ({function})": times * gb_seconds(memory_mb, milliseconds),
     }
 
 
-def _scheduled(load: Workload, schedule: str, every_seconds: int = SCHEDULE_SECONDS) -> Used:
+def _dispatcher_runs(load: Workload) -> Used:
     """The runs of the dispatcher function for the whole delay, as if they found nothing."""
-    return _invoked(schedule, load.delay_seconds // every_seconds, DISPATCHER_MEMORY_MB)
+    runs = load.delay_seconds // SCHEDULE_SECONDS
+    return _invoked("dispatcher's schedule", runs, DISPATCHER_MEMORY_MB)
+
+
+EMPTY_MS: Final = 1_100
+"""What a run takes that finds nothing (more) in a parking queue: its last receive waits for a second."""
+
+
+def _parking_runs(load: Workload, memory_mb: int) -> Used:
+    """The same of a function that empties a parking queue."""
+    runs = load.delay_seconds // GATHERING_SECONDS
+    return {
+        f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)": runs,
+        **_invoked("parking queue's schedule", runs, memory_mb, EMPTY_MS),
+    }
 
 
 def _dispatched(load: Workload) -> Used:
@@ -115,9 +131,9 @@ _CLAIMED_BYTES: Final = SHARDS * 4 * 2**20
 CLAIM_READ_UNITS: Final = 9
 """What a claim reads that finds nothing more: leases; near and far messages of each shard."""
 
-IDLE_READ_UNITS: Final = 19
+IDLE_READ_UNITS: Final = 15
 """What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
-near and far messages of each, twice; the hours. ``benchmarks/cost.py`` meters it."""
+near and far messages of each. A test meters it."""
 
 HOURLY_WRITES: Final = 2 * SHARDS + 1
 """Each hour the cursors of all shards move on, and one hour more is noted in which messages are due."""
@@ -190,7 +206,7 @@ def dynamodb_runs(load: Workload) -> Used:
     return {
         f"DynamoDB read units (dispatcher, every {SCHEDULE_SECONDS} s)": reads,
         "DynamoDB write units (cursors, hourly)": hours * HOURLY_WRITES,
-        **_scheduled(load, "dispatcher's schedule"),
+        **_dispatcher_runs(load),
     }
 
 
@@ -204,7 +220,7 @@ RELEASED_SECONDS: Final = 600
 """Messages that are due within so long are released together."""
 
 SPLIT_FROM: Final = 20_000
-"""A day with so many is split into slots, and a release meets two. Others wait in up to four objects,
+"""A day with so many is split into slots, and a release leases one. Others wait in up to four objects,
 which were written at different times: a release leases each."""
 
 OBJECT_BYTES: Final = 8 * 2**20
@@ -251,7 +267,7 @@ def _from_objects(
     # Leased, read and written anew, once: where it is near.
     rewritten = objects if split or (small and objects >= MERGED_FROM) else 0
     merged = 2 * -(-load.messages // GROUP) if rewritten else 0
-    leases = releases * (max(claims, Fraction(2)) if split else claims * -(-in_a_day // GROUP))
+    leases = releases * claims * (1 if split else -(-in_a_day // GROUP))
     # Each release is leased, checkpointed and listed.
     writes = rewritten + merged + 2 * leases + releases * claims
     reads = 2 * rewritten + leases + (releases if split else 0)
@@ -308,13 +324,8 @@ def in_s3_by_functions(load: Workload, hops: int) -> Used:
 
 
 def s3_function_runs(load: Workload) -> Used:
-    gathered = load.delay_seconds // GATHERING_SECONDS
-    return {
-        f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)": gathered,
-        **_scheduled(load, "parking schedule", GATHERING_SECONDS),
-        **s3_runs(load),
-        **_scheduled(load, "dispatcher's schedule"),
-    }
+    parking = _parking_runs(load, DISPATCHER_MEMORY_MB)
+    return {**parking, **s3_runs(load), **_dispatcher_runs(load)}
 
 
 SCHEDULE_BYTES: Final = 256 * 1024
@@ -338,9 +349,6 @@ def alone(load: Workload) -> int:
 
 FIRED_MS: Final = 8
 """Assumed for a message of a run that empties the parking queue: its share of calls to AWS."""
-
-EMPTY_MS: Final = 1_100
-"""What a run takes that finds nothing (more): its last receive waits for a second."""
 
 
 def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
@@ -366,9 +374,4 @@ def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
 
 
 def schedule_runs(load: Workload) -> Used:
-    runs = load.delay_seconds // GATHERING_SECONDS
-    return {
-        f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)": runs,
-        "Lambda requests (parking queue)": runs,
-        "Lambda GB-seconds (parking queue)": runs * gb_seconds(DELAY_CONSUMER_MEMORY_MB, EMPTY_MS),
-    }
+    return _parking_runs(load, DELAY_CONSUMER_MEMORY_MB)

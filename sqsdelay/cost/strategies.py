@@ -64,7 +64,7 @@ RECEIVERS: Final = 2
 
 WATCHED: Final = {
     "no store": (8, 5),
-    "-c store=scheduler": (8, 8),
+    "-c store=scheduler": (8, 9),
     "-c store=dynamodb": (12, 8),
     "-c store=s3": (13, 9),
 }

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from benchmarks.fired import emptied
 from lambdas.dispatcher import handler as module
 from lambdas.settings import report_outcomes
 from sqsdelay.core.endpoint import Endpoint
@@ -242,6 +244,21 @@ def test_the_function_gives_up_what_is_refused_too_often(
     site.fired("refused")
     assert module.handler({"park": True}, CONTEXT) == {"rejected": 1}
     assert (site.counts("-delay-error")[0], site.counts("-parking")) == (1, (0, 0, 0))
+
+
+def test_what_is_due_at_once_is_handed_over_once_by_ten_runs(
+    local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of the function's code, in processes of their own. What the destination refuses is in the error
+    queue; `benchmarks.fired` does it with thousands."""
+    monkeypatch.setattr(parker, "AT_ONCE", 20)
+    name = f"crowd-{uuid.uuid4().hex[:8]}"
+    found = emptied(local_aws, name, messages=200, refused=3, window_seconds=4)
+    ids = [f"m{n}" for n in range(200)]
+    assert found.copies == Counter(ids[3:])
+    assert found.refused == Counter(ids[:3])
+    assert (found.early, found.left) == ([], 0)
+    assert found.fates == {"handed-over": 197, "rejected": 3}
 
 
 def test_a_worker_does_not_start_without_its_parking_queue(site: Site) -> None:
