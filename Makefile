@@ -102,7 +102,7 @@ fuzz: setup  ## Look for new hostile input, FUZZ_SECONDS (60) for each target; w
 
 MODULES ?=
 
-mutants: setup  ## Change the core bit by bit (MODULES="delay fifo" only): fails where 8 % or more goes unnoticed
+mutants: setup  ## Change the core bit by bit (MODULES="delay relaying" only): fails where 8 % or more goes unnoticed
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/mutants/requirements.txt
 	$(BIN)/python -m tests.mutants $(MODULES)
 

@@ -31,7 +31,7 @@ from sqsdelay.cost.workload import FUNCTION_MS
 from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
-from sqsdelay.relaying.parker import Gathering, Parker
+from sqsdelay.relaying.parker import ForwardingRelay, Gathering, Parker
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.stores.s3 import S3Store
@@ -226,8 +226,7 @@ def deployed(messages: int = 5_000) -> Deployed:
     """
     site = Queueing(messages)
     parking = ParkingSettings(site.store)
-    settings = RelaySettings(parking=parking, through_parking_queue=True)
-    relay = Relay(site.queues, site.endpoint, settings)
+    relay = ForwardingRelay(site.queues, site.endpoint, RelaySettings(parking=parking))
     delay_queue, parking_queue = sum(site.counted().values()), 0
     for _ in range(messages // 10):
         copies = site.queues.receive_batch("orders-delay.fifo", wait_seconds=0)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from sqsdelay.boto3_client.unrestricted import unrestricted
     from sqsdelay.core.message import Message, Route
     from sqsdelay.ledger.files import FileLedger, LoggerLedger, record_received
-    from sqsdelay.parking.schedule import Change
+    from sqsdelay.parking.parking import Change
     from sqsdelay.sending.sender import SendResult
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.sender import AsyncDelaySender, DelaySender
@@ -30,7 +30,7 @@ __all__ = [
 
 _HOMES = {
     "AsyncDelaySender": "sqsdelay.sqs.sender",
-    "Change": "sqsdelay.parking.schedule",
+    "Change": "sqsdelay.parking.parking",
     "DelayConsumer": "sqsdelay.sqs.consumer",
     "DelaySender": "sqsdelay.sqs.sender",
     "FileLedger": "sqsdelay.ledger.files",

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cache, partial
@@ -42,7 +42,7 @@ from sqsdelay.limits import GATHERING_SECONDS, MAX_BATCH_ENTRIES, MAX_MESSAGE_TI
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.parker import Parker
+from sqsdelay.relaying.parker import ForwardingRelay, Parker
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
@@ -373,8 +373,8 @@ class Site:
         sender = QueueSender(self.queues, settings)
         by_functions = self.kind.code == "parked-in-s3-by-functions"
         parking = RelaySettings(parking=ParkingSettings(self.store))
-        relayed = replace(parking, through_parking_queue=by_functions)
-        self.relay = Relay(self.queues, self.endpoint, relayed)
+        kind = ForwardingRelay if by_functions else Relay
+        self.relay = kind(self.queues, self.endpoint, parking)
         tens = self.kind.batch == MAX_BATCH_ENTRIES
         at_once = len(self.messages) if tens else self.kind.batch
         together = len(self.messages) if tens else self.kind.due_together

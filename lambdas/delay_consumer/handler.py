@@ -33,6 +33,7 @@ from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import parking_settings
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.mover import Mover
+from sqsdelay.relaying.parker import ForwardingRelay
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
@@ -71,11 +72,12 @@ def function() -> Function:
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
         parking=parking_settings(_store(endpoint), park_after()),
-        through_parking_queue=switch(function_names.PARKING_QUEUE_VARIABLE),
         ledger=ledger,
         tracing=tracing,
     )
-    relay = checked_relay(queues, endpoint, settings)
+    forwards = switch(function_names.PARKING_QUEUE_VARIABLE)
+    kind = ForwardingRelay if forwards else Relay
+    relay = checked_relay(queues, endpoint, settings, kind=kind)
     expected = whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
     if relay.hop_seconds != expected:
         logger.warning(

@@ -29,7 +29,7 @@ from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
 from sqsdelay.operating.status import Listing, parse_cursor
-from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.parking.parking import Change, Schedule
 
 
 def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:

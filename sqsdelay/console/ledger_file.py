@@ -6,9 +6,8 @@ import json
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 from sqsdelay.errors import ConfigurationError, MalformedEvent
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json
@@ -22,11 +21,10 @@ MOST_SEARCHED_BYTES: Final = 512 * 1024 * 1024
 MOST_EVENTS: Final = 500
 """Events shown of one message: a year of hops has 35,000."""
 
-_ARRIVALS: Final = (EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVED)
+ARRIVALS: Final = (EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lateness:
+class Lateness(NamedTuple):
     """How late the last messages of an endpoint arrived, milliseconds; ``messages`` says of how many, and
     ``last_ms`` when the last of them did, epoch milliseconds."""
 
@@ -37,8 +35,7 @@ class Lateness:
     worst_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class History(NamedTuple):
     """The events of one message, oldest first; ``left_out`` is how many there are besides.
 
     ``hops`` counts all of its hops. ``whole`` is False where the file was too long to be searched whole.
@@ -48,6 +45,10 @@ class History:
     hops: int = 0
     left_out: int = 0
     whole: bool = True
+
+    def first(self, *kinds: str) -> Event | None:
+        """The first event of these kinds."""
+        return next((event for event in self.events if event.kind in kinds), None)
 
 
 class LedgerFile:
@@ -82,17 +83,17 @@ class LedgerFile:
         found = [event for event in reversed(self.tail()) if event.endpoint in names]
         return sorted(found[:count], key=lambda event: event.at_ms, reverse=True)
 
-    def last_seen_ms(self, endpoint: str, source: Source) -> int | None:
-        """When one who works for the endpoint recorded something last."""
-        times = (e.at_ms for e in self.tail() if e.endpoint == endpoint and e.source is source)
-        return max(times, default=None)
+    def last_seen_ms(self, endpoint: str) -> dict[Source, int]:
+        """When each who works for the endpoint recorded something last."""
+        events = [event for event in self.tail() if event.endpoint == endpoint]
+        return {e.source: e.at_ms for e in sorted(events, key=lambda event: event.at_ms)}
 
     def lateness(self, endpoint: str) -> Lateness | None:
         """Of the messages that arrived last; None where none did."""
         late: dict[str, int] = {}
         last_ms = 0
         for event in self.tail():
-            if event.endpoint != endpoint or event.kind not in _ARRIVALS or event.late_ms is None:
+            if event.endpoint != endpoint or event.kind not in ARRIVALS or event.late_ms is None:
                 continue
             last_ms = max(last_ms, event.at_ms)
             # Where the relay says when its destination showed it, the receiver's wait does not count.

@@ -1,24 +1,23 @@
-"""Parked messages: filtered, listed and found."""
+"""Messages, parked or failed: filtered, listed and found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
-from sqsdelay.console.ledger_file import History, LedgerFile
-from sqsdelay.console.sampling import OLD_SECONDS
+from sqsdelay.console.ledger_file import ARRIVALS, History, LedgerFile
 from sqsdelay.console.source import Source
-from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import Reject, due_at_ms, parse_due_at
-from sqsdelay.core.message import Attribute, Route, size_of
-from sqsdelay.core.readable import age
+from sqsdelay.core.delay import due_at_ms, parse_due_at
+from sqsdelay.core.message import Attribute
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import NoStore, SqsDelayError
-from sqsdelay.ledger.events import Event, EventKind
+from sqsdelay.ledger.events import EventKind
+from sqsdelay.operating.status import PAGE as READ_AT_ONCE
 from sqsdelay.operating.status import Listing, parse_cursor
 from sqsdelay.ports.stores import ParkingPlace
 
@@ -32,8 +31,6 @@ SEARCH_SECONDS: Final = 2.0
 
 BODY_SHOWN: Final = 64 * 1024
 """Characters of a body that are sent to a browser."""
-
-PREVIEW_CHARS: Final = 120
 
 
 def text_of(raw: bytes | str) -> str:
@@ -57,11 +54,6 @@ def kind_of_body(body: str) -> str:
     if start[0] == "<" and start[-1] == ">":
         return "XML"
     return "binary" if "\\x" in start else "text"
-
-
-def preview(body: str) -> str:
-    """How a body begins."""
-    return body[:PREVIEW_CHARS]
 
 
 def utc_input(text: str) -> str:
@@ -122,8 +114,7 @@ class Filter:
         return found is not None and (not equals or found.get("StringValue") == value)
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """A page of a list; ``next`` is where the next one begins, ``searched`` how many were read for it."""
 
     rows: list[StoredMessage]
@@ -131,8 +122,13 @@ class Listed:
     searched: int
 
 
-def listed(source: Source, which: Filter, *, after: str | None, limit: int = PAGE) -> Listed:
-    """A page of parked messages, the earliest due first; raises what is wrong with filter or store."""
+def listed(
+    source: Source, which: Filter, *, after: str | None, limit: int = PAGE, bodies: bool = True
+) -> Listed:
+    """A page of parked messages, the earliest due first; raises what is wrong with filter or store.
+
+    ``bodies`` are left out of a page that may be of a thousand messages of 1 MiB.
+    """
     start_ms, end_ms = which.bounds_ms
     cursor = parse_cursor(after) if after else None
     listing = Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
@@ -140,24 +136,65 @@ def listed(source: Source, which: Filter, *, after: str | None, limit: int = PAG
     def read(place: ParkingPlace) -> Listed:
         rows: list[StoredMessage] = []
         most = MOST_SEARCHED if which.searches else limit
-        for message in _in_time(listing.read(place, most), source.clock):
+        until, cut = source.clock.monotonic() + SEARCH_SECONDS, False
+        for message in listing.read(place, most):
             body = text_of(message.body)
             if which.matches(text_of(message.message_id), body, message.attributes):
-                rows.append(message)
-            if len(rows) == limit:
+                rows.append(message if bodies else replace(message, body=b""))
+            # Whatever the store gave at once is looked at.
+            late = listing.listed % READ_AT_ONCE == 0 and source.clock.monotonic() > until
+            if cut := len(rows) == limit or late:
                 break
-        more = (which.searches or len(rows) == limit) and listing.has_more(place)
+        more = (cut or listing.listed == most) and listing.has_more(place)
         return Listed(rows, text_of(listing.cursor) if more else None, listing.listed)
 
     return source.of_store(read)
 
 
-def _in_time(messages: Iterator[StoredMessage], clock: Clock) -> Iterator[StoredMessage]:
-    until = clock.monotonic() + SEARCH_SECONDS
-    for message in messages:
-        yield message
-        if clock.monotonic() > until:
-            return
+NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
+
+_VARIES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\b[\w-]*\d[\w.:-]*")
+"""Names in quotes, and words with a digit in them: ids, numbers, instants."""
+
+
+def kind_of(reason: str | None) -> str:
+    """A reason without the names and numbers in it: equal for messages that failed alike."""
+    return NO_REASON if reason is None else text_of(_VARIES.sub("…", reason))
+
+
+def dated(rejection: Rejection) -> int | None:
+    """When a message is due, epoch milliseconds, if it says so."""
+    return rejection.due if isinstance(rejection.due, int) else None
+
+
+def failed(source: Source, which: Filter, group: str = "") -> list[Rejection]:
+    """Of the messages that were last looked at, those a filter means; of one kind of reason, if it is given.
+
+    No message is received.
+    """
+    start_ms, end_ms = which.bounds_ms
+    wanted = which.reason.casefold()
+
+    def means(each: Rejection) -> bool:
+        due_ms = dated(each)
+        if (start_ms or end_ms) and due_ms is None:
+            return False
+        if due_ms is not None and not (start_ms or 0) <= due_ms < (end_ms or due_ms + 1):
+            return False
+        kind, original = kind_of(each.reason), each.original
+        if group not in ("", kind) or wanted not in f"{each.reason or ''}\n{kind}".casefold():
+            return False
+        return which.matches(text_of(each.message_id), text_of(original.body), original.attributes)
+
+    return [each for each in source.errors_sample.known().value or () if means(each)]
+
+
+def grouped(rejections: Collection[Rejection]) -> list[tuple[str, list[Rejection]]]:
+    """Messages by reason, the largest group first."""
+    groups: dict[str, list[Rejection]] = {}
+    for each in rejections:
+        groups.setdefault(kind_of(each.reason), []).append(each)
+    return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 @dataclass(slots=True)
@@ -165,25 +202,19 @@ class Found:
     """All that is known of a message; what could not be asked is in ``trouble``.
 
     Args:
-        state: where it is now, in words.
-        where: the same, in one: store, error queue, elsewhere, arrived, cancelled or unknown.
+        where: it is now: store, error queue, elsewhere, arrived, cancelled or unknown.
+        stored: the message, if its store has it.
+        looked_seconds: how long ago it was seen in the error queue.
     """
 
     id: str
-    state: str = "nothing is known of it"
     where: str = "unknown"
     due_ms: int | None = None
-    destination: str | None = None
-    group_id: str | None = None
-    failures: int = 0
     problem: str | None = None
-    body: str | None = None
-    body_bytes: int = 0
+    body: bytes | None = None
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    sent: Event | None = None
-    parked_ms: int | None = None
-    released: Event | None = None
-    arrived: Event | None = None
+    stored: StoredMessage | None = None
+    looked_seconds: int = 0
     history: History = field(default_factory=History)
     trouble: list[str] = field(default_factory=list)
 
@@ -191,9 +222,8 @@ class Found:
 def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
     """Look for a message in the store, the ledger and the error queue as it was last looked at."""
     view = Found(text_of(message_id))
-    stored: StoredMessage | None = None
     try:
-        stored = source.of_store(lambda place: place.find(message_id))
+        view.stored = source.of_store(lambda place: place.find(message_id))
     except NoStore:
         pass
     except SqsDelayError as error:
@@ -211,61 +241,30 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
         status = source.queues_sample.get().value
         if status is not None and status.errors:
             view.trouble.append("Error queue: nobody has looked at its messages yet; see Errors")
-    if stored is not None:
-        view.where, view.state = "store", "waits in the store"
-        view.due_ms, view.failures = stored.due_ms, stored.failures
-        view.destination, view.group_id = stored.destination, stored.group_id
-        view.problem = stored.unreadable
-        view.body, view.body_bytes = text_of(stored.body), len(stored.body)
-        view.attributes = stored.attributes
+    if (stored := view.stored) is not None:
+        view.where = "store"
+        view.due_ms, view.problem = stored.due_ms, stored.unreadable
+        view.body, view.attributes = stored.body, stored.attributes
     return view
 
 
 def _put_rejection(view: Found, rejection: Rejection, seconds: int) -> None:
-    view.where, view.state = "error queue", "could not be delivered; it is in the error queue"
-    if seconds > OLD_SECONDS:
-        view.state = f"was in the error queue {age(seconds)} ago; it could not be delivered"
+    view.where, view.looked_seconds = "error queue", seconds
     view.problem = None if rejection.reason is None else text_of(rejection.reason)
-    if not isinstance(rejection.due, Reject):
-        view.due_ms = rejection.due
-    original = rejection.original
-    view.body, view.body_bytes = text_of(original.body), size_of(original.body, {})
-    view.attributes = original.attributes
-
-
-_STATES: Final[dict[EventKind, str]] = {
-    EventKind.SENT: "was sent",
-    EventKind.HOP: "hops through the delay queue",
-    EventKind.FORWARDED: "waits in the parking queue for the store",
-    EventKind.PARKED: "was parked",
-    EventKind.RELEASED: "was released to its destination",
-    EventKind.HANDED_OVER: "was handed over to its destination",
-    EventKind.REJECTED: "was rejected; look at the error queue",
-    EventKind.RECEIVED: "was received",
-    EventKind.CANCELLED: "was cancelled",
-    EventKind.RESCHEDULED: "was moved",
-}
+    if (due_ms := dated(rejection)) is not None:
+        view.due_ms = due_ms
+    view.body = rejection.original.body.encode("utf-8", "surrogatepass")
+    view.attributes = rejection.original.attributes
 
 
 def _put_history(view: Found, history: History) -> None:
     view.history = history
     if not history.whole:
         view.trouble.append("Ledger: only its last part was searched")
-    events = history.events
-    if not events:
-        return
-
-    def first(*kinds: EventKind) -> Event | None:
-        return next((event for event in events if event.kind in kinds), None)
-
-    view.state, view.where = _STATES[events[-1].kind], "elsewhere"
-    if first(EventKind.CANCELLED):
-        view.where = "cancelled"
-    view.arrived = first(EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVED)
-    if view.arrived:
-        view.where = "arrived"
-    view.due_ms = next((e.due_ms for e in reversed(events) if e.due_ms is not None), None)
-    view.sent, view.released = first(EventKind.SENT), first(EventKind.RELEASED)
-    at_once = view.sent if view.sent and view.sent.route is Route.STORE else None
-    parked = at_once or first(EventKind.PARKED)
-    view.parked_ms = None if parked is None else parked.at_ms
+    if events := history.events:
+        view.where = "elsewhere"
+        if history.first(EventKind.CANCELLED):
+            view.where = "cancelled"
+        if history.first(*ARRIVALS):
+            view.where = "arrived"
+        view.due_ms = next((e.due_ms for e in reversed(events) if e.due_ms is not None), None)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqsdelay.console.ledger_file import Lateness
-from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample, Sampled
+from sqsdelay.console.sampling import OLD_SECONDS, Sample, Sampled
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import BrokerStatus, Source
 from sqsdelay.core.delay import due_at_ms, utc
@@ -21,13 +20,12 @@ from sqsdelay.ledger.events import Event
 from sqsdelay.ledger.events import Source as Recorder
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.operating.status import (
-    NOBODY,
     OVERDUE_MARGIN_SECONDS,
     EndpointStatus,
     Outlook,
+    QueueStatus,
     Role,
     StoreStatus,
-    overdue_remedy,
 )
 
 RECENT: Final = 12
@@ -54,37 +52,25 @@ def edges_of(span: str, now_ms: int) -> list[int]:
     return [0, now_ms, *map(due_at_ms, ends)]
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(NamedTuple):
     """Whether a worker seems to do its work, and what that is concluded from."""
 
     name: str
+    sample: Sample[Any]
+    seen_ms: int | None
     state: str
     text: str
-    seen_ms: int | None
-    sample: Sample[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Something an alarm would ring for, in words, and what to do."""
-
-    alarm: str
-    text: str
-    remedy: str
-    sample: Sample[Any]
-    page: str | None = None
-
-
-@dataclass(slots=True)
-class State:
-    """An endpoint, and what its numbers mean."""
+class State(NamedTuple):
+    """An endpoint, and what its numbers mean; ``late_copies`` are the alarms of queues with a copy that is
+    too old."""
 
     source: Source
     outlook: Sample[Outlook]
-    lateness: Lateness | None = None
-    workers: list[Worker] = field(default_factory=list)
-    conditions: list[Condition] = field(default_factory=list)
+    lateness: Lateness | None
+    workers: list[Worker]
+    late_copies: list[tuple[str, QueueStatus]]
 
 
 def troubles(services: Services, *, ask: bool) -> list[str]:
@@ -143,25 +129,22 @@ def recent(services: Services) -> list[Event]:
 
 
 def _state_of(services: Services, source: Source, due: Sampled[Outlook]) -> State:
-    queues, store = source.queues_sample.get(), source.store_sample.get()
-    state = State(source, due.get())
-    seen: dict[Recorder, int | None] = dict.fromkeys(LATELY_SECONDS)
+    queues, store, ledger = source.queues_sample.get(), source.store_sample.get(), services.ledger
+    lateness, seen, workers = None, dict[Recorder, int](), []
     # `troubles` says why a ledger cannot be read.
     with suppress(SqsDelayError):
-        if services.ledger is not None:
-            state.lateness = services.ledger.lateness(source.name)
-            for each in seen:
-                seen[each] = services.ledger.last_seen_ms(source.name, each)
-    consumer, dispatcher = seen[Recorder.CONSUMER], seen[Recorder.DISPATCHER]
+        if ledger is not None:
+            lateness, seen = ledger.lateness(source.name), ledger.last_seen_ms(source.name)
     if source.on_sqs:
-        told = _consumer(source, queues, consumer)
-        state.workers.append(Worker("delay consumer", *told, consumer, queues))
+        seen_ms = seen.get(Recorder.CONSUMER)
+        told = _consumer(source, queues, seen_ms)
+        workers.append(Worker("delay consumer", queues, seen_ms, *told))
     # EventBridge Scheduler releases by itself.
     if source.store_url and not source.store_url.startswith("scheduler:"):
-        told = _dispatcher(source, store, dispatcher)
-        state.workers.append(Worker("dispatcher", *told, dispatcher, store))
-    state.conditions = _conditions(source, queues, store)
-    return state
+        seen_ms = seen.get(Recorder.DISPATCHER)
+        told = _dispatcher(source, store, seen_ms)
+        workers.append(Worker("dispatcher", store, seen_ms, *told))
+    return State(source, due.get(), lateness, workers, _late_copies(source, queues.value))
 
 
 def _unknown(sample: Sample[Any]) -> str:
@@ -211,37 +194,22 @@ def _dispatcher(
     return "idle", "a message has just become due" if parked.late_ms else "nothing is due"
 
 
-def _conditions(source: Source, queues: Sample[Any], store: Sample[StoreStatus]) -> list[Condition]:
-    """What the deployed alarms ring for, as far as it shows from here."""
-    found = []
-    now_ms = source.clock.now_ms()
-    status = None if queues.age_seconds(now_ms) > GONE_SECONDS else queues.value
-    parked = None if store.age_seconds(now_ms) > GONE_SECONDS else store.value
-    if status is not None and status.errors:
-        text = f"{status.errors:,} message{'s' * (status.errors != 1)} could not be delivered"
-        remedy, page = "see why, then retry or discard", "errors" if source.on_sqs else None
-        found.append(Condition("ErrorQueueNotEmpty", text, remedy, queues, page))
-    limits = (
-        ("OldestMessage", Role.DELAY, source.settings.hop_seconds),
-        ("OldestDueMessage", Role.DUE, MAX_MESSAGE_TIMER_SECONDS),
-    )
-    for alarm, role, seconds in limits:
-        for queue in () if status is None else status.queues:
-            oldest = queue.oldest_seconds or 0
-            if queue.role is role and oldest > seconds + OVERDUE_MARGIN_SECONDS:
-                text = (
-                    f"a message has been in {queue.name} for {age(oldest)}: the relay is late, or fails "
-                    "on it"
-                )
-                remedy = (
-                    f"see the delay consumer's log; as a worker: sqsdelay consume {source.name}"
-                )
-                found.append(Condition(alarm, text, remedy, source.ages_sample.known()))
-    if parked is not None and parked.overdue:
-        text = f"the earliest parked message is {age(parked.late_ms // 1000)} overdue: {NOBODY}"
-        remedy = overdue_remedy(source.endpoint, source.store_url or "")
-        found.append(Condition("Overdue", text, remedy, store))
-    return found
+def _late_copies(
+    source: Source, status: EndpointStatus | BrokerStatus | None
+) -> list[tuple[str, QueueStatus]]:
+    """What the deployed alarms ring for, as far as CloudWatch tells."""
+    if not isinstance(status, EndpointStatus):
+        return []
+    limits = {
+        Role.DELAY: ("OldestMessage", source.settings.hop_seconds),
+        Role.DUE: ("OldestDueMessage", MAX_MESSAGE_TIMER_SECONDS),
+    }
+    return [
+        (limits[queue.role][0], queue)
+        for queue in status.queues
+        if queue.role in limits
+        and (queue.oldest_seconds or 0) > limits[queue.role][1] + OVERDUE_MARGIN_SECONDS
+    ]
 
 
 def top_of(counts: Sequence[int]) -> int:

@@ -15,16 +15,27 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from sqsdelay.console import changes, messages, overview, sending
-from sqsdelay.console.changes import ON_FAILED, ON_PARKED, Chosen
-from sqsdelay.console.messages import BODY_SHOWN, Filter, kind_of_body, preview, text_of, utc_input
+from sqsdelay.console import messages, overview, sending
+from sqsdelay.console.guard import MAX_REQUEST_BYTES
+from sqsdelay.console.messages import BODY_SHOWN, Filter, dated, utc_input
 from sqsdelay.console.rendering import page, wire
-from sqsdelay.console.services import MOST_CHANGED, Services, Work
+from sqsdelay.console.sampling import OLD_SECONDS
+from sqsdelay.console.services import (
+    MOST_CHANGED,
+    ON_FAILED,
+    ON_PARKED,
+    Change,
+    Chosen,
+    Services,
+    Work,
+    of_failed,
+    of_parked,
+)
 from sqsdelay.console.source import Source
 from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
-from sqsdelay.core.readable import age, instant, one_line
+from sqsdelay.core.readable import instant, one_line
 from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError, StoreError
-from sqsdelay.operating.status import overdue_remedy
+from sqsdelay.operating.status import NOBODY
 
 EXAMPLES: Final = 10
 """Messages named in a confirmation; the others are counted."""
@@ -47,11 +58,10 @@ def _source(request: Request) -> Source:
 def _overview(request: Request) -> Response:
     services = _services(request)
     given = request.query_params.get("span", "")
-    span = given if given in overview.SPANS else "hours"
-    states, recent = overview.states_of(services, span), overview.recent(services)
-    return page(
-        request, "overview.html", states=states, recent=recent, span=span, spans=overview.SPANS
-    )
+    values: dict[str, Any] = {"span": given if given in overview.SPANS else "hours"}
+    values |= {"spans": overview.SPANS, "nobody": NOBODY, "recent": overview.recent(services)}
+    states = overview.states_of(services, values["span"])
+    return page(request, "overview.html", states=states, **values)
 
 
 def _messages(request: Request) -> Response:
@@ -67,26 +77,23 @@ def _messages(request: Request) -> Response:
     except StoreError as error:
         refusal = f"The store cannot be shown: {one_line(error)}"
     now, tomorrow = (instant(source.clock.now_ms() + ms)[:19] for ms in (0, 86_400_000))
-    values: dict[str, Any] = {
-        "found": found,
-        "refusal": refusal,
-        "which": which,
-        "after": given.get("after"),
-    }
-    return page(request, "messages.html", of=source, now=now, tomorrow=tomorrow, **values)
+    values: dict[str, Any] = {"found": found, "refusal": refusal, "now": now, "tomorrow": tomorrow}
+    values |= {"which": which, "after": given.get("after")}
+    return page(request, "messages.html", of=source, **values)
 
 
 def _message(request: Request) -> Response:
     source = _source(request)
     found = messages.found(source, request.query_params.get("id", ""), _services(request).ledger)
-    return page(request, "message.html", of=source, view=found, body_shown=BODY_SHOWN)
+    bounds = {"body_shown": BODY_SHOWN, "old_seconds": OLD_SECONDS}
+    return page(request, "message.html", of=source, view=found, **bounds)
 
 
 def _errors(request: Request) -> Response:
     source, which = _source(request), Filter.of(request.query_params)
-    found = changes.failed(source, which)
-    values: dict[str, Any] = {"groups": changes.grouped(found), "found": len(found)}
-    return page(request, "errors.html", of=source, which=which, dated=changes.dated, **values)
+    found = messages.failed(source, which)
+    values: dict[str, Any] = {"groups": messages.grouped(found), "found": len(found)}
+    return page(request, "errors.html", of=source, which=which, dated=dated, **values)
 
 
 def _result(request: Request) -> Response:
@@ -132,7 +139,9 @@ def _form(handle: Posted) -> Callable[[Request], Awaitable[Response]]:
     """A handler of a form, which is refused unless this console gave it to this visitor."""
 
     async def endpoint(request: Request) -> Response:
-        form = await request.form(max_files=0, max_fields=MOST_CHANGED + 20)
+        form = await request.form(
+            max_files=0, max_fields=MOST_CHANGED + 20, max_part_size=MAX_REQUEST_BYTES
+        )
         own: str = request.state.csrf
         if not own or not hmac.compare_digest(_text(form, "csrf").encode(), own.encode()):
             raise HTTPException(
@@ -182,35 +191,31 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
     which = Filter.of(dict(parse_qsl(_text(form, "filter"), errors="surrogatepass")))
     values: dict[str, Any] = {"due_ms": None, "trouble": None, "first": False, "given": given}
     if action in ON_FAILED:
-        known = changes.failed(source, which, unquote(_text(form, "group")))
-        failed = {each.copy.sqs_message_id: each for each in known}
+        looked_at = messages.failed(source, which, unquote(_text(form, "group")))
+        failed = {each.copy.sqs_message_id: each for each in looked_at}
         marks = list(failed) if every else marks
         chosen = [failed[mark] for mark in marks if mark in failed]
-        values["undated"] = any(changes.dated(each) is None for each in chosen)
-        examples = [
-            (
-                each.message_id,
-                changes.dated(each),
-                f"{each.reason or ''} {_start(each.original.body)}",
-            )
+        values["undated"] = any(dated(each) is None for each in chosen)
+        values["examples"] = [
+            (each.message_id, dated(each), each.reason, each.original.body)
             for each in chosen[:EXAMPLES]
         ]
     else:
         if every:
-            some = messages.listed(source, which, after=None, limit=MOST_CHANGED)
+            some = messages.listed(source, which, after=None, limit=MOST_CHANGED, bodies=False)
             marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in some.rows]
             values["first"] = some.next is not None
         parked = [Chosen.of(mark) for mark in marks]
-        values |= {
-            "hops": any(each.due_ms is None for each in parked),
-            "releases": _releases(source),
-        }
+        values["hops"] = any(each.due_ms is None for each in parked)
+        sample = source.store_sample.get()
+        known = sample.value if sample.tells(source.clock.now_ms()) else None
+        values["unserved"] = known is not None and known.overdue
         if action == "reschedule" and any(given.values()):
             try:
                 values["due_ms"] = _new_due_ms(source, given["delay"], utc_input(given["due_at"]))
             except InvalidDelay as error:
                 values["trouble"] = one_line(error)
-        examples = _examples(source, parked[:EXAMPLES])
+        values["examples"] = _examples(source, parked[:EXAMPLES])
     _check_count(marks)
     return page(
         request,
@@ -219,7 +224,6 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
         action=action,
         target="/errors" if action in ON_FAILED else "/messages",
         marks=marks,
-        examples=examples,
         some="1 message" if len(marks) == 1 else f"{len(marks):,} messages",
         key=secrets.token_urlsafe(12),
         **values,
@@ -240,36 +244,18 @@ def _new_due_ms(source: Source, delay: str, due_at: str) -> int:
     return due.due_ms(0 if due.absolute else source.latest_ms())
 
 
-def _examples(source: Source, chosen: list[Chosen]) -> list[tuple[str, int | None, str]]:
+def _examples(
+    source: Source, chosen: list[Chosen]
+) -> list[tuple[str, int | None, None, bytes | None]]:
     """What the first of them are, as far as the store tells."""
     try:
         found = source.of_store(lambda place: [place.find(each.id) for each in chosen])
     except SqsDelayError:
         found = [None] * len(chosen)
     return [
-        (each.id, each.due_ms, "" if stored is None else _start(stored.body))
+        (each.id, each.due_ms, None, None if stored is None else stored.body)
         for each, stored in zip(chosen, found, strict=True)
     ]
-
-
-def _start(body: bytes | str) -> str:
-    text = text_of(body)
-    return f"{kind_of_body(text)} {preview(text)}"
-
-
-def _releases(source: Source) -> str:
-    """Who sends what is due."""
-    soonest = source.soonest_seconds
-    if soonest is not None:
-        return (
-            f"But this store cannot make a message due sooner than in {age(soonest)}: they will "
-            "stay as they are. Cancel them and send them again instead."
-        )
-    sample = source.store_sample.get()
-    if sample.tells(source.clock.now_ms()) and sample.value and sample.value.overdue:
-        remedy = overdue_remedy(source.endpoint, source.store_url or "")
-        return f"But no dispatcher seems to run: {remedy}."
-    return "The dispatcher sends them next."
 
 
 def _do(request: Request, form: FormData, source: Source) -> Response:
@@ -277,11 +263,11 @@ def _do(request: Request, form: FormData, source: Source) -> Response:
     _check_count(marks)
     if action in ON_FAILED:
         now = bool(_text(form, "undated_now"))
-        work = changes.of_failed(source, action, marks, undated_now=now)
+        work = of_failed(source, action, marks, undated_now=now)
         return _made(request, form, source, action, work, (marks, now))
     due_at = _text(form, "due_at")
     due_ms = due_at_ms(parse_due_at(due_at)) if action == "reschedule" else None
-    work = changes.of_parked(source, action, [Chosen.of(mark) for mark in marks], due_ms)
+    work = of_parked(source, action, [Chosen.of(mark) for mark in marks], due_ms)
     return _made(request, form, source, action, work, (marks, due_at))
 
 
@@ -291,7 +277,8 @@ def _made(
     key = _text(form, "key")
     if not 8 <= len(key) <= 64 or wire(key) != key:
         raise ConfigurationError("the form has no key; load the page again")
-    _services(request).make(key, what, source, request.state.visitor, work, asked)
+    change = Change(what, source.name, asked, request.state.visitor)
+    _services(request).make(key, change, work)
     return RedirectResponse(f"/results/{key}", 303)
 
 

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from sqsdelay.console.messages import kind_of_body, preview, text_of
+from sqsdelay.console.messages import BODY_SHOWN, kind_of_body, text_of
 from sqsdelay.console.overview import edge, top_of, troubles
 from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
 from sqsdelay.console.services import Services
@@ -48,17 +48,23 @@ def wire(text: str) -> str:
 
 
 def pretty(text: str) -> str:
-    """JSON with indents; anything else, and JSON that would lose by it, as it is."""
+    """JSON with indents, as far as it is shown; anything else, and JSON that would lose by it, as it is."""
+    shown = ""
     try:
         parsed = json.loads(text)
         if not isinstance(parsed, dict | list):
             return text
-        shown = json.dumps(parsed, indent=2, ensure_ascii=False)
         # Keys that occur twice and numbers no float has would be lost in silence.
-        unchanged = "".join(json.dumps(parsed, ensure_ascii=False).split()) == "".join(text.split())
+        if "".join(json.dumps(parsed, ensure_ascii=False).split()) != "".join(text.split()):
+            return text
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(parsed):
+            shown += part
+            # A thousand brackets make a million spaces.
+            if len(shown) > BODY_SHOWN:
+                break
     except (ValueError, RecursionError):
         return text
-    return shown if unchanged else text
+    return shown
 
 
 def attribute(value: Attribute) -> str:
@@ -85,14 +91,6 @@ def count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
 
 
-def size(count: int) -> str:
-    """Bytes, in the unit that fits."""
-    for unit, length in (("MiB", 1024 * 1024), ("KiB", 1024)):
-        if count >= length:
-            return f"{count / length:.1f} {unit}"
-    return f"{count} B"
-
-
 def templates(services: Services) -> Jinja2Templates:
     """The templates of a console; what they say of ages goes by its clock."""
     found = Environment(
@@ -104,8 +102,8 @@ def templates(services: Services) -> Jinja2Templates:
         lstrip_blocks=True,
     )
     shared = (
-        wire, pretty, attribute, at, late, count, size, age, instant, text_of, dollars,
-        kind_of_body, preview, edge, top_of,
+        wire, pretty, attribute, at, late, count, age, instant, text_of, dollars, kind_of_body,
+        edge, top_of,
     )  # fmt: skip
     found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}
     # What the visitor has typed goes back into its field as it was.

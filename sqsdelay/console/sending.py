@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqsdelay.console.messages import utc_input
 from sqsdelay.console.services import Outcome, Result, Work
@@ -24,20 +23,12 @@ from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.cost import Workload, bill, dollars, recommend, shipped_prices
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 
 CONNECT_SECONDS: Final = 5.0
 
 FIELDS: Final = ("body", "delay", "due_at", "id", "group", "attributes")
 """What the form has; attributes are lines of ``NAME=VALUE``."""
-
-_WAYS: Final = {
-    Route.DIRECT: "straight to {endpoint}, where a message timer holds it until it is due",
-    Route.DUE_QUEUE: "to the due queue of {endpoint}, where a message timer holds it until it is due",
-    Route.DELAY_QUEUE: "to the delay queue of {endpoint}; the delay consumer moves it from hop to hop and "
-    "hands it over",
-    Route.STORE: "into the store of {endpoint}; the dispatcher releases it when it is due",
-}
 
 _IN_STORES: Final = {
     "dynamodb": ("stored", "SQS, DynamoDB and Lambda"),
@@ -47,12 +38,10 @@ _IN_STORES: Final = {
 """Of a kind of store that is paid for by the message: the strategy, and what its price counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class Preview(NamedTuple):
     """Where a message would go, when it would arrive, and what that costs; dollars without fixed costs."""
 
     route: str
-    way: str
     due_ms: int
     bytes: int
     hops: int = 0
@@ -92,41 +81,28 @@ def preview(source: Source, message: Message) -> Preview:
         problem = too_far(due_ms, now_ms, source.settings.max_delay_seconds)
         if problem is not None:
             raise InvalidDelay(problem)
-        level = due_ms > now_ms
-        way = "through the broker's delay levels to" if level else "straight to"
-        route = "delay-level" if level else "direct"
-        return Preview(route=route, way=f"{way} queue {source.name}", due_ms=due_ms, bytes=size)
+        return Preview("delay-level" if due_ms > now_ms else "direct", due_ms, size)
     sender = source.sender()
     found = source.of_sqs(lambda: sender.preview(source.endpoint.address, message))
     assert found.route is not None
     assert found.due is not None
     due_ms = due_at_ms(found.due)
     seconds = seconds_until(due_ms, source.latest_ms())
+    kind = (source.store_url or "").partition(":")[0]
+    if seconds <= MAX_MESSAGE_TIMER_SECONDS or found.route is Route.DELAY_QUEUE:
+        strategy, cost_of = "relay", "SQS requests and Lambda"
+    elif kind in _IN_STORES:
+        strategy, cost_of = _IN_STORES[kind]
+    else:
+        strategy, seconds = "relay", 0
+        cost_of = f"the send to its destination; the {kind or 'its'} store is extra"
     load = Workload(
         delay_seconds=seconds, message_bytes=max(1, size), hop_seconds=source.settings.hop_seconds
     )
-    strategy, cost_of = _price_of(source, found.route, seconds)
-    priced = load if strategy != "direct" else Workload(delay_seconds=0, message_bytes=max(1, size))
-    wanted = "relay" if strategy == "direct" else strategy
-    paid = bill(wanted, priced, prices())
-    return Preview(
-        route=found.route,
-        way=_WAYS[found.route].format(endpoint=source.name),
-        due_ms=due_ms,
-        bytes=size,
-        hops=load.hops if found.route is Route.DELAY_QUEUE else 0,
-        cost=None if paid.impossible else dollars(paid.for_messages),
-        cost_of=cost_of,
-    )
-
-
-def _price_of(source: Source, route: Route, seconds: int) -> tuple[str, str]:
-    """The strategy that a message is priced by, and what that counts."""
-    if seconds <= MAX_MESSAGE_TIMER_SECONDS or route is Route.DELAY_QUEUE:
-        return "relay", "SQS requests and Lambda"
-    kind = (source.store_url or "").partition(":")[0]
-    extra = f"the send to its destination; the {kind or 'its'} store is extra"
-    return _IN_STORES.get(kind, ("direct", extra))
+    paid = bill(strategy, load, prices())
+    cost = None if paid.impossible else dollars(paid.for_messages)
+    hops = load.hops if found.route is Route.DELAY_QUEUE else 0
+    return Preview(found.route, due_ms, size, hops, cost, cost_of)
 
 
 prices = cache(shipped_prices)
@@ -140,38 +116,33 @@ def sent(source: Source, message: Message) -> Work:
     due_ms = now_ms if due is None else due.due_ms(now_ms)
     message_id = message.message_id or new_message_id(due_ms)
 
-    def run() -> Generator[Outcome]:
-        result: Any
-        if not source.on_sqs:
-            from sqsdelay.rabbitmq import RabbitMqSender
-            from sqsdelay.rabbitmq.topology import OWN_PREFIX
+    given: dict[str, Any] = {
+        "delay": message.delay,
+        "due_at": message.due_at,
+        "message_id": message_id,
+    }
 
-            url, prefix = source.settings.rabbitmq or "", source.settings.prefix or OWN_PREFIX
-            with RabbitMqSender(url, prefix=prefix, connect_seconds=CONNECT_SECONDS) as sender:
-                result = sender.send(
-                    source.name,
-                    message.body,
-                    delay=message.delay,
-                    due_at=message.due_at,
-                    headers={name: _text(value) for name, value in message.attributes.items()},
-                    message_id=message_id,
-                )
-        else:
+    def run() -> Work:
+        result: Any
+        if source.on_sqs:
             result = source.sender().send(
                 source.endpoint.address,
                 message.body,
-                delay=message.delay,
-                due_at=message.due_at,
                 attributes=message.attributes,
-                message_id=message_id,
                 message_group_id=message.message_group_id,
+                **given,
             )
-        when = (
-            "" if result.due is None else f", due {result.due.isoformat(timespec='milliseconds')}"
-        )
-        yield Outcome(message_id, Result.DONE, f"sent ({result.route}){when}")
+        else:
+            from sqsdelay.rabbitmq import RabbitMqSender
 
-    return run
+            url, prefix = source.settings.rabbitmq or "", source.settings.prefix
+            with RabbitMqSender(url, prefix=prefix, connect_seconds=CONNECT_SECONDS) as sender:
+                headers = {name: _text(value) for name, value in message.attributes.items()}
+                result = sender.send(source.name, message.body, headers=headers, **given)
+        due = result.due and f", due {result.due.isoformat(timespec='milliseconds')}"
+        yield Outcome(message_id, Result.DONE, f"sent ({result.route}){due or ''}")
+
+    return run()
 
 
 def _text(value: object) -> str:
@@ -180,18 +151,6 @@ def _text(value: object) -> str:
 
 START: Final = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}
 """What the Cost page begins with."""
-
-_DELAYS: Final = (
-    "15m", "30m", "1h", "2h", "3h", "6h", "12h", "1d", "2d", "3d", "7d", "14d", "30d", "60d", "90d",
-    "180d", "365d", "730d", "1825d", "3650d",
-)  # fmt: skip
-_SLIDERS: Final = {
-    "delay": _DELAYS,
-    "messages": tuple(str(10**n) for n in range(10)),
-    "size": ("256", "512", "1024", "2048", "4096", "16384", "65536", "262144", "1000000"),
-    "batch": tuple(map(str, range(1, MAX_BATCH_ENTRIES + 1))),
-}
-"""The stops of the page's sliders; its fields take any number."""
 
 
 def advised(query: Mapping[str, str]) -> dict[str, Any]:
@@ -208,7 +167,7 @@ def advised(query: Mapping[str, str]) -> dict[str, Any]:
         shown["advice"] = recommend(shown["load"], prices())
     except SqsDelayError as error:
         shown["trouble"] = one_line(error)
-    return shown | {"given": given, "sliders": _SLIDERS, "prices": prices()}
+    return shown | {"given": given, "prices": prices()}
 
 
 def _whole(name: str, text: str) -> int:

@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+from botocore.exceptions import BotoCoreError, ConnectTimeoutError, ReadTimeoutError
 
 from sqsdelay.console.sampling import Patience, Sampled
 from sqsdelay.core.clock import Clock
@@ -41,14 +43,18 @@ from sqsdelay.operating.status import (
     endpoint_status,
     latest_of_sqs,
     outlook,
+    overdue_remedy,
     store_status,
 )
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
-
-if TYPE_CHECKING:
-    from sqsdelay.sqs.cloudwatch import CloudWatchAges
-    from sqsdelay.sqs.sender import DelaySender
+from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, command
+from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
+from sqsdelay.sqs.queues import SqsQueues
+from sqsdelay.sqs.sender import DelaySender
+from sqsdelay.stores import open_place
+from sqsdelay.stores.clocks import StoreClock
 
 T = TypeVar("T")
 
@@ -92,7 +98,7 @@ class ConsoleSettings:
     endpoints: tuple[str, ...]
     stores: Mapping[str, str] = field(default_factory=dict)
     rabbitmq: str | None = None
-    prefix: str | None = None
+    prefix: str = OWN_PREFIX
     ledger: Path | None = None
     hop_seconds: int = DEFAULT_HOP_SECONDS
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
@@ -210,10 +216,13 @@ class Source:
 
         return self._outlooks.setdefault(name, self._outlook_of(ask))
 
+    @property
+    def overdue_remedy(self) -> str:
+        """What to do where nobody releases what is due."""
+        return overdue_remedy(self.endpoint, self.store_url or "")
+
     def queues(self) -> Queues:
         """SQS, asked with short time limits."""
-        from sqsdelay.sqs.queues import SqsQueues
-
         with self._lock:
             if self._queues is None:
                 self._queues = SqsQueues(self._opened_client())
@@ -221,8 +230,6 @@ class Source:
 
     def _opened_client(self) -> Any:
         """One for all that is asked of SQS; the lock is held."""
-        from sqsdelay.sqs.client import default_client
-
         if self._client is None:
             self._client = default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
         return self._client
@@ -234,8 +241,6 @@ class Source:
 
     def place(self) -> ParkingPlace:
         """Where its messages wait; raises `NoStore` where none was named, and no deployed one is there."""
-        from sqsdelay.stores import open_place
-
         if self._place is not None:
             return self._place
         with self._opening:
@@ -281,8 +286,6 @@ class Source:
 
     def sender(self) -> DelaySender:
         """Sends to it as its producers do; parks at once where it has a store."""
-        from sqsdelay.sqs.sender import DelaySender
-
         place: ParkingPlace | None = None
         with suppress(NoStore):
             place = self.of_store(lambda found: found)
@@ -304,10 +307,6 @@ class Source:
         SQS's; of RabbitMQ the store's. Where neither tells, this machine's, which is enough for what is
         parked.
         """
-        from botocore.exceptions import BotoCoreError
-
-        from sqsdelay.stores.clocks import StoreClock
-
         if self.clock.monotonic() < self._clock_unknown_until:
             return self.clock.now_ms()
         try:
@@ -350,8 +349,6 @@ class Source:
         return endpoint_status(self.queues(), self.endpoint, self)
 
     def _ask_ages(self) -> Mapping[QueueRef, int]:
-        from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
-
         with self._lock:
             if self._cloudwatch is None:
                 self._cloudwatch = CloudWatchAges(short_client("cloudwatch"))
@@ -361,9 +358,8 @@ class Source:
     def _ask_broker(self) -> BrokerStatus:
         from sqsdelay.rabbitmq.connection import Session, parameters
         from sqsdelay.rabbitmq.management import ready
-        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
 
-        topology = Topology(self.settings.prefix or OWN_PREFIX)
+        topology = Topology(self.settings.prefix)
         given = parameters(self.settings.rabbitmq or "")
         own, error_queue = self.name, self.name + ERROR_QUEUE_SUFFIX
         with Session(given) as session:
@@ -384,8 +380,8 @@ class Source:
         )
         queues = [BrokerQueue(name, role, n) for name, role, n in shown if n is not None]
         unbound = (
-            f"{lost:,} messages were due while no queue was bound for them; sqsdelay rabbitmq bind "
-            "ENDPOINT sends them on"
+            f"{lost:,} messages were due while no queue was bound for them; "
+            f"{command(topology, 'bind', 'ENDPOINT')} sends them on"
         )
         faults = (unbound,) if lost else ()
         return BrokerStatus(pending, counts.get(error_queue), tuple(queues), faults)
@@ -398,6 +394,4 @@ class Source:
 
 def _hangs(error: StoreError) -> bool:
     """Whether a table may be there, and was not told of: DynamoDB did not answer."""
-    from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
-
     return isinstance(error.__cause__, ConnectTimeoutError | ReadTimeoutError)

@@ -8,6 +8,8 @@ drops the second copy.
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,6 +21,7 @@ from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.operating.status import Listing
 from sqsdelay.ports.stores import Movable, ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 
@@ -103,21 +106,19 @@ class Migration:
         Raises:
             StoreError
         """
-        destinations: dict[str, int] = {}
-        earliest = latest = after = None
-        while page := self._store.pending(_PAGE, after=after, due_from_ms=self.due_from_ms):
-            for message in page:
-                destinations[message.destination] = destinations.get(message.destination, 0) + 1
-            earliest = page[0].due_ms if earliest is None else earliest
-            latest = page[-1].due_ms
-            after = (page[-1].due_ms, page[-1].message_id)
-        count = sum(destinations.values())
+        destinations: Counter[str] = Counter()
+        earliest_ms = latest_ms = None
+        listing = Listing(after=None, due_from_ms=self.due_from_ms, due_before_ms=None)
+        for message in listing.read(self._store, sys.maxsize):
+            destinations[message.destination] += 1
+            earliest_ms = message.due_ms if earliest_ms is None else earliest_ms
+            latest_ms = message.due_ms
         return Plan(
-            messages=count,
-            left=max(0, self._store.pending_count() - count),
-            earliest_ms=earliest,
-            latest_ms=latest,
-            destinations=destinations,
+            messages=listing.listed,
+            left=max(0, self._store.pending_count() - listing.listed),
+            earliest_ms=earliest_ms,
+            latest_ms=latest_ms,
+            destinations=dict(destinations),
         )
 
     def run(self) -> Iterator[Migrated]:
@@ -161,22 +162,19 @@ class Migration:
             failed = self._send(destination, group)
             if put_back and failed:
                 self._movable.put_back(list(failed))
-            sent = [message for message in group if message.message_id not in failed]
-            ids = [message.message_id for message in sent]
-            removed = self._movable.remove_taken(ids) if sent else []
+            sent = [m.message_id for m in group if m.message_id not in failed]
+            removed = dict(zip(sent, self._movable.remove_taken(sent) if sent else [], strict=True))
             for message in group:
-                if error := failed.get(message.message_id):
-                    yield Migrated(message=message, status=MigrationStatus.FAILED, error=str(error))
-            for message, gone in zip(sent, removed, strict=True):
-                if gone:
-                    yield Migrated(message=message, status=MigrationStatus.MIGRATED)
-                else:
-                    yield Migrated(
-                        message=message,
-                        status=MigrationStatus.SENT_NOT_REMOVED,
-                        error="it became due meanwhile, and a dispatcher has it: it may arrive twice; a "
-                        "later --due-from avoids this",
+                status, error = MigrationStatus.MIGRATED, None
+                if message.message_id in failed:
+                    status, error = MigrationStatus.FAILED, str(failed[message.message_id])
+                elif not removed[message.message_id]:
+                    status = MigrationStatus.SENT_NOT_REMOVED
+                    error = (
+                        "it became due meanwhile, and a dispatcher has it: it may arrive twice; a "
+                        "later --due-from avoids this"
                     )
+                yield Migrated(message=message, status=status, error=error)
 
     def _send(self, destination: str, group: Sequence[StoredMessage]) -> dict[str, SqsDelayError]:
         """Send them; by message id, why some were not sent."""

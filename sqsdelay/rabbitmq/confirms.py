@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import inf
 
 from pika import BasicProperties
@@ -68,6 +69,7 @@ class Publication(Job):
     published_at: float = inf
     written_at: float = inf
     size: int = 0
+    ends_at: int = 0
 
     def renew(self) -> None:
         """Say in it what depends on the time, just before it is written."""
@@ -109,23 +111,26 @@ class Outstanding:
         """When the oldest was published; infinity where there is none."""
         return next((each.published_at for each in self._by_tag.values()), inf)
 
-    def add(self, publication: Publication, *, size: int, now: float) -> None:
-        """Note that a publication of so many bytes was published."""
-        publication.published_at, publication.size = now, size
-        self.bytes += size
+    def add(self, publication: Publication, *, begins_at: int, ends_at: int, now: float) -> None:
+        """Note that a publication was published, and which bytes of the connection's it takes."""
+        publication.published_at, publication.ends_at = now, ends_at
+        publication.size = ends_at - begins_at
+        self.bytes += publication.size
         self._last_tag += 1
         self._by_tag[self._last_tag] = publication
 
-    def written(self, *, now: float) -> None:
-        """Start the confirm's clock of all: the socket has taken them."""
+    def written(self, *, up_to: int, now: float) -> None:
+        """Start the confirm's clock of those that end there: the socket has taken so many bytes."""
         for each in self._by_tag.values():
+            if each.ends_at > up_to:
+                break
             each.written_at = min(each.written_at, now)
 
     def answered(
         self, tag: int, *, multiple: bool, error: SqsDelayError | None = None
     ) -> list[Publication]:
         """Settle what an ack (no ``error``) or a nack answers for; answers out of order are fine."""
-        tags = list(self._up_to(tag)) if multiple else [tag]
+        tags = list(takewhile(lambda each: each <= tag, self._by_tag)) if multiple else [tag]
         return [self._settle(each, error) for each in tags if each in self._by_tag]
 
     def returned(
@@ -144,24 +149,16 @@ class Outstanding:
 
     def give_up(
         self, error: SqsDelayError, of: Callable[[Publication], bool] = lambda _: True
-    ) -> int:
-        """Settle with ``error`` those of which that is true, or all; how many these were."""
-        chosen = [tag for tag, each in self._by_tag.items() if of(each)]
-        for tag in chosen:
+    ) -> None:
+        """Settle with ``error`` those of which that is true, or all."""
+        for tag in [tag for tag, each in self._by_tag.items() if of(each)]:
             self._settle(tag, error)
-        return len(chosen)
 
     def _settle(self, tag: int, error: SqsDelayError | None) -> Publication:
         publication = self._by_tag.pop(tag)
         self.bytes -= publication.size
         publication.settle(error)
         return publication
-
-    def _up_to(self, tag: int) -> Iterator[int]:
-        for each in self._by_tag:
-            if each > tag:
-                return
-            yield each
 
 
 class Jobs:
@@ -181,10 +178,6 @@ class Jobs:
         with self._lock:
             self._bindings.extend(bindings)
             self._publications.extend(publications)
-
-    @property
-    def has_bindings(self) -> bool:
-        return bool(self._bindings)
 
     def take_bindings(self) -> list[BindJob]:
         """All bindings that someone waits for, which are then the caller's to settle."""

@@ -57,11 +57,11 @@ class Address:
 
     def meets(self, other: Address) -> bool:
         """True if both name the same virtual host of the same node."""
-
-        def places(address: Address) -> set[tuple[str, int, str]]:
-            return {(node.host, node.port, node.virtual_host) for node in address.nodes}
-
-        return bool(places(self) & places(other))
+        ours, theirs = (
+            {(node.host, node.port, node.virtual_host) for node in address.nodes}
+            for address in (self, other)
+        )
+        return not ours.isdisjoint(theirs)
 
 
 def parameters(url: str | Sequence[str]) -> Address:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from sqsdelay.rabbitmq.connection import (
     place,
 )
 from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
-from sqsdelay.rabbitmq.message import DEATH_HEADERS, PERSISTENT
+from sqsdelay.rabbitmq.message import PERSISTENT, without_deaths
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import (
     MAX_LEVEL,
@@ -34,6 +33,7 @@ from sqsdelay.rabbitmq.topology import (
     Queue,
     Topology,
     check_queue_name,
+    command,
     read_key,
 )
 
@@ -69,7 +69,7 @@ def declare(url: str | Sequence[str], topology: Topology | None = None) -> None:
     wanted: list[Exchange | Queue | Binding] = [*on.exchanges(), *on.queues(), *on.bindings()]
     with Session(parameters(url)) as session:
         for each in wanted:
-            make_though_others_do(session, each)
+            _racing(make, session, each)
 
 
 def make(session: Session, wanted: Exchange | Queue | Binding) -> None:
@@ -87,28 +87,24 @@ def make(session: Session, wanted: Exchange | Queue | Binding) -> None:
 
 def _is_race(error: BaseException) -> bool:
     """True where another's declaration at the same moment closed our channel: 404, 405 or 541."""
-    return isinstance(error, ChannelClosedByBroker) and error.reply_code not in (
-        ACCESS_REFUSED,
-        PRECONDITION_FAILED,
-    )
+    refusals = (ACCESS_REFUSED, PRECONDITION_FAILED)
+    return isinstance(error, ChannelClosedByBroker) and error.reply_code not in refusals
 
 
-@tenacity.retry(
+_racing: Final = tenacity.Retrying(
     stop=tenacity.stop_after_attempt(DECLARE_ATTEMPTS),
     wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
     retry=tenacity.retry_if_exception(_is_race),
     reraise=True,
 )
-def make_though_others_do(session: Session, wanted: Exchange | Queue | Binding) -> None:
-    """As `make`, and again if another's declaration of the same moment was in the way."""
-    make(session, wanted)
+"""Calls again where another's declaration of the same moment was in the way."""
 
 
 def ensure_queue(session: Session, queue: Queue) -> bool:
     """Leave a queue of that name as it is, whatever its arguments; declare a missing one, and say so."""
     if session.count(queue.name) is not None:
         return False
-    make_though_others_do(session, queue)
+    _racing(make, session, queue)
     return True
 
 
@@ -186,9 +182,7 @@ def _chunks(
     for tag, its_endpoint, properties, body in _each(session, topology, waiting):
         session.allow(ADMIN_SECONDS)
         if its_endpoint == endpoint:
-            # Without the traces that levels left, which would hinder a second delay.
-            headers = (properties.headers or {}).items()
-            properties.headers = {k: v for k, v in headers if not k.startswith(DEATH_HEADERS)}
+            properties.headers = without_deaths(properties.headers)
             properties.delivery_mode = PERSISTENT
             chunk.append((tag, Publication("", endpoint, body, properties)))
             size += len(body)
@@ -294,8 +288,8 @@ def _check_empty(
     def check_none_ready() -> None:
         if count := sum(ready(session, topology).values()):
             raise ConfigurationError(
-                f"{count} messages wait in {of} and would be lost; move them first with: sqsdelay "
-                f"rabbitmq transfer --prefix {shlex.quote(topology.prefix)}, or discard them with --force"
+                f"{count} messages wait in {of} and would be lost; move them first with: "
+                f"{command(topology, 'transfer')}, or discard them with --force"
             )
 
     check_none_ready()

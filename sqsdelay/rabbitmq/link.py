@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from math import inf
@@ -10,7 +11,6 @@ from typing import Any, Final
 import pika
 from pika.exceptions import ChannelClosedByBroker
 
-from sqsdelay.core.clock import Clock
 from sqsdelay.errors import (
     ConfigurationError,
     QueueMissing,
@@ -38,7 +38,7 @@ MAX_BOUND: Final = 500
 """Endpoints asked for at once."""
 
 MAX_UNCONFIRMED: Final = 2_000
-"""Publications in flight. Measured (docs/rabbitmq.md): more brings no speed, and more to give up."""
+"""Publications in flight. Measured (`benchmarks.rabbitmq`): more brings no speed, and more to give up."""
 
 MAX_UNCONFIRMED_BYTES: Final = 16 * 1024 * 1024
 """Bytes in flight, a larger message by itself: what sender and broker hold in memory for one connection."""
@@ -86,7 +86,7 @@ class Binder:
         """Ask for all that waits, or for one if the broker has refused one of several."""
         if self._asked or not self._waiting or not self._link.amqp.is_open:
             return
-        self.oldest_at = min(self.oldest_at, self._link.now())
+        self.oldest_at = min(self.oldest_at, time.monotonic())
         if self._channel is None:
             self._channel = self._link.amqp.channel(on_open_callback=lambda _: self._ask())
             self._channel.add_on_close_callback(self._on_closed)
@@ -151,7 +151,6 @@ class Link(Connection):
         node: where to.
         jobs: what is to be done; shared with whoever adds to it, and left as it is when the link ends.
         confirm_seconds: how long an answer may take, from when the socket has taken the message.
-        clock: the monotonic clock.
 
     Raises:
         the error pika gives while connecting.
@@ -163,13 +162,11 @@ class Link(Connection):
         jobs: Jobs,
         *,
         confirm_seconds: float,
-        clock: Clock,
     ) -> None:
         self.given = Address((node,))
         self._where = place(self.given)
         self._jobs = jobs
         self._confirm_seconds = confirm_seconds
-        self.now = clock.monotonic
         self._outstanding = Outstanding()
         self._serving = False
         self._over = False
@@ -178,7 +175,7 @@ class Link(Connection):
         self._careful = True
         self._answered: set[str] = set()
         self._refused_since: dict[str, float] = {}
-        self._heard_at = self.now()
+        self._heard_at = time.monotonic()
         self.blocked_at = inf
         """Since when the broker takes no messages."""
         super().__init__(node)
@@ -227,14 +224,14 @@ class Link(Connection):
 
     def on_blocked(self, _: Any, frame: Any) -> None:
         super().on_blocked(_, frame)
-        self.blocked_at = min(self.blocked_at, self.now())
+        self.blocked_at = min(self.blocked_at, time.monotonic())
 
     def on_unblocked(self, *_: Any) -> None:
         self.blocked, self.blocked_at = "", inf
         self.note_heard()
 
     def note_heard(self) -> None:
-        self._heard_at = self.now()
+        self._heard_at = time.monotonic()
         self._pump()
 
     def _on_channel_closed(self, _: Any, reason: BaseException) -> None:
@@ -244,13 +241,17 @@ class Link(Connection):
 
     def _pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
-        while self._serving and not (self.blocked or self._draining) and self._channel.is_open:
-            if self._jobs.has_bindings:
-                self._binder.bind(self._jobs.take_bindings())
-            publication = self._jobs.next_publication(self._fits)
-            if publication is None:
-                return
+        if not self._writes():
+            return
+        if bindings := self._jobs.take_bindings():
+            self._binder.bind(bindings)
+        while self._writes() and (publication := self._jobs.next_publication(self._fits)):
             self._publish(publication)
+
+    def _writes(self) -> bool:
+        return (
+            self._serving and not (self.blocked or self._draining) and bool(self._channel.is_open)
+        )
 
     def _fits(self, publication: Publication) -> bool:
         """Whether it may be written now: alone, or with what is in flight."""
@@ -287,11 +288,11 @@ class Link(Connection):
             publication.properties,
             mandatory=True,
         )
-        size = self.amqp.bytes_sent - before
-        self._outstanding.add(publication, size=size, now=self.now())
+        after = self.amqp.bytes_sent
+        self._outstanding.add(publication, begins_at=before, ends_at=after, now=time.monotonic())
 
     def _on_answer(self, frame: Any) -> None:
-        self._heard_at = self.now()
+        self._heard_at = time.monotonic()
         method = frame.method
         error: SqsDelayError | None = None
         if isinstance(method, pika.spec.Basic.Nack):
@@ -347,10 +348,11 @@ class Link(Connection):
 
     def _watch(self) -> None:
         """Give up, now and then, on what has waited too long for its answer."""
-        now = self.now()
+        now = time.monotonic()
         overdue = now - self._confirm_seconds
-        if self.amqp.is_open and not self.wire.unwritten:
-            self._outstanding.written(now=now)
+        if self.amqp.is_open:
+            taken = self.amqp.bytes_sent - self.wire.unwritten
+            self._outstanding.written(up_to=taken, now=now)
         oldest_at = min(self._outstanding.oldest_at, self._binder.oldest_at)
         self._outstanding.give_up(
             Unconfirmed(

@@ -122,8 +122,7 @@ def properties_of(
     properties = copy.copy(message.properties) if message.properties else BasicProperties()
     headers = {**(properties.headers or {}), **message.headers}
     given = bool(headers or message.properties)
-    for name in [name for name in headers if str(name).startswith(DEATH_HEADERS)]:
-        del headers[name]
+    headers = without_deaths(headers)
     headers.pop(FORMER_DUE_AT_HEADER, None)
     if delay_seconds:
         _check_delayable(properties, headers)
@@ -148,6 +147,12 @@ def delayed(properties: BasicProperties, *, seconds: int, due_ms: int) -> BasicP
     copied.headers = dict(properties.headers or {})
     _say_delay(copied.headers, seconds=seconds, due_ms=due_ms)
     return copied
+
+
+def without_deaths(headers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A copy without the traces that levels left, which would hinder a second delay."""
+    given = (headers or {}).items()
+    return {name: value for name, value in given if not str(name).startswith(DEATH_HEADERS)}
 
 
 def _say_delay(headers: dict[str, Any], *, seconds: int, due_ms: int) -> None:
@@ -208,11 +213,9 @@ def resendable(properties: BasicProperties) -> BasicProperties:
     """
     kept = copy.copy(properties)
     kept.user_id = None
-    kept.headers = {
-        name: value
-        for name, value in (properties.headers or {}).items()
-        if name not in (*COPY_HEADERS, _DELIVERY_COUNT) and not name.startswith(DEATH_HEADERS)
-    }
+    kept.headers = without_deaths(properties.headers)
+    for name in (*COPY_HEADERS, _DELIVERY_COUNT):
+        kept.headers.pop(name, None)
     return kept
 
 

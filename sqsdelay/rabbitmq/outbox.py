@@ -82,10 +82,7 @@ class RabbitMqOutbox:
         self._max_message_bytes = max_message_bytes
         self._clock = clock or SystemClock()
         self._publisher = Publisher(
-            self._given,
-            confirm_seconds=confirm_seconds,
-            connect_seconds=connect_seconds,
-            clock=self._clock,
+            self._given, confirm_seconds=confirm_seconds, connect_seconds=connect_seconds
         )
 
     def check(self) -> None:
@@ -110,7 +107,8 @@ class RabbitMqOutbox:
                     "outbox to RabbitMQ has no message timer; it is released later"
                 )
             destination = check_queue_name(message.destination)
-            return Publication("", destination, message.body, released_properties(message))
+            properties = with_headers(message, {WAS_DUE_AT: str(message.due_ms)})
+            return Publication("", destination, message.body, properties)
 
         return self._publish(messages, to_destination)
 
@@ -158,17 +156,12 @@ def _failure(error: SqsDelayError) -> Failure:
     return Failure(code, error, transient=not invalid, outage=outage)
 
 
-def released_properties(message: StoredMessage) -> BasicProperties:
-    """The properties that a message is sent with once it is due.
+def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperties:
+    """A stored message's properties, and these headers.
 
     Raises:
         InvalidMessage: AMQP 0-9-1 cannot hold them.
     """
-    return with_headers(message, {WAS_DUE_AT: str(message.due_ms)})
-
-
-def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperties:
-    """A stored message's properties, and these headers."""
     properties = unpacked(message.attributes)
     headers = properties.headers or {}
     for name, value in message.attributes.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -13,7 +14,6 @@ from typing import Final
 import tenacity
 from pika import BasicProperties
 
-from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidEndpoint,
@@ -36,7 +36,7 @@ DEFAULT_CONNECT_SECONDS: Final = 30.0
 
 SLOWEST_PER_SECOND: Final = 100
 """Confirmed messages a second with which a call may go on: a tenth of what one `send` at a time reaches
-(docs/rabbitmq.md). Each that is confirmed adds a hundredth of a second to its call's deadline."""
+(`benchmarks.rabbitmq`). Each that is confirmed adds a hundredth of a second to its call's deadline."""
 
 
 class _Call:
@@ -71,7 +71,6 @@ class Publisher:
         confirm_seconds: how long the broker may take to confirm.
         connect_seconds: how long to try to connect before what waits fails.
         blocked_seconds: how long a call waits for a broker that takes no messages.
-        clock: the monotonic clock.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class Publisher:
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
         blocked_seconds: float = inf,
-        clock: Clock | None = None,
     ) -> None:
         if confirm_seconds <= 0 or connect_seconds <= 0:
             raise InvalidSetting(
@@ -92,7 +90,6 @@ class Publisher:
         self._confirm_seconds = confirm_seconds
         self._connect_seconds = connect_seconds
         self._blocked_seconds = blocked_seconds
-        self._clock = clock or SystemClock()
         self._closing = threading.Event()
         self._node = 0
         self._begin_anew()
@@ -109,10 +106,6 @@ class Publisher:
         if closed:
             self._closing.set()
 
-    def now(self) -> float:
-        """The monotonic clock, which deadlines are measured with."""
-        return self._clock.monotonic()
-
     def publish(self, publications: Sequence[Publication], *, since: float | None = None) -> None:
         """Publish all, and wait until each is settled; `Publication.error` says how.
 
@@ -120,9 +113,9 @@ class Publisher:
         ``since``, and a second more for each 100 messages that were confirmed.
 
         Args:
-            since: when the call began, by `now`; now if left out.
+            since: when the call began, by `time.monotonic`; now if left out.
         """
-        self._do(self.now() if since is None else since, publications=publications)
+        self._do(time.monotonic() if since is None else since, publications=publications)
 
     def bind(
         self, endpoints: Iterable[str], topology: Topology, *, since: float
@@ -130,7 +123,7 @@ class Publisher:
         """Bind endpoints, all at once, so that due messages reach their queues; again is fine.
 
         Args:
-            since: when the call began, by `now`.
+            since: when the call began, by `time.monotonic`.
 
         Returns:
             the errors by endpoint: `InvalidEndpoint`, `QueueMissing`, `ConfigurationError` (no such
@@ -172,7 +165,7 @@ class Publisher:
                 self._link.wake()
         call_seconds = self._connect_seconds + self._confirm_seconds
         while not call.done.is_set():
-            now, link = self.now(), self._link
+            now, link = time.monotonic(), self._link
             blocked_at = inf if link is None else link.blocked_at
             deadline = began + call_seconds + call.succeeded / SLOWEST_PER_SECOND
             if now >= min(deadline, blocked_at + self._blocked_seconds):
@@ -263,9 +256,7 @@ class Publisher:
             sleep=tenacity.sleep_using_event(self._closing),
             reraise=True,
         )
-        link = partial(
-            Link, jobs=self._jobs, confirm_seconds=self._confirm_seconds, clock=self._clock
-        )
+        link = partial(Link, jobs=self._jobs, confirm_seconds=self._confirm_seconds)
         try:
             opened: Link
             self._node, opened = retrying(first_that_opens, self._given, link, start=self._node)

@@ -4,6 +4,7 @@ queues."""
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Final, Self
 
 from pika import BasicProperties
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.errors import (
@@ -98,7 +99,6 @@ class RabbitMqSender:
         confirm_seconds: how long the broker may take to confirm a message.
         connect_seconds: how long to try to reach a broker before messages fail.
         max_message_bytes: the broker's ``max_message_size``.
-        clock: the local clock.
     """
 
     def __init__(
@@ -111,7 +111,6 @@ class RabbitMqSender:
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        clock: Clock | None = None,
     ) -> None:
         given = parameters(url)
         self._user = given.user
@@ -120,12 +119,9 @@ class RabbitMqSender:
         self._caught = without_alternate_exchange or not self._topology.shared
         self._bind = bind
         self._max_message_bytes = max_message_bytes
-        self._clock = clock or SystemClock()
+        self._now_ms = SystemClock().now_ms
         self._publisher = Publisher(
-            given,
-            confirm_seconds=confirm_seconds,
-            connect_seconds=connect_seconds,
-            clock=self._clock,
+            given, confirm_seconds=confirm_seconds, connect_seconds=connect_seconds
         )
 
     def __enter__(self) -> Self:
@@ -164,14 +160,7 @@ class RabbitMqSender:
             SendFailed: the broker did not take it.
             Unconfirmed: the broker may have it or not.
         """
-        message = RabbitMqMessage(
-            body,
-            delay=delay,
-            due_at=due_at,
-            headers=headers or {},
-            message_id=message_id,
-            properties=properties,
-        )
+        message = RabbitMqMessage(body, delay, due_at, headers or {}, message_id, properties)
         (result,) = self._send_each([(check_queue_name(endpoint), message)])
         if result.error is not None:
             raise result.error
@@ -197,7 +186,7 @@ class RabbitMqSender:
     ) -> list[RabbitMqSendResult]:
         """Send many messages, each with its endpoint's name, as `send_many` does: their endpoints are
         bound side by side."""
-        began = self._publisher.now()
+        began = time.monotonic()
         results: list[RabbitMqSendResult] = []
         ready: list[tuple[int, str, Publication]] = []
         for position, (endpoint, message) in enumerate(messages):
@@ -246,7 +235,7 @@ class RabbitMqSender:
         """The message as it will be written, and written anew then, since its delay counts from there."""
         check_message(message)
         due = due_time(message.delay, message.due_at)
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         due_ms = due.due_ms(now_ms)
         seconds = check_delay(seconds_until(due_ms, now_ms))
         properties = properties_of(
@@ -269,7 +258,7 @@ class RabbitMqSender:
         self, endpoint: str, due: DueTime, properties: BasicProperties
     ) -> tuple[str, str, BasicProperties, int]:
         """Where to, and with what properties, if it is written now."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         due_ms = due.due_ms(now_ms)
         seconds = min(seconds_until(due_ms, now_ms), MAX_DELAY_SECONDS)
         written = delayed(properties, seconds=seconds, due_ms=due_ms)
@@ -354,14 +343,7 @@ class AsyncRabbitMqSender:
             ConfigurationError: also where the sender is closed.
             As `RabbitMqSender.send`: for this message only, whatever it was published with.
         """
-        message = RabbitMqMessage(
-            body,
-            delay=delay,
-            due_at=due_at,
-            headers=headers or {},
-            message_id=message_id,
-            properties=properties,
-        )
+        message = RabbitMqMessage(body, delay, due_at, headers or {}, message_id, properties)
         queue = check_queue_name(endpoint)
         size = len(body) if isinstance(body, str | bytes) else 0
         # Delayed messages go to the same levels, whoever they are for; one without a delay goes to its own

@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,13 +47,10 @@ from sqsdelay.rabbitmq.message import (
     resendable,
 )
 from sqsdelay.rabbitmq.outbox import (
-    CONNECT_SECONDS,
     RabbitMqOutbox,
     in_json,
-    released_properties,
     with_headers,
 )
-from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS
 from sqsdelay.rabbitmq.topology import Queue, check_queue_name, lasting_queue
 from sqsdelay.timeouts.sender import (
     DESTINATION,
@@ -91,13 +89,11 @@ class QueueConsumer:
     Args:
         given: where the broker is.
         queue: the queue's name.
-        clock: the monotonic clock.
     """
 
-    def __init__(self, given: Address, queue: str, clock: Clock) -> None:
+    def __init__(self, given: Address, queue: str) -> None:
         self._given = given
         self._queue = queue
-        self._clock = clock
         self._begin_anew()
         in_each_child(self, QueueConsumer._begin_anew)
 
@@ -129,9 +125,9 @@ class QueueConsumer:
 
     def _receive(self, wait_seconds: float) -> list[Received]:
         session = self._session or self._open()
-        deadline = self._clock.monotonic() + wait_seconds
+        deadline = time.monotonic() + wait_seconds
         while True:
-            left = max(0.0, deadline - self._clock.monotonic())
+            left = max(0.0, deadline - time.monotonic())
             pause = min(left, self._return_given_back())
             session.wait(lambda: self._arrived or self._cancelled, seconds=pause)
             if self._cancelled:
@@ -158,7 +154,7 @@ class QueueConsumer:
         """
         with self._lock:
             if received.channel is self._channel:
-                self._given_back.append((self._clock.monotonic() + seconds, received))
+                self._given_back.append((time.monotonic() + seconds, received))
 
     def close(self) -> None:
         """End the connection; what was not acknowledged returns to the queue."""
@@ -185,7 +181,7 @@ class QueueConsumer:
 
     def _return_given_back(self) -> float:
         """Return what has paused long enough; seconds until the next has."""
-        now = self._clock.monotonic()
+        now = time.monotonic()
         for due, received in self._given_back:
             if due <= now:
                 self._channel.basic_nack(received.tag, requeue=True)
@@ -251,8 +247,6 @@ class RabbitMqTimeouts(RabbitMqOutbox):
     Args:
         url: ``amqp://user:password@host:5672/vhost``, or ``amqps://…``.
         endpoint: whose timeouts these are.
-        confirm_seconds: how long the broker may take to confirm a message.
-        connect_seconds: how long to try to reach the broker before messages fail.
         clock: the local clock measures due times, because RabbitMQ does not report the time.
 
     Raises:
@@ -261,28 +255,13 @@ class RabbitMqTimeouts(RabbitMqOutbox):
 
     message_type: Final = RabbitMqMessage
 
-    def __init__(
-        self,
-        url: str,
-        endpoint: str,
-        *,
-        confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
-        connect_seconds: float = CONNECT_SECONDS,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            url,
-            endpoint,
-            confirm_seconds=confirm_seconds,
-            connect_seconds=connect_seconds,
-            # What the broker has taken once, it takes again.
-            max_message_bytes=sys.maxsize,
-            clock=clock,
-        )
+    def __init__(self, url: str, endpoint: str, *, clock: Clock | None = None) -> None:
+        # What the broker has taken once, it takes again.
+        super().__init__(url, endpoint, max_message_bytes=sys.maxsize, clock=clock)
         self._timeouts, self._dispatcher = timeout_queues(endpoint)
         self._needed += [self._timeouts, self._dispatcher]
-        self._arriving = QueueConsumer(self._given, self._timeouts, self._clock)
-        self._announced = QueueConsumer(self._given, self._dispatcher, self._clock)
+        self._arriving = QueueConsumer(self._given, self._timeouts)
+        self._announced = QueueConsumer(self._given, self._dispatcher)
 
     def addressed(self, message: RabbitMqMessage, destination: str) -> StoredMessage:
         check_message(message)
@@ -391,7 +370,7 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
             attributes=packed(kept),
         )
         # Found out now, when a person still knows the message; not when it is due.
-        released_properties(message)
+        with_headers(message, {WAS_DUE_AT: str(due_ms)})
     except (InvalidEndpoint, InvalidMessage) as error:
         return Reject(str(error))
     return message

@@ -220,10 +220,15 @@ class Topology:
 _NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.DOTALL)
 
 
+def command(topology: Topology, *words: str) -> str:
+    """``sqsdelay rabbitmq …`` on this infrastructure, to be pasted into a shell."""
+    return shlex.join(["sqsdelay", "rabbitmq", *words, "--prefix", topology.prefix])
+
+
 def declare_command(name: str) -> str:
     """The command that declares the infrastructure to which an exchange or queue of this name belongs."""
     match = _NAME.search(name)
-    return "sqsdelay rabbitmq declare" + (f" --prefix {shlex.quote(match[1])}" if match else "")
+    return command(Topology(match[1]), "declare") if match else "sqsdelay rabbitmq declare"
 
 
 _KEY: Final = re.compile(rf"((?:[01]\.){{{LEVELS}}})(.+)", re.DOTALL)

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from pika import BasicProperties
 
-from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import ConfigurationError, InvalidSetting
@@ -54,7 +53,6 @@ def transfer(
     management_url: str | None = None,
     force: bool = False,
     without_alternate_exchange: bool = False,
-    clock: Clock | None = None,
     on_level: Callable[[int, Transfer], None] = lambda *_: None,
 ) -> Transfer:
     """Move all delayed messages from one infrastructure to another.
@@ -93,10 +91,7 @@ def transfer(
         )
     done = Transfer()
     with RabbitMqSender(
-        target_url,
-        prefix=to.prefix,
-        without_alternate_exchange=without_alternate_exchange,
-        clock=clock,
+        target_url, prefix=to.prefix, without_alternate_exchange=without_alternate_exchange
     ) as sender:
         for level in range(MAX_LEVEL, -1, -1):
             with Session(given) as session:

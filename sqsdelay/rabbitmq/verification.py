@@ -28,7 +28,7 @@ from sqsdelay.rabbitmq.topology import (
     Exchange,
     Queue,
     Topology,
-    declare_command,
+    command,
 )
 
 MIN_BROKER_VERSION: Final = (3, 10)
@@ -80,7 +80,7 @@ def verify(
     given, wanted = parameters(url), topology or Topology()
     management = Management(management_url, given.virtual_host) if management_url else None
     with Session(given) as session:
-        problems = list(_declared(session, wanted, compare=management is None))
+        problems = list(_declared(session, wanted, management))
         if management is not None:
             problems += _hidden(management, wanted)
             session.allow(ADMIN_SECONDS)
@@ -100,40 +100,61 @@ def verify(
     return problems
 
 
-def _declared(session: Session, topology: Topology, *, compare: bool) -> Iterator[Problem]:
-    """What is missing; to compare, what was declared with other arguments, as far as this user may ask by
-    declaring it again."""
+def _declared(
+    session: Session, topology: Topology, management: Management | None
+) -> Iterator[Problem]:
+    """What is missing, or was declared with other arguments. Without the management API these are compared
+    by declaring it again, as far as this user may."""
+    listed: dict[str, Any] = {}
+    if management is not None:
+        listed = {kind: management.named(f"{kind}s") for kind in ("exchange", "queue")}
     wanted: list[Exchange | Queue] = [*topology.exchanges(), *topology.queues()]
     for each in wanted:
         kind = "queue" if isinstance(each, Queue) else "exchange"
-        subject = f"{kind} {each.name}"
+        subject, difference = f"{kind} {each.name}", ""
         if session.found(f"{kind}_declare", each.name) is None:
             # NServiceBus declares no catch-all: its infrastructure delays without one.
             optional = topology.shared and each.name == topology.undeliverable
-            command = declare_command(topology.level_name(0))
-            yield Problem(subject, "is missing", command, fatal=not optional)
-        elif compare:
-            try:
-                make(session, each)
-            except ChannelClosedByBroker as error:
-                if error.reply_code == PRECONDITION_FAILED:
-                    yield _difference(subject, error.reply_text)
-                elif error.reply_code != ACCESS_REFUSED:
-                    raise
+            yield Problem(subject, "is missing", command(topology, "declare"), fatal=not optional)
+        elif management is None:
+            difference = _refused(session, each)
+        elif found := listed[kind].get(each.name):  # which knows of it after some seconds
+            difference = _difference(each, found)
+        if difference:
+            yield Problem(
+                subject,
+                f"differs from what is expected: {difference}",
+                "use another --prefix, or move its messages away, delete it and declare again",
+            )
 
 
-def _difference(subject: str, what: str) -> Problem:
-    return Problem(
-        subject,
-        f"differs from what is expected: {what}",
-        "use another --prefix, or move its messages away, delete it and declare again",
+def _refused(session: Session, wanted: Exchange | Queue) -> str:
+    """Why the broker does not take it for equal; empty where it does, or the user may not ask."""
+    try:
+        make(session, wanted)
+    except ChannelClosedByBroker as error:
+        if error.reply_code == PRECONDITION_FAILED:
+            return str(error.reply_text)
+        if error.reply_code != ACCESS_REFUSED:
+            raise
+    return ""
+
+
+def _difference(wanted: Exchange | Queue, found: Mapping[str, Any]) -> str:
+    kind = "quorum" if isinstance(wanted, Queue) else wanted.kind
+    there = {"type": found.get("type", kind), **(found.get("arguments") or {})}
+    expected = {"type": kind, **wanted.arguments}
+    return "; ".join(
+        f"{name} is {there.get(name)!r} instead of {expected.get(name)!r}"
+        for name in sorted(there | expected)
+        if there.get(name) != expected.get(name)
     )
 
 
 def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     """What AMQP does not show."""
     version = str(management.get("/overview")["rabbitmq_version"])
-    queues, nodes = management.queues(), management.get("/nodes")
+    queues, nodes = management.named("queues"), management.get("/nodes")
     if _release(version) < MIN_BROKER_VERSION:
         yield Problem(
             "broker",
@@ -150,7 +171,6 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
                     f"has a {name} alarm: the broker takes no messages from anyone, on any node",
                     "free memory or disk space on it; rabbitmq-diagnostics alarms shows the limits",
                 )
-    yield from _differences(management.named("exchanges"), queues, topology)
     yield from _handed_over(management, topology)
     yield from _policies(management, queues, topology, version)
     bindings = management.bindings()
@@ -180,27 +200,6 @@ def _feature_flags(management: Management) -> Iterator[Problem]:
         )
 
 
-def _differences(
-    exchanges: Mapping[str, Any], queues: Mapping[str, Any], topology: Topology
-) -> Iterator[Problem]:
-    """What was declared with other arguments. What is missing is told apart."""
-    wanted: list[Exchange | Queue] = [*topology.exchanges(), *topology.queues()]
-    for each in wanted:
-        if isinstance(each, Queue):
-            subject, kind, found = f"queue {each.name}", "quorum", queues.get(each.name)
-        else:
-            subject, kind, found = f"exchange {each.name}", each.kind, exchanges.get(each.name)
-        if found is None:
-            continue
-        there = {"type": found.get("type", kind), **(found.get("arguments") or {})}
-        expected = {"type": kind, **each.arguments}
-        differing = (n for n in sorted(there | expected) if there.get(n) != expected.get(n))
-        if what := "; ".join(
-            f"{name} is {there.get(name)!r} instead of {expected.get(name)!r}" for name in differing
-        ):
-            yield _difference(subject, what)
-
-
 def _handed_over(management: Management, topology: Topology) -> Iterator[Problem]:
     """Due messages that the next queue has not confirmed: a moment's worth, or a hand-over that stands."""
     held = management.held()
@@ -216,21 +215,22 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
     names = [topology.level_name(level) for level in reversed(range(LEVELS))]
     waiting = {name: held[name] for name in names if name in held and held[name].dead_lettering}
     stuck = standing(management, waiting)
-    for name in waiting:
-        stands = name in stuck
-        yield Problem(
-            f"queue {name}",
-            f"{stuck.get(name, held[name].dead_lettering)} messages are due, and the broker is handing "
+    for name, each in waiting.items():
+        text = (
+            f"{stuck.get(name, each.dead_lettering)} messages are due, and the broker is handing "
             "them over to the next queue (messages_dlx)"
-            + (
+        )
+        if name in stuck:
+            text += (
                 "; it has got nowhere while this looked: no queue is bound for them, or it refuses "
                 "them, and all messages behind them wait too"
-                if stands
-                else ""
-            ),
-            "make room in the endpoint's queue, or create it and bind it with: sqsdelay rabbitmq "
-            f"bind NAME --prefix {topology.prefix}; the broker tries again every 3 minutes",
-            fatal=stands,
+            )
+        yield Problem(
+            f"queue {name}",
+            text,
+            "make room in the endpoint's queue, or create it and bind it with: "
+            f"{command(topology, 'bind', 'NAME')}; the broker tries again every 3 minutes",
+            fatal=name in stuck,
         )
 
 
@@ -359,7 +359,7 @@ def _missing_bindings(
             yield Problem(
                 f"binding {binding.source} -> {binding.destination}",
                 f"is missing (key {binding.routing_key})",
-                declare_command(topology.level_name(0)),
+                command(topology, "declare"),
             )
 
 
@@ -373,7 +373,6 @@ def _undeliverable(session: Session, topology: Topology) -> Iterator[Problem]:
                 f"endpoint {endpoint}",
                 f"{count} messages{part} were due, but no queue was bound for it; they wait in "
                 f"{topology.undeliverable}",
-                f"create the queue if it is missing, then: sqsdelay rabbitmq bind '{endpoint}' "
-                f"--prefix {topology.prefix}",
+                f"create the queue if it is missing, then: {command(topology, 'bind', endpoint)}",
                 fatal=False,
             )

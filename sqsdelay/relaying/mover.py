@@ -42,8 +42,6 @@ class RelaySettings:
         max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
         max_delay_seconds: messages due farther ahead go to the error queue.
         parking: where to park messages and look for amendments; without it neither is done.
-        through_parking_queue: what is to be parked goes to the endpoint's parking queue, for a `Parker`
-            to park many at once.
         ledger: where to record what became of copies; None records nothing.
         tracing: traces deliveries; None makes no spans.
 
@@ -55,7 +53,6 @@ class RelaySettings:
     max_receives: int = DEFAULT_MAX_RECEIVES
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
     parking: ParkingSettings | None = None
-    through_parking_queue: bool = False
     ledger: Ledger | None = None
     tracing: Tracing | None = None
 
@@ -64,10 +61,6 @@ class RelaySettings:
         checked_max_delay(self.max_delay_seconds)
         if self.max_receives < 1:
             raise InvalidSetting("use 1 or more", max_receives=self.max_receives)
-        if self.through_parking_queue and self.parking is None:
-            raise InvalidSetting(
-                "through_parking_queue has no effect without parking; give both, or neither"
-            )
 
 
 class Status(StrEnum):

@@ -1,33 +1,178 @@
-"""The parker: empties the parking queue. What is far goes into a store, thousands of messages in one call;
-what a schedule has sent is handed over."""
+"""The parking queue, and what gathers copies for a store that takes thousands of messages in one call.
+
+The delay consumer's function is given ten copies at a time: it forwards them, many in one message
+(`ForwardingRelay`). The `Parker` empties the queue into the store; what a schedule has sent there is handed
+over. A worker gathers its copies in memory (`Gathering`).
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, full_batches, size_of, text_of
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
-from sqsdelay.errors import MessageConflict, SqsDelayError, StoreUnavailable
+from sqsdelay.core.received_message import (
+    DelayedMessage,
+    ReceivedMessage,
+    as_lambda_record,
+    from_lambda_event,
+)
+from sqsdelay.core.schedule_input import COPY, record_of
+from sqsdelay.errors import (
+    InvalidSetting,
+    MalformedMessage,
+    MessageConflict,
+    SqsDelayError,
+    StoreUnavailable,
+)
 from sqsdelay.limits import (
     DELAY_QUEUE_VISIBILITY_SECONDS,
     GATHERING_SECONDS,
     MAX_MESSAGE_TIMER_SECONDS,
 )
-from sqsdelay.ports.queues import Queues
-from sqsdelay.relaying.forwarding import Forwarding, unpacked
+from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status, always_held, by_tens
 from sqsdelay.relaying.relay import Amendments, Relay, ToStore
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 logger = logging.getLogger(__name__)
+
+VERSION: Final = 1
+
+
+def packed(copy: ReceivedMessage) -> str:
+    """One copy as text; `group_of` makes a body of such texts."""
+    return json.dumps(as_lambda_record(copy), ensure_ascii=False, separators=(",", ":"))
+
+
+def group_of(packed_copies: Iterable[str]) -> str:
+    """A body of copies that were `packed`."""
+    return f'{{"version":{VERSION},"copies":[{",".join(packed_copies)}]}}'
+
+
+def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
+    """The copies of a group, or the one that a schedule sent, as it was received, received as often.
+
+    A group that cannot be read is one copy, which says so in ``unreadable``: it is rejected whole.
+    """
+    try:
+        if COPY in group.attributes:
+            return [_copy(record_of(group.body, text_of(group.attributes, COPY)), group)]
+        found = json.loads(group.body)
+        if found["version"] != VERSION:
+            raise MalformedMessage(f"version {found['version']!r}; this sqsdelay reads {VERSION}")
+        copies = [_copy(record, group) for record in found["copies"]]
+    except (ValueError, TypeError, KeyError, RecursionError, MalformedMessage) as error:
+        return [replace(group, unreadable=f"not a group of copies: {error!r}"[:200])]
+    return copies
+
+
+def _copy(record: dict[str, Any], group: ReceivedMessage) -> ReceivedMessage:
+    received = {**record, "receiptHandle": group.receipt_handle}
+    copy = from_lambda_event(received, received_at=group.received_at)
+    return replace(copy, receive_count=group.receive_count)
+
+
+GROUP_BYTES: Final = 64 * 1024
+"""Of a group's body: SQS bills each 64 KiB of a message as one request (SQS pricing)."""
+
+_FRAME_BYTES: Final = len(group_of(()))
+
+
+class Forwarding:
+    """Sends groups of copies to an endpoint's parking queue.
+
+    A function is given ten copies of a delay queue at a time. The store that it would park them in takes
+    as much for ten as for thousands.
+    """
+
+    def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
+        self._queues = queues
+        self._target = endpoint.parking_queue
+
+    def takes(self, copy: ReceivedMessage) -> bool:
+        """Whether a copy is small enough: for a large one the queue would cost more than a store."""
+        return _FRAME_BYTES + size_of(packed(copy), {}) <= GROUP_BYTES
+
+    def forward(self, copies: Sequence[ReceivedMessage]) -> list[Failure | None]:
+        """Send them in as few groups as hold them; None per copy that the queue has."""
+        groups = list(_groups(copies))
+        try:
+            url = self._queues.url(self._target)
+        except SqsDelayError as error:
+            return [Failure(type(error).__name__, error, transient=True)] * len(copies)
+        answers: list[Failure | None] = []
+        for batch in full_batches(groups, target=lambda _: url, size=lambda group: group[1].size):
+            sent = self._queues.send_batch(url, [entry for _, entry in batch])
+            for (count, _), outcome in zip(batch, sent, strict=True):
+                answers += [outcome if isinstance(outcome, Failure) else None] * count
+        return answers
+
+
+def _groups(copies: Sequence[ReceivedMessage]) -> Iterator[tuple[int, OutgoingMessage]]:
+    """How many copies, in order, each message holds, and the message."""
+    group: list[str] = []
+    size = _FRAME_BYTES
+    for copy in copies:
+        text = packed(copy)
+        more = size_of(text, {}) + 1
+        if group and size + more > GROUP_BYTES:
+            yield len(group), _entry(group)
+            group, size = [], _FRAME_BYTES
+        group.append(text)
+        size += more
+    if group:
+        yield len(group), _entry(group)
+
+
+def _entry(group: Sequence[str]) -> OutgoingMessage:
+    body = group_of(group)
+    return OutgoingMessage(body=body, attributes={}, size=size_of(body, {}), delay_seconds=0)
+
+
+class ForwardingRelay(Relay):
+    """A `Relay` that sends what is to be parked to the endpoint's parking queue, for a `Parker` to park
+    many at once.
+
+    Raises:
+        ConfigurationError: settings without ``parking``.
+    """
+
+    def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
+        if settings.parking is None:
+            raise InvalidSetting(
+                "a parking queue has no effect without parking; give both, or neither"
+            )
+        super().__init__(queues, endpoint, settings)
+        self._forwarding = Forwarding(queues, endpoint)
+
+    def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
+        """Far copies are forwarded, if they are small. Whoever parks them reads their amendments."""
+        far = [copy for copy in copies if self.parks(copy) and self._forwarding.takes(copy)]
+        answers = self._forwarding.forward(far) if far else []
+        forwarded = [
+            Outcome(copy, Status.FORWARDED, self._due_ms(copy))
+            if failure is None
+            else self._failed(copy, str(failure.error))
+            for copy, failure in zip(far, answers, strict=True)
+        ]
+        gone = set(map(id, far))
+        return [*forwarded, *super()._decide([copy for copy in copies if id(copy) not in gone])]
+
+    def _due_ms(self, copy: ReceivedMessage) -> int | None:
+        message = self._read(copy)
+        return None if isinstance(message, Reject) else message.due_ms
+
 
 AT_ONCE: Final = 500
 """Copies of a round, where no store wants more at once: so that sends and deletes go in full tens."""
@@ -51,9 +196,7 @@ class _FromParkingQueue(Relay):
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
         # No hop is before it: it is handed over from as far as a message timer reaches.
-        settings = replace(
-            settings, through_parking_queue=False, hop_seconds=MAX_MESSAGE_TIMER_SECONDS
-        )
+        settings = replace(settings, hop_seconds=MAX_MESSAGE_TIMER_SECONDS)
         super().__init__(queues, endpoint, settings)
         self.source = endpoint.parking_queue
 
@@ -218,7 +361,6 @@ class Gathering:
         self._clock = clock
         self._most = min(most, MAX_GATHERED)
         self._batches: list[InHand] = []
-        self._since = 0.0
         self._lock = threading.RLock()
 
     def seconds_left(self) -> float | None:
@@ -226,7 +368,8 @@ class Gathering:
         with self._lock:
             if not self._batches:
                 return None
-            return max(0.0, self._since + GATHERED_SECONDS - self._clock.monotonic())
+            until = self._batches[0].received_at + GATHERED_SECONDS
+            return max(0.0, until - self._clock.monotonic())
 
     def keep(self, batch: InHand) -> InHand:
         """Keep of a received batch what is to be parked; the rest, which may be none."""
@@ -235,20 +378,16 @@ class Gathering:
             return batch
         kept, rest = self._visibility.divide(batch, far)
         with self._lock:
-            if not self._batches:
-                self._since = self._clock.monotonic()
             self._batches.append(kept)
         return rest
 
     def park(self, *, only_if_full: bool = False) -> list[Outcome]:
         """Park all of it in one call, now or if it is time to; one of the receivers does it."""
         with self._lock:
-            batches: list[InHand] = []
             count = sum(len(batch.copies) for batch in self._batches)
-            if not only_if_full or self.seconds_left() == 0 or count >= self._most:
-                batches, self._batches = self._batches, batches
-        if not batches:
-            return []
+            if not count or (only_if_full and count < self._most and self.seconds_left() != 0):
+                return []
+            batches, self._batches = self._batches, []
         copies = [copy for batch in batches for copy in batch.copies]
 
         def held() -> bool:

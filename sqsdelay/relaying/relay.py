@@ -24,7 +24,6 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
 from sqsdelay.parking.parking import Stores
 from sqsdelay.ports.queues import Queues
-from sqsdelay.relaying.forwarding import Forwarding
 from sqsdelay.relaying.mover import Move, Mover, Outcome, RelaySettings, Status
 
 logger = logging.getLogger(__name__)
@@ -63,12 +62,11 @@ class Relay(Mover):
         self.hop_seconds = settings.hop_seconds
         parking = settings.parking
         self._parking = None if parking is None else Stores(parking).parking(endpoint.name)
-        self._forwarding = Forwarding(queues, endpoint) if settings.through_parking_queue else None
 
     @property
     def stored_at_once(self) -> int | None:
         """How many messages the store wants in one call; None without such a store."""
-        return None if self._parking is None else self._parking.stored_at_once
+        return None if self._parking is None else self._parking.store.stored_at_once
 
     def parks(self, copy: ReceivedMessage) -> bool:
         """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""
@@ -85,9 +83,7 @@ class Relay(Mover):
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
         """Amendments are read, and messages are parked, in one call for all copies."""
-        forwarded = self._forward(copies)
-        gone = {id(outcome.copy) for outcome in forwarded}
-        read = [(copy, self._read(copy)) for copy in copies if id(copy) not in gone]
+        read = [(copy, self._read(copy)) for copy in copies]
         amendments = self._amendments(
             [message for _, message in read if isinstance(message, DelayedMessage)]
         )
@@ -98,29 +94,7 @@ class Relay(Mover):
             for copy, message in read
         ]
         parked = iter(self._park([each for each in decided if isinstance(each, ToStore)]))
-        here = [next(parked) if isinstance(each, ToStore) else each for each in decided]
-        return [*forwarded, *here]
-
-    def _forward(self, copies: Sequence[ReceivedMessage]) -> list[Outcome]:
-        """Copies for the store go to the parking queue, where one is deployed: those that are small.
-
-        Whoever parks them from there reads their amendments.
-        """
-        if self._forwarding is None:
-            return []
-        far = [copy for copy in copies if self.parks(copy) and self._forwarding.takes(copy)]
-        if not far:
-            return []
-        return [
-            Outcome(copy, Status.FORWARDED, self._due_ms(copy))
-            if failure is None
-            else self._failed(copy, str(failure.error))
-            for copy, failure in zip(far, self._forwarding.forward(far), strict=True)
-        ]
-
-    def _due_ms(self, copy: ReceivedMessage) -> int | None:
-        message = self._read(copy)
-        return None if isinstance(message, Reject) else message.due_ms
+        return [next(parked) if isinstance(each, ToStore) else each for each in decided]
 
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
         return misdirected(copy, self._endpoint) or read_delay(copy)

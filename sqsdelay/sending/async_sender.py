@@ -17,7 +17,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.core.message import AttributeInput, Message
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change
 from sqsdelay.sending.batches import SendResult
 from sqsdelay.sending.sender import QueueSender, with_header
 

@@ -27,7 +27,6 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
-from sqsdelay.parking.parking import Parking, Stores
 from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt, begun_within
 from sqsdelay.sending.router import Asked, Router, SenderSettings, ToQueue, ToStore
 
@@ -180,9 +179,9 @@ class BatchSender:
         self._ledger = settings.ledger
         self._begin_within_seconds = settings.begin_within_seconds
         large_bodies = settings.large_bodies
-        self.stores = None if settings.parking is None else Stores(settings.parking)
         self._offloading = None if large_bodies is None else Offloading(large_bodies)
-        self.router = Router(queues, settings, parking=self._parking)
+        self.router = Router(queues, settings)
+        self.stores = self.router.stores
 
     def send(
         self,
@@ -269,9 +268,6 @@ class BatchSender:
         ):
             return message, message
         return message, large.stand_in(message)
-
-    def _parking(self, endpoint: Endpoint) -> Parking | None:
-        return None if self.stores is None else self.stores.parking(endpoint.name)
 
     def _send_all(
         self, endpoint: Endpoint, ready: _Ready, concurrency: int
@@ -362,7 +358,7 @@ class BatchSender:
     ) -> None:
         if not to_store:
             return
-        at_once = to_store[0][1].parking.stored_at_once or STORED_AT_ONCE
+        at_once = to_store[0][1].parking.store.stored_at_once or STORED_AT_ONCE
         for start in range(0, len(to_store), at_once):
             chunk = to_store[start : start + at_once]
             parked = self._park(endpoint, [prepared for _, prepared in chunk])

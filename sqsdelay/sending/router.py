@@ -42,7 +42,7 @@ from sqsdelay.limits import (
     MAX_MESSAGE_TIMER_SECONDS,
     MIN_QUEUE_LIMIT_BYTES,
 )
-from sqsdelay.parking.parking import Parking, ParkingSettings
+from sqsdelay.parking.parking import Parking, ParkingSettings, Stores
 from sqsdelay.ports.queues import LargeBodies, Queues, SizeLimits
 from sqsdelay.ports.tracing import Tracing
 
@@ -152,19 +152,12 @@ class Router:
     Args:
         queues: the queue service.
         settings: how to send.
-        parking: an endpoint's store, None where there is none.
     """
 
-    def __init__(
-        self,
-        queues: Queues,
-        settings: SenderSettings,
-        *,
-        parking: Callable[[Endpoint], Parking | None],
-    ) -> None:
+    def __init__(self, queues: Queues, settings: SenderSettings) -> None:
         self._queues = queues
         self._settings = settings
-        self._parking = parking
+        self.stores = None if settings.parking is None else Stores(settings.parking)
         self._limits = SizeLimits(queues)
         self._checked_hops: set[str] = set()
         self._alone: set[QueueRef] = set()
@@ -202,7 +195,7 @@ class Router:
         if parking is not None and remaining > parking.after_seconds:
             latest_ms = self.broker_latest(endpoint, asked)
             stored = as_stored(message, endpoint.address, now_ms=latest_ms)
-            if not parking.too_large(stored):
+            if not parking.store.too_large(stored):
                 self._check_arrival(endpoint, message)
                 return ToStore(parking, stored)
         if not message.due.absolute:
@@ -304,6 +297,9 @@ class Router:
         queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
         return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, message.due.absolute)
 
+    def _parking(self, endpoint: Endpoint) -> Parking | None:
+        return None if self.stores is None else self.stores.parking(endpoint.name)
+
     def limit(self, endpoint: Endpoint, message: CheckedMessage, *, size: int) -> int:
         """The least that the queues on the message's way take, bytes.
 
@@ -321,7 +317,7 @@ class Router:
             return False
         if seconds_until(message.due.due_ms(now_ms), now_ms) <= parking.after_seconds:
             return False
-        return parking.too_large(as_stored(message, endpoint.address, now_ms=now_ms))
+        return parking.store.too_large(as_stored(message, endpoint.address, now_ms=now_ms))
 
     def _check_arrival(self, endpoint: Endpoint, message: CheckedMessage) -> None:
         """Refuse now, not when the message is due. What sqsdelay adds does not count: it is left out

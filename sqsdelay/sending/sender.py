@@ -15,7 +15,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidDelay, NoStore, Unconfirmed
-from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.parking.parking import Change, Schedule
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.sending.batches import BatchSender, SendResult
 from sqsdelay.sending.router import Asked, SenderSettings

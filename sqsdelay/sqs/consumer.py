@@ -318,8 +318,13 @@ def _refuse(problems: Iterable[Problem]) -> None:
         logger.warning(text)
 
 
-def checked_relay(queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> Relay:
+def checked_relay(
+    queues: Queues, endpoint: Endpoint, settings: RelaySettings, *, kind: type[Relay] = Relay
+) -> Relay:
     """A relay for the delay queue as it is deployed; worker and function start with it.
+
+    Args:
+        kind: a `ForwardingRelay` where what is to be parked goes through the parking queue.
 
     Raises:
         ConfigurationError: the delay queue is unsuitable, and the remedy; or another endpoint
@@ -331,4 +336,4 @@ def checked_relay(queues: Queues, endpoint: Endpoint, settings: RelaySettings) -
     attributes = queues.attributes(queues.url(endpoint.delay_queue))
     _refuse(delay_queue_problems(name, attributes, hop_seconds=settings.hop_seconds))
     # Requeueing costs what the queue's delay is, whatever the setting says.
-    return Relay(queues, endpoint, replace(settings, hop_seconds=int(attributes["DelaySeconds"])))
+    return kind(queues, endpoint, replace(settings, hop_seconds=int(attributes["DelaySeconds"])))

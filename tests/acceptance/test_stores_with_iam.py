@@ -26,9 +26,8 @@ from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.forwarding import Forwarding
 from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.parker import Parker
+from sqsdelay.relaying.parker import Forwarding, Parker
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.scheduler import SchedulerStore

@@ -14,7 +14,7 @@ import pytest
 from sqsdelay.core.delay import due_at_ms
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, size_of
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change
 from sqsdelay.ports.queues import Failure
 from sqsdelay.testing import VirtualSqs
 from tests.contract.vectors import contract, read

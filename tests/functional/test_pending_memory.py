@@ -14,7 +14,7 @@ import pytest
 from sqsdelay.cli import console
 from sqsdelay.cli.waiting import pending
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.parking.schedule import Schedule
+from sqsdelay.parking.parking import Schedule
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
 COUNT = 1_500

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -22,9 +20,8 @@ from sqsdelay.sending.batches import (
 )
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_store
-from sqsdelay.testing.in_memory_store import InMemoryStore
 from tests.acceptance.rabbitmq.broker import Broker
-from tests.guides.page import ROOT
+from tests.guides.page import ROOT, Block, runnable
 from tests.guides.reader import Reader, empty
 
 Step = Callable[[Reader, pytest.FixtureRequest], None]
@@ -158,12 +155,11 @@ def a_parked_message(reader: Reader, request: pytest.FixtureRequest) -> None:
     assert reader.run("send", "orders", "--store-only", *given)[0] == 0
 
 
-def my_application(reader: Reader, request: pytest.FixtureRequest) -> None:
-    """A module of the reader's, with a store of their own."""
-    module: Any = types.ModuleType("my_application")
-    module.MyStore = InMemoryStore
-    monkeypatch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
-    monkeypatch.setitem(sys.modules, "my_application", module)
+def a_message_of_the_stores_page(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """And its store, which this page takes over."""
+    orders(reader, request)
+    (stored,) = [b for b in runnable("docs/stores.md") if b.language == "python"]
+    reader.read(stored)
 
 
 def a_broker(reader: Reader, request: pytest.FixtureRequest) -> None:
@@ -188,22 +184,34 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/parking.md", 0): a_postgres,
     ("docs/parking.md", 2): a_store_in_a_file,
     ("docs/parking.md", 3): a_parked_message,
+    ("docs/rabbitmq-stores.md", 0): a_broker,
     ("docs/rabbitmq.md", 0): a_broker,
     ("docs/sending.md", 1): orders,
-    ("docs/sending.md", 2): a_bucket_and_a_file,
-    ("docs/sending.md", 4): a_received_pointer,
-    ("docs/sending.md", 5): an_empty_account,
+    ("docs/receiving.md", 3): a_bucket_and_a_file,
+    ("docs/receiving.md", 5): a_received_pointer,
+    ("docs/sending.md", 2): an_empty_account,
     ("docs/stores.md", 2): nothing_else_dispatches,
-    ("docs/stores.md", 5): my_application,
     ("docs/timeout-manager.md", 0): a_broker,
+    ("docs/workers.md", 0): a_message_of_the_stores_page,
 }
 """Before a block of a page, by page and number of the block."""
 
 AFTER: Final[dict[tuple[str, int], Step]] = {
     ("docs/boto3.md", 2): an_error_with_its_remedy,
     ("docs/cost.md", 0): the_table_it_shows,
-    ("docs/sending.md", 4): the_body_is_read_and_gone,
-    ("docs/stores.md", 3): the_message_is_stored,
-    ("docs/stores.md", 4): an_effect_exactly_once,
+    ("docs/receiving.md", 5): the_body_is_read_and_gone,
+    ("docs/workers.md", 0): the_message_is_stored,
+    ("docs/workers.md", 1): an_effect_exactly_once,
 }
 """After one."""
+
+
+def read(blocks: Iterable[Block], reader: Reader, request: pytest.FixtureRequest) -> None:
+    """As a reader would type them, each with what comes before it and after it."""
+    for block in blocks:
+        place = (block.page, block.number)
+        if place in BEFORE:
+            BEFORE[place](reader, request)
+        reader.read(block)
+        if place in AFTER:
+            AFTER[place](reader, request)

@@ -76,33 +76,27 @@ TOLD = {
         f"for {AMENDMENT_LIFETIME_SECONDS // 86_400} days",
         f"| `Change.REQUESTED` | {EXIT_REQUESTED} |",
     ),
-    "sending.md": (
-        f"Names may have {limits.MAX_ENDPOINT_CHARS} characters before `.fifo`",
-        Pointer("my-bodies", "…").to_body().replace("\\u2026", "…"),
-        PAYLOAD_SIZE,
-        LEGACY_PAYLOAD_SIZE,
-    ),
+    "sending.md": (f"Names may have {limits.MAX_ENDPOINT_CHARS} characters before `.fifo`",),
     "celery.md": (
         f"({Channel.default_visibility_timeout // 60} minutes, unless",
         f"Up to {limits.MAX_MESSAGE_TIMER_SECONDS} s as a message timer",
         f"more than {limits.MAX_ENDPOINT_CHARS} characters",
         {300: "sent within five minutes are one"}[limits.DEDUPLICATION_INTERVAL_SECONDS],
     ),
-    "receiving.md": (f"expires_after_seconds={DAYS} * 86_400", f"known for {DAYS} days"),
+    "receiving.md": (
+        f"expires_after_seconds={DAYS} * 86_400",
+        f"known for {DAYS} days",
+        Pointer("my-bodies", "…").to_body().replace("\\u2026", "…"),
+        PAYLOAD_SIZE,
+        LEGACY_PAYLOAD_SIZE,
+    ),
     "stores.md": (
         f"`-reserve` ({RESERVE_BYTES >> 20} MiB)",
         f"end {DEFAULT_LEASE_SECONDS:g} s after they are seen",
         f"within {SqliteStore.poll_seconds:g} s",
-        f"claims up to {DEFAULT_BATCH} due messages",
-        f"looks every {PostgresStore.poll_seconds:g} s (PostgreSQL)",
-        f"{DynamoDbStore.poll_seconds:g} s (DynamoDB)",
-        f"{SqliteStore.poll_seconds:g} s (SQLite)",
         f"after the lease ({DEFAULT_LEASE_SECONDS:g} s)",
         f"{limits.MAX_DYNAMODB_ITEM_BYTES // 1024} KiB",
         f"names end at {limits.MAX_POSTGRES_NAME_BYTES} bytes",
-        f"| {EXIT_CRITICAL} | a circuit breaker",
-        f"while something is due | {DEFAULT_TRIGGER_SECONDS:g} s |",
-        f"in a second than this | {DEFAULT_FAILURES_PER_SECOND:g} |",
         f"asks after {KEEPALIVE['idle']} s and gives up after {GONE} s",
         f"after {GONE} s when its host lost its power",
         f"`tcp_keepidle={KEEPALIVE['idle']}`, `tcp_keepintvl={KEEPALIVE['interval']}` and "
@@ -110,6 +104,15 @@ TOLD = {
         {1: "looks every second"}[int(POLL_SECONDS)],
         f"After {LOCK_SECONDS - 1} s one warning names the session",
         f"after {LOCK_SECONDS} s changes and inserts fail",
+    ),
+    "workers.md": (
+        f"claims up to {DEFAULT_BATCH} due messages",
+        f"looks every {PostgresStore.poll_seconds:g} s (PostgreSQL)",
+        f"{DynamoDbStore.poll_seconds:g} s (DynamoDB)",
+        f"{SqliteStore.poll_seconds:g} s (SQLite)",
+        f"| {EXIT_CRITICAL} | a circuit breaker",
+        f"while something is due | {DEFAULT_TRIGGER_SECONDS:g} s |",
+        f"in a second than this | {DEFAULT_FAILURES_PER_SECOND:g} |",
     ),
     "cost.md": (
         f"the {DELAY_ATTRIBUTES_BYTES} bytes that the delay adds",
@@ -200,14 +203,14 @@ def test_the_stores_pages_error_is_the_one_that_is_raised() -> None:
     assert f"\n{raised.value}\n" in text("stores.md")
 
 
-def test_the_stores_page_names_every_method() -> None:
+def test_the_table_of_a_store_names_every_method() -> None:
     """The table beside NServiceBus's interface is complete."""
     methods = {
         name
         for name in vars(DelayedMessageStore)
         if not name.startswith("_") and name not in ("modes", "poll_seconds", "close")
     }
-    table = text("stores.md").partition("`IDelayedMessageStore`")[2].partition("## On Lambda")[0]
+    table = text("testing.md").partition("`IDelayedMessageStore`")[2].partition("\n## ")[0]
     assert methods <= set(re.findall(r"`([a-z_]+)`", table))
 
 

@@ -13,9 +13,12 @@ import pytest
 from sqsdelay.core.message import MESSAGE_ID, string
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.testing.local_aws import LocalAws
+from tests.guides.page import runnable
+from tests.guides.preconditions import read
+from tests.guides.reader import Reader
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "receiving.md").read_text()
-LAMBDA, WORKER, EXACTLY_ONCE = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+LAMBDA, WORKER, EXACTLY_ONCE = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)[:3]
 
 
 @pytest.fixture
@@ -158,3 +161,8 @@ def test_exactly_once(site: LocalAws) -> None:
     assert names["database"].execute("SELECT order_id FROM paid").fetchall() == [("seven",)]
     names["inbox"].close()
     names["database"].close()
+
+
+def test_large_bodies(reader: Reader, request: pytest.FixtureRequest) -> None:
+    """Sent, received and deleted."""
+    read(runnable("docs/receiving.md")[3:], reader, request)

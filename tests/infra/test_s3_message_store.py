@@ -28,7 +28,7 @@ from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, GATHERING_SECONDS, M
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.parker import ForwardingRelay, unpacked
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores.s3 import S3Store
@@ -229,11 +229,8 @@ def stored(due_ms: int) -> StoredMessage:
 def forwarded(store: S3Store, count: int) -> list[Status]:
     """What the delay consumer makes of so many far copies."""
     queues = SqsQueues(boto3.client("sqs"))
-    relay = Relay(
-        queues,
-        Endpoint.parse("orders"),
-        RelaySettings(parking=ParkingSettings(store), through_parking_queue=True, hop_seconds=1),
-    )
+    settings = RelaySettings(parking=ParkingSettings(store), hop_seconds=1)
+    relay = ForwardingRelay(queues, Endpoint.parse("orders"), settings)
     url = queues.url(relay.source)
     queues._client.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "0"})
     delay = {DELAY_SECONDS: string("8640000")}
@@ -282,8 +279,6 @@ def test_dispatcher_is_granted_the_calls_it_makes(
 
 def forwarded_ids() -> list[str]:
     """Ids of the messages in the parking queue's one group, which is left there."""
-    from sqsdelay.relaying.forwarding import unpacked
-
     queues = SqsQueues(boto3.client("sqs"))
     url = queues.url(Endpoint.parse("orders").parking_queue)
     [group] = queues.receive_batch(url, wait_seconds=1)

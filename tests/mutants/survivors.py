@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,15 +70,23 @@ def report(
     tried: Mapping[str, int],
     equivalents: Mapping[tuple[str, str], str],
     limit_percent: float,
+    modules: Collection[str] | None = None,
 ) -> tuple[str, bool]:
     """What a run ends with, a line for each room, and whether any of them has failed.
 
+    An entry of equivalent.toml that no survivor matches fails the run: its code has changed, or a test
+    notices it after all.
+
     Args:
         tried: how many mutants, by room.
+        modules: those that were tried; None for all.
     """
     lines, counted = [], []
+    stale = {k for k in equivalents if modules is None or k[0].partition(".")[0] in modules}
     for survivor in survivors:
-        why = equivalents.get((survivor.where, _becomes(survivor.change)))
+        key = survivor.where, _becomes(survivor.change)
+        stale.discard(key)
+        why = equivalents.get(key)
         if why is None and survivor.is_less_strict:
             why = "zip is told to be strict where both are of one length: it would say if we were wrong."
         if why is None:
@@ -89,7 +97,8 @@ def report(
         lines += [f"survives: {survivor.name}", *(f"    {x}" for x in survivor.change.split("\n"))]
     left = Counter(room_of(survivor.name) for survivor in counted)
     same = Counter(room_of(survivor.name) for survivor in survivors) - left
-    failed = not tried
+    lines += [f"matches no survivor, take it out: {where}: {line}" for where, line in sorted(stale)]
+    failed = not tried or bool(stale)
     for room, number in sorted(tried.items()):
         percent = 100 * left[room] / number
         failed = failed or percent >= limit_percent

@@ -76,11 +76,17 @@ class TcpProxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         self._open.add(source)
         with source, contextlib.suppress(OSError):
+            answer = source.getpeername() == self._target
             while data := source.recv(65536):
-                sink.sendall(data)
+                if self._passes(answer=answer):
+                    sink.sendall(data)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)
         self._open.discard(source)
+
+    def _passes(self, *, answer: bool) -> bool:
+        """Whether to forward what just came: an ``answer`` of the target, or what is for it."""
+        return True
 
     def __enter__(self) -> Self:
         self.up()
@@ -97,21 +103,24 @@ class DeafProxy(TcpProxy):
         super().__init__(target_port)
         self.swallowing = threading.Event()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        if source.getpeername() != self._target:
-            super()._pump(source, sink)
-            return
-        self._open.add(source)
-        with source, contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if self._passes():
-                    sink.sendall(data)
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_RDWR)
-        self._open.discard(source)
+    def _passes(self, *, answer: bool) -> bool:
+        return not (answer and self.swallowing.is_set())
 
-    def _passes(self) -> bool:
-        return not self.swallowing.is_set()
+
+class StallingProxy(TcpProxy):
+    """Takes no more from the client, once ``stalled`` is set, than its own buffer and the kernel's hold."""
+
+    def __init__(self, target_port: int) -> None:
+        super().__init__(target_port)
+        self.stalled = threading.Event()
+        self._ended = threading.Event()
+
+    def down(self) -> None:
+        self._ended.set()
+        super().down()
+
+    def _passes(self, *, answer: bool) -> bool:
+        return answer or not self.stalled.is_set() or self._ended.wait()
 
 
 class HoldingProxy(DeafProxy):
@@ -132,7 +141,9 @@ class HoldingProxy(DeafProxy):
         self._may.set()
         self.held.clear()
 
-    def _passes(self) -> bool:
+    def _passes(self, *, answer: bool) -> bool:
+        if not answer:
+            return True
         if not self._may.is_set():
             self.held.set()
         return self._may.wait(PATIENCE_SECONDS)

@@ -55,7 +55,7 @@ class RabbitNode:
     With ``tls_folder``, holding ``cert.pem`` and ``key.pem``, it also listens for TLS on ``tls_port``.
     With ``peer``, a running node, it joins that node's cluster the first time it starts.
     With ``feature_flags`` (names with commas) it starts with these alone, as one upgraded from of old.
-    After ``confirm_timeout_seconds`` it tries to hand a message over again: as docs/rabbitmq.md
+    After ``confirm_timeout_seconds`` it tries to hand a message over again: as docs/rabbitmq-clusters.md
     recommends it; RabbitMQ's default is 180.
     """
 

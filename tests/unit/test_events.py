@@ -18,8 +18,7 @@ from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.ledger.files import record_received
-from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.relaying.mover import Mover, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.router import SenderSettings

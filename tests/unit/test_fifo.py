@@ -22,6 +22,7 @@ from sqsdelay.core.message import (
     GROUP_ID,
     MESSAGE_ID,
     WAS_DUE_AT,
+    Attribute,
     Message,
     OutgoingMessage,
     size_of,
@@ -229,6 +230,47 @@ def test_what_is_received_together_goes_in_order_of_due_times(
         start + in_ms for in_ms in sorted(due.values())
     ]
     assert [copy.body for copy in received(queues)] == ["a", "b", "c", "d"]
+
+
+def put_due(queues: InMemoryQueues, body: str, **more: Attribute) -> None:
+    """On the due queue, by somebody else's sender."""
+    attributes = {GROUP_ID: string("g"), DEDUPLICATION_ID: string(body), **more}
+    queues.send_batch(DUE, [OutgoingMessage(body, attributes, 1)])
+
+
+def test_what_does_not_say_when_it_was_due_goes_by_when_it_was_sent(
+    queues: InMemoryQueues, clock: ManualClock
+) -> None:
+    """And nobody says how late it is."""
+    put_due(queues, "a")
+    between = clock.true_ms + 20
+    clock.advance(0.04)
+    put_due(queues, "c")
+    put_due(queues, "b", **{DUE_AT: string(str(between))})
+    outcomes = DueRelay(queues, ENDPOINT).process(received(queues, DUE)[::-1])
+    assert [copy.body for copy in received(queues)] == ["a", "b", "c"]
+    assert {o.copy.body: (o.due_ms, o.late_ms) for o in outcomes} == {
+        "a": (None, None),
+        "b": (between, 20),
+        "c": (None, None),
+    }
+
+
+def test_without_the_brokers_time_a_copy_stays_on_the_due_queue(
+    queues: InMemoryQueues, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Received before by a consumer that died; SQS cannot be asked what time it is."""
+    put_due(queues, "x", **{DUE_AT: string(str(clock.true_ms))})
+    received(queues, DUE)
+    clock.advance(200)
+
+    def away(queue: QueueRef) -> None:
+        raise QueueUnavailable(f"{queue.name} is away")
+
+    monkeypatch.setattr(queues, "synchronise", away)
+    (outcome,) = deliver(queues)
+    assert (outcome.status, outcome.copy.body) == (Status.FAILED, "x")
+    assert outcome.error == "orders-due is away"
 
 
 def test_sent_one_after_the_other_with_the_same_delay_keeps_its_order(

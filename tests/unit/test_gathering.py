@@ -78,6 +78,7 @@ def test_a_group_is_one_object_and_then_its_copies_are_deleted(site: Site) -> No
     assert [o.status for o in outcomes] == [Status.PARKED] * 30
     assert site.s3.requests["PutObject"] == 1
     assert site.store.pending_count() == 30
+    assert site.visibility.last_touched() is None
     assert site.left_in_queue() == 0
 
 
@@ -111,16 +112,19 @@ def test_a_worker_killed_before_the_put_loses_nothing(site: Site) -> None:
     assert site.store.pending_count() == 0
 
 
-def test_an_outage_of_the_store_lets_copies_hop_on(site: Site) -> None:
-    """As without gathering."""
+@pytest.mark.parametrize("late", [False, True])
+def test_an_outage_of_the_store_lets_copies_hop_on(site: Site, late: bool) -> None:
+    """As without gathering: unless they may be with others by now."""
     site.put(4, 90 * DAY)
     site.clock.advance(900)
     site.receive()
+    if late:
+        site.clock.advance(30)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(site.s3, "put_object", _unavailable)
         outcomes = site.gathering.park()
-    assert [o.status for o in outcomes] == [Status.REQUEUED] * 4
+    assert [o.status for o in outcomes] == [Status.FAILED if late else Status.REQUEUED] * 4
 
 
 def _unavailable(**_: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from pathlib import Path
 
@@ -58,6 +59,18 @@ def test_a_mutant_that_means_the_same_is_told_but_not_counted() -> None:
     ]
 
 
+def test_an_equivalent_that_matches_nothing_fails() -> None:
+    """Its code has changed, or a test notices it after all. A module that was not tried tells nothing."""
+    same = {("delay.delay_ms", "if delay >= 1:"): "0 ends elsewhere"}
+    for modules, stale in ((["delay"], True), (None, True), (["fifo"], False)):
+        text, failed = report(
+            [], tried={"core": 10}, equivalents=same, limit_percent=8, modules=modules
+        )
+        assert failed is stale
+        told = "matches no survivor, take it out: delay.delay_ms: if delay >= 1:"
+        assert (told in text) is stale
+
+
 def test_a_zip_that_is_less_strict_means_the_same() -> None:
     """Of lists of one length it does what it did; any other change counts."""
     one = DIFF.replace("if delay > 0:", "for a, b in zip(x, y, strict=True):")
@@ -83,5 +96,17 @@ def test_nothing_tried_is_a_failure() -> None:
 
 
 def test_each_equivalent_mutant_has_its_reason() -> None:
-    """Listed, not papered over."""
+    """Listed, not papered over; and its function is there."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    there: set[str] = set()
+    for path in {path for pattern in config["only_mutate"] for path in ROOT.glob(pattern)}:
+        for node in ast.walk(ast.parse(path.read_text())):
+            functions = node.body if isinstance(node, ast.ClassDef) else [node]
+            owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+            there |= {
+                f"{path.stem}.{owner}{function.name}"
+                for function in functions
+                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
     assert all(len(why) > 20 for why in read_equivalents().values())
+    assert {where for where, _ in read_equivalents()} <= there

@@ -25,8 +25,13 @@ from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
 )
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, parking_settings
-from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.parking.parking import (
+    DEFAULT_PARK_AFTER_SECONDS,
+    Change,
+    ParkingSettings,
+    Schedule,
+    parking_settings,
+)
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
@@ -79,7 +84,8 @@ def test_a_store_that_refuses_a_late_cancellation_stops_nothing(
     QueueSender(queues).send("orders", "far", delay=10 * DAY, message_id="order-7")
     clock.advance(900)
     assert [outcome.status for outcome in poll(queues, relay)] == [Status.PARKED]
-    assert "amendment of parked order-7 not applied" in caplog.text
+    told = "amendment of parked order-7 not applied: order-7 does not tell where it lies"
+    assert caplog.messages == [told]
 
 
 def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
@@ -130,6 +136,8 @@ def test_park_after_without_a_store_is_refused(after: int) -> None:
         ConfigurationError, match=f"park_after_seconds={after} has no effect without a store"
     ):
         parking_settings(None, after)
+    store = InMemoryStore(ManualClock())
+    assert parking_settings(store, 60) == ParkingSettings(store, 60)
 
 
 @pytest.mark.parametrize(

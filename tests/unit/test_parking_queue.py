@@ -25,9 +25,16 @@ from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.forwarding import GROUP_BYTES, Forwarding, group_of, packed, unpacked
 from sqsdelay.relaying.mover import Held, Outcome, RelaySettings, Status
-from sqsdelay.relaying.parker import Parker
+from sqsdelay.relaying.parker import (
+    GROUP_BYTES,
+    Forwarding,
+    ForwardingRelay,
+    Parker,
+    group_of,
+    packed,
+    unpacked,
+)
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.faulty import AWAY, FaultyQueues
@@ -65,14 +72,9 @@ class Site:
         self.queues.create_queue(PARKING)
         self.store = GroupStore(self.clock)
         parking = ParkingSettings(self.store)
-        self.relay = Relay(
-            self.queues,
-            self.endpoint,
-            RelaySettings(parking=parking, through_parking_queue=True, ledger=self),
-        )
-        self.parker = Parker(
-            self.queues, self.endpoint, RelaySettings(parking=parking, ledger=self)
-        )
+        settings = RelaySettings(parking=parking, ledger=self)
+        self.relay = ForwardingRelay(self.queues, self.endpoint, settings)
+        self.parker = Parker(self.queues, self.endpoint, settings)
         self.told: list[Event] = []
 
     def record(self, events: Sequence[Event]) -> None:
@@ -210,8 +212,12 @@ def test_moved_so_near_that_it_hops_or_is_handed_over(site: Site) -> None:
         now_ms = site.clock.now_ms() + 1
         site.store.amend([Amendment(message_id=name, at_ms=now_ms, due_ms=now_ms + seconds * 1000)])
     site.relayed()
+    site.queues.failing = {DELAY: AWAY}
     fates = {outcome.copy.message_id: outcome.status for outcome in site.parked()}
-    assert fates == {"hops": Status.REQUEUED, "soon": Status.HANDED_OVER}
+    assert fates == {"hops": Status.FAILED, "soon": Status.HANDED_OVER}
+    site.queues.failing = {}
+    [again] = site.parked()
+    assert (again.status, again.due_ms) == (Status.REQUEUED, now_ms + 6_000_000)
     [copy] = site.left(DELAY, after=900)
     assert copy.message_id == "hops"
     assert copy.attributes[DELAY_SECONDS] == string("5101")
@@ -497,7 +503,7 @@ def test_its_name_is_beside_the_endpoints_others() -> None:
 def test_a_parking_queue_without_a_store_is_refused() -> None:
     """The setting would do nothing."""
     with pytest.raises(ConfigurationError, match="has no effect without parking"):
-        RelaySettings(through_parking_queue=True)
+        ForwardingRelay(Site().queues, Endpoint.parse("orders"), RelaySettings())
 
 
 def test_the_ledger_tells_where_a_message_waits() -> None:

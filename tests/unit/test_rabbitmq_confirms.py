@@ -19,8 +19,8 @@ def three() -> tuple[Outstanding, Settled]:
     for number, name in enumerate("abc", start=1):
         publication = Publication("", name, b"", BasicProperties(message_id=name))
         publication.on_settled = _noting(settled, name)
-        outstanding.add(publication, size=100, now=number * 10.0)
-        outstanding.written(now=number * 10.0)
+        outstanding.add(publication, begins_at=number, ends_at=number + 1, now=number * 10.0)
+        outstanding.written(up_to=number + 1, now=number * 10.0)
     return outstanding, settled
 
 
@@ -47,7 +47,7 @@ def test_one_confirm_for_several() -> None:
 def test_a_late_or_repeated_confirm_changes_nothing() -> None:
     """What was given up stays given up."""
     outstanding, settled = three()
-    assert outstanding.give_up(REFUSED, lambda each: each.written_at < 25.0) == 2
+    outstanding.give_up(REFUSED, lambda each: each.written_at < 25.0)
     outstanding.answered(1, multiple=False)
     outstanding.answered(2, multiple=True)
     assert settled == [("a", REFUSED), ("b", REFUSED)]

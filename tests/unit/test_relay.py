@@ -575,7 +575,9 @@ def test_what_a_store_does_not_take_hops_on_and_says_why(
     (outcome,) = poll(queues, relay)
     assert outcome.status is Status.REQUEUED
     (line,) = caplog.messages
-    assert re.fullmatch(rf"{outcome.copy.message_id} not parked, it hops on: \S.*", line)
+    assert re.fullmatch(
+        rf"{outcome.copy.message_id} not parked, it hops on: store: the store is down", line
+    )
 
 
 def test_each_line_of_the_log_names_the_message_and_the_cause(

@@ -33,8 +33,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
-from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
@@ -503,6 +502,21 @@ def test_a_copy_met_again_after_it_was_moved_is_the_same_message(
     store.amendments = moved_after_the_first_look  # type: ignore[method-assign]
     other = Relay(queues, ORDERS, RelaySettings(parking=ParkingSettings(store)))
     assert statuses(queues, other) == [Status.PARKED]
+
+
+def test_a_later_message_of_the_id_is_not_the_one_that_was_moved(
+    queues: InMemoryQueues, clock: ManualClock, store: InMemoryStore
+) -> None:
+    """It was sent after that was moved: two due times under one id, which the sender is told."""
+    sender, relay = amended(queues, store)
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.PARKED]
+    assert sender.reschedule("orders", "m", delay=3 * DAY) is Change.DONE
+    clock.advance(10)
+    QueueSender(queues).send("orders", "x", delay=2 * DAY, message_id="m")
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.REJECTED]
 
 
 def test_what_is_being_released_hops_on(

@@ -11,7 +11,7 @@ from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues
 from tests.services.in_memory_s3 import InMemoryS3

@@ -11,7 +11,7 @@ from sqsdelay.core.clock import DATE_RESOLUTION_MS
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Message, text_of
-from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
+from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -20,8 +20,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import MAX_RETENTION_SECONDS
-from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
@@ -234,12 +233,23 @@ def test_what_cannot_be_is_refused(sender: QueueSender) -> None:
         ParkingSettings(InMemoryStore(ManualClock()), -1)
 
 
-def test_pending_reads_page_by_page(sender: QueueSender, store: InMemoryStore) -> None:
-    """However many there are, in order of their due times."""
+def test_pending_reads_page_by_page(
+    sender: QueueSender, store: InMemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, in order of their due times; a hundred are in memory at once."""
+    pages: list[int] = []
+    page = store.pending
+
+    def counted(limit: int, **given: Any) -> list[StoredMessage]:
+        pages.append(limit)
+        return page(limit, **given)
+
+    monkeypatch.setattr(store, "pending", counted)
     delays = [DAY + 7 * n % 1201 for n in range(1201)]
     sender.send_many("orders", [Message("x", delay=d) for d in delays])
     dues = [m.due_ms for m in sender.pending("orders")]
     assert len(dues) == 1201
+    assert pages == [100] * 14
     assert dues == sorted(dues)
     window = sender.pending("orders", due_from=utc(dues[101]), due_before=utc(dues[900]))
     assert [m.due_ms for m in window] == [ms for ms in dues if dues[101] <= ms < dues[900]]

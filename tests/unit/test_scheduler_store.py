@@ -26,8 +26,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.limits import GATHERING_SECONDS
-from sqsdelay.parking.parking import Parking, ParkingSettings
-from sqsdelay.parking.schedule import Change, Schedule
+from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.parker import AT_ONCE, Parker
 from sqsdelay.relaying.relay import DueRelay, Relay

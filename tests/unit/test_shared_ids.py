@@ -16,8 +16,7 @@ from sqsdelay.errors import (
     QueueUnavailable,
     StoreUnavailable,
 )
-from sqsdelay.parking.parking import Parking
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change, Parking
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.mover import Status
 from sqsdelay.stores.s3 import S3Store

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from sqsdelay.errors import QueueMissing
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change
 from sqsdelay.testing import VirtualSqs
 
 A_SECOND = timedelta(seconds=1)

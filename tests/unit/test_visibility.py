@@ -63,10 +63,10 @@ def test_a_quick_batch_costs_no_request(queues: InMemoryQueues, clock: ManualClo
     """Batches take milliseconds: only one that takes a third of the visibility is extended."""
     visibility = Visibility(queues, clock)
     batch = visibility.receive(QueueRef(DELAY), wait_seconds=0)
-    clock.advance(4)
+    clock.advance(5)
     visibility.extend()
     assert queues.calls.count("hide") == 0
-    clock.advance(6)
+    clock.advance(5)
     visibility.extend()
     assert queues.calls.count("hide") == 1
     visibility.done(batch)
@@ -101,7 +101,7 @@ def test_what_was_lost_is_not_taken_back(queues: InMemoryQueues, clock: ManualCl
     """After a stop of the process others have the copies; to hide them again would be theft."""
     visibility = Visibility(queues, clock)
     batch = visibility.receive(QueueRef(DELAY), wait_seconds=0)
-    clock.advance(31)
+    clock.advance(30)
     visibility.extend()
     assert not batch.held()
     assert queues.calls.count("hide") == 0

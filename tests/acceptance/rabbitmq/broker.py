@@ -18,12 +18,14 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pika
 
+from sqsdelay.rabbitmq import Topology, declare
+from sqsdelay.rabbitmq.topology import OWN_PREFIX
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import TcpProxy
 
 QUORUM = {"x-queue-type": "quorum"}
 REGISTERED_SECONDS = 2
-"""RabbitMQ 3.10 writes down half a second later that a quorum queue exists; see docs/rabbitmq.md."""
+"""RabbitMQ 3.10 writes down half a second later that a quorum queue exists; see docs/rabbitmq-clusters.md."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,14 @@ class Broker:
     def queue(self, name: str, arguments: Mapping[str, Any] = QUORUM) -> None:
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
             connection.channel().queue_declare(name, durable=True, arguments=dict(arguments))
+
+    def ready(self, *queues: str, prefix: str = OWN_PREFIX) -> Topology:
+        """A delay infrastructure, and these queues."""
+        topology = Topology(prefix)
+        declare(self.url, topology)
+        for queue in queues:
+            self.queue(queue)
+        return topology
 
     def delete_queue(self, name: str) -> None:
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:

@@ -14,7 +14,7 @@ from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.rabbitmq import bind, declare
+from sqsdelay.rabbitmq import RabbitMqSender, bind, declare
 from sqsdelay.stores import open_store
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.functional.console.conftest import client_of
@@ -66,6 +66,18 @@ def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
         assert store.pending_count() == 0
         for path in ("/", "/messages", "/errors", "/send"):
             assert client.get(path).status_code == 200
+
+
+def test_advice_repeats_the_prefix(broker: Broker) -> None:
+    """Without it, `bind` would send on nothing: another infrastructure's messages."""
+    acme = broker.ready("orders", prefix="acme corp")
+    with RabbitMqSender(broker.url, prefix=acme.prefix, bind=False) as sender:
+        sender.send("orders", "lost", delay=1)
+    assert broker.wait_count(acme.undeliverable, 1) == 1
+    settings = ConsoleSettings(endpoints=("orders",), rabbitmq=broker.url, prefix=acme.prefix)
+    with closing(Services(settings, Access())) as services:
+        (notice,) = page(client_of(services), "/").notices
+    assert "sqsdelay rabbitmq bind ENDPOINT --prefix 'acme corp'" in notice
 
 
 def test_a_broker_that_hangs_is_said(

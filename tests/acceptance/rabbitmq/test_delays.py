@@ -37,8 +37,7 @@ def due_header(seconds: float) -> dict[str, Any]:
 def thousand(node: Broker) -> Iterator[Inbox]:
     """1,000 messages of 1 to 20 s on their way while the other tests of this file run."""
     broker = virtual_host(node.url, node.management_url, "sqsdelay-test thousand")
-    broker.queue("many")
-    declare(broker.url)
+    broker.ready("many")
     with RabbitMqSender(broker.url) as sender, Inbox(broker.url, "many") as inbox:
         results = sender.send_many(
             "many",
@@ -54,8 +53,7 @@ def thousand(node: Broker) -> Iterator[Inbox]:
 
 def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
     """5 s: four in level 2, one in level 0, and then through the endpoint's hand-over queue."""
-    broker.queue("destination")
-    declare(broker.url)
+    broker.ready("destination")
     with RabbitMqSender(broker.url) as sender, Inbox(broker.url, "destination") as inbox:
         started_ms = time.time() * 1000
         result = sender.send("destination", "hello", delay=5)
@@ -105,8 +103,7 @@ def test_everything_on_a_message_arrives(broker: Broker) -> None:
 
 def test_a_received_message_can_be_delayed_again(broker: Broker) -> None:
     """Sent on with its own properties; with the traces of its first delay the broker would drop it."""
-    broker.queue("orders")
-    declare(broker.url)
+    broker.ready("orders")
     with RabbitMqSender(broker.url) as sender, Inbox(broker.url, "orders") as inbox:
         sender.send("orders", "again", delay=1)
         (first,) = inbox.wait(1)
@@ -138,8 +135,7 @@ def test_any_name_of_up_to_199_bytes_is_an_endpoint(broker: Broker, endpoint: st
 
 def test_the_longest_delay_waits_in_the_highest_level(broker: Broker) -> None:
     """268,435,455 s enter at level 27."""
-    broker.queue("orders")
-    declare(broker.url)
+    broker.ready("orders")
     with RabbitMqSender(broker.url) as sender:
         sender.send("orders", "in 8.5 years", delay=MAX_DELAY_SECONDS)
     assert broker.count("sqsdelay.delay-level-27") == 1
@@ -174,8 +170,7 @@ def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker
 
 def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
     """An AMQP client that no one here wrote (Celery's) decodes the message."""
-    broker.queue("orders")
-    declare(broker.url)
+    broker.ready("orders")
     received: list[Any] = []
     with RabbitMqSender(broker.url) as sender, Connection(broker.url) as connection:
         sender.send(

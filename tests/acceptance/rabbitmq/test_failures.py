@@ -11,7 +11,6 @@ import pika
 import pytest
 from pika import BasicProperties
 
-from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import (
     RabbitMqMessage,
@@ -35,10 +34,7 @@ def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
     fragile: RabbitNode, fragile_broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Waiting messages keep their due times; the sender reconnects, and says what it is unsure of."""
-    acme = Topology("acme")
-    declare(fragile_broker.url, acme)
-    fragile_broker.queue("waiting")
-    fragile_broker.queue("sent")
+    acme = fragile_broker.ready("waiting", "sent", prefix="acme")
     bind(fragile_broker.url, "waiting", acme)
     time.sleep(REGISTERED_SECONDS)
     # A busy machine takes a minute to start the broker again.
@@ -87,8 +83,7 @@ def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
 
 def test_a_confirm_that_never_comes(broker: Broker) -> None:
     """An error after the time set, not a wait for ever; the message is not repeated."""
-    declare(broker.url)
-    broker.queue("orders")
+    broker.ready("orders")
     with (
         DeafProxy(broker.port) as proxy,
         RabbitMqSender(broker.through(proxy), confirm_seconds=1) as sender,
@@ -125,7 +120,6 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
             pika.URLParameters(broker.through(proxy)),
             jobs,
             confirm_seconds=0.2,
-            clock=SystemClock(),
         )
         proxy.swallowing.set()
         link.serve()
@@ -187,8 +181,7 @@ def test_a_closed_sender_says_so() -> None:
 
 def test_many_threads_share_one_sender(broker: Broker) -> None:
     """Each gets its own results, over one connection."""
-    declare(broker.url)
-    broker.queue("orders")
+    broker.ready("orders")
     results: list[RabbitMqSendResult] = []
     with RabbitMqSender(broker.url) as sender:
 
@@ -258,8 +251,7 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
 
 def test_a_sender_goes_to_the_next_node(broker: Broker) -> None:
     """One is not there, one goes away: what is not yet written goes to the third."""
-    declare(broker.url)
-    broker.queue("orders")
+    broker.ready("orders")
     parts = urlsplit(broker.url)
     with TcpProxy(parts.port or 0) as second, TcpProxy(parts.port or 0) as third:
         hosts = f"127.0.0.1:1,127.0.0.1:{second.port},127.0.0.1:{third.port}"

@@ -6,7 +6,9 @@ import threading
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
+from math import inf
 
+import pika
 import pytest
 from pika import BasicProperties
 
@@ -15,18 +17,17 @@ from sqsdelay.rabbitmq import (
     RabbitMqMessage,
     RabbitMqSender,
     RabbitMqSendResult,
-    Topology,
     bind,
-    declare,
     verify,
 )
-from sqsdelay.rabbitmq.confirms import Job, Publication
+from sqsdelay.rabbitmq.confirms import Job, Jobs, Publication
 from sqsdelay.rabbitmq.connection import Address, Session, parameters
+from sqsdelay.rabbitmq.link import Link
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
-from tests.patience import PATIENCE_SECONDS
-from tests.services.network import DeafProxy, TcpProxy
+from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.services.network import DeafProxy, StallingProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
 
 AWAY_SECONDS = 4
@@ -36,8 +37,7 @@ ANSWERED_SECONDS = 10
 
 def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
     """What is left of the delay is counted when the message is written, not when it is handed in."""
-    declare(broker.url)
-    broker.queue("orders")
+    broker.ready("orders")
     with (
         TcpProxy(broker.port) as proxy,
         RabbitMqSender(broker.through(proxy)) as sender,
@@ -65,8 +65,7 @@ def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
 
 def test_a_queue_made_anew_is_bound_anew(broker: Broker) -> None:
     """A deployment deletes it and creates it again between two sends: the binding went with it."""
-    declare(broker.url)
-    broker.queue("orders")
+    broker.ready("orders")
     with RabbitMqSender(broker.url) as sender:
         sender.send("orders", "first", delay=100)
         broker.delete_queue("orders")
@@ -104,9 +103,7 @@ def test_under_an_alarm_verify_and_bind_say_so_at_once(
     fragile: RabbitNode, fragile_broker: Broker
 ) -> None:
     """Not after all their deadlines; what was to be sent on stays where it is."""
-    acme = Topology("acme")
-    declare(fragile_broker.url, acme)
-    fragile_broker.queue("late")
+    acme = fragile_broker.ready("late", prefix="acme")
     publisher = Publisher(parameters(fragile_broker.url))
     publisher.publish([due(acme.delivery_exchange, "late") for _ in range(20)])
     publisher.close()
@@ -169,6 +166,31 @@ def test_large_messages_fill_a_window_of_bytes(broker: Broker) -> None:
     assert [type(result.error) for result in results] == [Unconfirmed] * 2 + [type(None)] * 6
 
 
+def test_a_confirm_is_due_from_when_the_socket_has_taken_the_message(broker: Broker) -> None:
+    """Not from when it has taken all: behind a slow link the buffer may never be empty."""
+    broker.queue("orders")
+    small, large = (
+        Publication("", "orders", body, BasicProperties()) for body in (b"x", b"x" * 15 * 2**20)
+    )
+    jobs = Jobs()
+    jobs.add(publications=[Publication("", "orders", b"first", BasicProperties())])
+    with StallingProxy(broker.port) as proxy:
+        node = pika.URLParameters(broker.through(proxy))
+        link = Link(node, jobs, confirm_seconds=1000)
+        serving = threading.Thread(target=link.serve)
+        serving.start()
+        assert broker.wait_count("orders", 1) == 1
+        proxy.stalled.set()
+        jobs.add(publications=[small, large])
+        link.wake()
+        wait_for(lambda: small.written_at < inf)
+        assert large.written_at == inf
+        assert link.wire.unwritten
+        proxy.down()
+        serving.join()
+        link.close()
+
+
 def ask(given: Address, proxy: DeafProxy) -> None:
     with Session(given, seconds=1) as session:
         proxy.swallowing.set()
@@ -192,8 +214,7 @@ def test_twenty_thousand_undeliverable_messages(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Counted, and sent on to the queue that they are for, pipelined; others stay where they are."""
-    acme = Topology("acme")
-    declare(broker.url, acme)
+    acme = broker.ready(prefix="acme")
     publisher = Publisher(parameters(broker.url))
     publications = [
         due(acme.delivery_exchange, "ghost" if n % 10 else "other") for n in range(MANY)

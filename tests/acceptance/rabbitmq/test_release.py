@@ -26,7 +26,7 @@ from tests.services.rabbitmq import RabbitNode
 
 COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "dispatch", "orders"]
 
-GUIDE = Path(__file__).parents[3] / "docs/rabbitmq.md"
+GUIDE = Path(__file__).parents[3] / "docs/rabbitmq-stores.md"
 
 
 def spread(
@@ -167,7 +167,7 @@ def test_a_power_cut_of_the_broker_while_messages_are_released(
 def test_the_guides_example(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/rabbitmq.md: from a store to a queue with a dot in its name."""
+    """docs/rabbitmq-stores.md: from a store to a queue with a dot in its name."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     (example,) = [block for block in blocks if "RabbitMqOutbox" in block]
     monkeypatch.chdir(tmp_path)

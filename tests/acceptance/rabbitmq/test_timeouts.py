@@ -368,7 +368,7 @@ def test_a_connection_that_goes_silent_keeps_nobody(
     transport.announce(["m"])
     with DeafProxy(broker.port) as proxy:
         given = parameters(broker.through(proxy))
-        consumer = QueueConsumer(given, DISPATCHER, SystemClock())
+        consumer = QueueConsumer(given, DISPATCHER)
         (received,) = consumer.receive(wait_seconds=5)
         proxy.swallowing.set()
         closing_it = threading.Thread(target=consumer.close, daemon=True)

@@ -41,10 +41,7 @@ def look_often(broker: Broker, on: Topology) -> int:
 
 def test_an_unbound_destination_delays_nobody_else(broker: Broker) -> None:
     """200 messages for a queue that has gone; others do not wait for them, and none of the 200 is lost."""
-    acme = Topology("acme")
-    declare(broker.url, acme)
-    broker.queue("live")
-    broker.queue("ghost")
+    acme = broker.ready("live", "ghost", prefix="acme")
     with RabbitMqSender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
         ghosts = [RabbitMqMessage(str(n), delay=2, message_id=f"ghost-{n}") for n in range(LOST)]
         assert all(r.error is None for r in sender.send_many("ghost", ghosts))
@@ -75,9 +72,7 @@ def test_an_unbound_destination_delays_nobody_else(broker: Broker) -> None:
 @pytest.mark.parametrize("healthy", [20, 2_000])
 def test_a_full_destination_holds_up_nobody(broker: Broker, healthy: int) -> None:
     """What a full queue refuses waits for that queue alone, and arrives once there is room."""
-    acme = Topology("acme")
-    declare(broker.url, acme)
-    broker.queue("live")
+    acme = broker.ready("live", prefix="acme")
     full = {**QUORUM, "x-max-length": 10, "x-overflow": "reject-publish"}
     broker.queue("full", full)
     with RabbitMqSender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
@@ -100,8 +95,7 @@ def test_a_full_destination_holds_up_nobody(broker: Broker, healthy: int) -> Non
 
 def test_a_hand_over_that_stands_on_shared_infrastructure_is_a_problem(broker: Broker) -> None:
     """NServiceBus's levels lead to the endpoints' queues: verify warns before one is full, and fails then."""
-    shared = Topology("nsb.v2")
-    declare(broker.url, shared)
+    shared = broker.ready(prefix="nsb.v2")
     broker.queue("full", {**QUORUM, "x-max-length": 10, "x-overflow": "reject-publish"})
     bind(broker.url, "full", shared)
 
@@ -119,9 +113,7 @@ def test_a_hand_over_that_stands_on_shared_infrastructure_is_a_problem(broker: B
 
 def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Broker) -> None:
     """Its hand-over queue is made by whoever may; without one, the error says what is not allowed."""
-    acme = Topology("acme")
-    declare(broker.url, acme)
-    broker.queue("orders")
+    acme = broker.ready("orders", prefix="acme")
     with RabbitMqSender(broker.user("writer", configure=""), prefix="acme") as sender:
         with pytest.raises(
             ConfigurationError, match=r"access to queue 'acme\.delay-hand-over\.orders"
@@ -156,9 +148,7 @@ def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
 
 def test_a_sender_may_leave_binding_to_others(broker: Broker) -> None:
     """With ``bind=False`` a queue nobody bound gets nothing until it is bound."""
-    acme = Topology("acme")
-    declare(broker.url, acme)
-    broker.queue("orders")
+    acme = broker.ready("orders", prefix="acme")
     with RabbitMqSender(broker.url, prefix="acme", bind=False) as sender:
         sender.send("orders", "hi", delay=1)
     assert broker.wait_count(acme.undeliverable, 1) == 1
@@ -171,8 +161,7 @@ def test_on_shared_infrastructure_a_policy_catches_them(
     fragile: RabbitNode, fragile_broker: Broker
 ) -> None:
     """Where NServiceBus may declare the exchange, verify warns and names the command that helps."""
-    shared = Topology("nsb.v2")
-    declare(fragile_broker.url, shared)
+    shared = fragile_broker.ready(prefix="nsb.v2")
     (warning,) = verify(fragile_broker.url, shared, management_url=fragile_broker.management_url)
     assert not warning.fatal
     assert "block all others" in warning.text

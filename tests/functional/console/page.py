@@ -21,15 +21,24 @@ class Node:
 
     def all(self, tag: str, **having: str) -> Iterator[Node]:
         """Elements in it, in their order."""
-        for each in self.inside:
-            if isinstance(each, Node):
-                if each.tag == tag and all(
+        for each in self.every():
+            if (
+                each is not self
+                and each.tag == tag
+                and all(
                     value in each.attributes.get(name.rstrip("_"), "").split()
                     or value == each.attributes.get(name.rstrip("_"))
                     for name, value in having.items()
-                ):
-                    yield each
-                yield from each.all(tag, **having)
+                )
+            ):
+                yield each
+
+    def every(self) -> Iterator[Node]:
+        """It, and all elements in it."""
+        yield self
+        for each in self.inside:
+            if isinstance(each, Node):
+                yield from each.every()
 
     @property
     def raw(self) -> str:
@@ -65,6 +74,13 @@ class _Tree(HTMLParser):
         self.at.inside.append(data)
 
 
+def parsed(html: str) -> Node:
+    """The root of what a browser would make of it."""
+    tree = _Tree()
+    tree.feed(html)
+    return tree.root
+
+
 class Page:
     """An answer that is a page, and what can be done on it."""
 
@@ -72,9 +88,7 @@ class Page:
         self.client = client
         self.status = answer.status_code
         self.html = answer.text
-        tree = _Tree()
-        tree.feed(answer.text)
-        self.root = tree.root
+        self.root = parsed(answer.text)
         self.main = next(self.root.all("main"), self.root)
         self.text = self.main.text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 
 from sqsdelay.console.guard import Access
+from sqsdelay.console.messages import BODY_SHOWN
 from sqsdelay.console.services import MOST_CHANGED, Services
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger import from_json
 from sqsdelay.stores import open_store
+from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import HOUR_MS, Running, client_of
 from tests.functional.console.page import Page
 
@@ -193,6 +197,19 @@ def test_a_filter_by_text_attribute_and_due_time(stored: Running) -> None:
     assert "binary" in stored.page("/messages", text="m10").rows("Parked")[0][2]
 
 
+def test_a_slow_store_is_listed_in_parts(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time is up at once (as with bodies of 1 MiB), what was read is looked at, and one can go on."""
+    monkeypatch.setattr("sqsdelay.console.messages.SEARCH_SECONDS", 0)
+    running.park(*(f"m{n:03}" for n in range(250)))
+    page = running.page("/messages")
+    assert len(page.ids) == 50
+    assert any(each.text == "Next page" for each in page.main.all("a"))
+    page = running.page("/messages", text="9")
+    assert page.ids == [f"m{n:03}" for n in range(100) if "9" in str(n)]
+    (link,) = (each.attributes["href"] for each in page.main.all("a") if each.text == "Search on")
+    assert Page(running.client, running.client.get(link)).ids[0] == "m109"
+
+
 def test_pages_of_messages(running: Running) -> None:
     """By due time, from page to page; a cursor that is none is refused."""
     running.park(*(f"m{n:03}" for n in range(120)))
@@ -240,6 +257,49 @@ def test_all_that_is_known_of_a_message(running: Running) -> None:
     assert not steps(nobody)["Sent"]
     running.change("Cancel…", "order-7")
     assert "It was cancelled" in running.page("/message", id="order-7").text
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (json.dumps({"n": ["y" * 80] * 12_000}), '{\n  "n": [\n    "yyyy'),
+        ("[" + ",".join(["[" * 900 + "]" * 900] * 500) + "]", "[\n  [\n    [\n"),
+        ('"' * (2**20 - 1000), '""""'),
+    ],
+)
+def test_a_body_of_a_mebibyte(running: Running, body: str, shown: str) -> None:
+    """Sent by the form whatever is in it; shown with indents as far as a page goes, however much these
+    would make of it."""
+    assert "sent (store)" in running.send(body, delay="1d", id="large").text
+    found = running.page("/message", id="large")
+    assert next(found.main.all("pre")).raw.startswith(shown)
+    assert "KiB, cut" in found.text or "1.0 MiB, cut" in found.text
+    assert len(found.html) < 8 * BODY_SHOWN
+
+
+def test_a_thousand_of_the_longest_ids(running: Running) -> None:
+    """In any script: the form names them all."""
+    ids = [f"{n:04}".rjust(250, "\U0001d518") for n in range(MOST_CHANGED)]
+    running.park(*ids)
+    asked = running.page("/messages").press("Cancel…", which="all")
+    assert "1,000 done" in asked.press("Cancel 1,000 messages").text
+
+
+def test_a_copy_that_is_too_old_is_said(aws_here: LocalAws, running: Running) -> None:
+    """In the words of the alarm, with the age that CloudWatch tells."""
+    queue = Endpoint.parse(running.endpoint).delay_queue.name
+    oldest = {
+        "MetricName": "ApproximateAgeOfOldestMessage",
+        "Dimensions": [{"Name": "QueueName", "Value": queue}],
+        "Value": 9000.0,
+    }
+    aws_here.client("cloudwatch").put_metric_data(Namespace="AWS/SQS", MetricData=[oldest])
+    page = running.until(lambda page: page.tiles["Oldest copy"] == "2 h 30 min")
+    (condition,) = page.notices
+    assert condition == (
+        f"a message has been in {queue} for 2 h 30 min: the relay is late, or fails on it. See the delay "
+        f"consumer's log; as a worker: sqsdelay consume {running.endpoint}. Alarm: OldestMessage"
+    )
 
 
 def test_what_becomes_due(stored: Running) -> None:
@@ -319,6 +379,7 @@ def test_what_another_console_has_taken_is_not_found(running: Running) -> None:
     discard.press("Discard 1 message")
     result = retry.press("Retry 1 message")
     assert "1 not done" in result.text
+    assert result.rows()[0][0] == "a", "by the id that it has for people"
     assert "not found" in result.text
     assert running.received() == []
 

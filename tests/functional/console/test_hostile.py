@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
@@ -14,6 +12,7 @@ from sqsdelay.core.readable import one_line, plain
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger import EventKind, Source
 from tests.functional.console.conftest import Running
+from tests.functional.console.page import Node, parsed
 from tests.hostile.strategies import NUMBERS
 
 IDS = (
@@ -28,36 +27,20 @@ BODIES = (
 )  # fmt: skip
 
 
-class Tags(HTMLParser):
-    """What a browser would make of a page: its tags, and their attributes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def check(page: str) -> Tags:
+def check(page: str) -> Node:
     """A page holds nothing but our own tags, and no character that acts on a screen."""
-    tags = Tags()
-    tags.feed(page)
-    for tag, attributes in tags.tags:
-        assert tag not in ("img", "b", "i-evil", "iframe")
-        assert not [name for name in attributes if name.startswith("on") or name == "style"]
-        if tag == "script":
-            assert (attributes["src"] or "").startswith("/static/")
+    root = parsed(page)
+    for each in root.every():
+        assert each.tag not in ("img", "b", "i-evil", "iframe")
+        assert not [name for name in each.attributes if name.startswith("on") or name == "style"]
+        if each.tag == "script":
+            assert each.attributes["src"].startswith("/static/")
         for name in ("href", "src", "action", "hx-get"):
-            assert (attributes.get(name) or "/").startswith(("/", "#"))
+            assert (each.attributes.get(name) or "/").startswith(("/", "#"))
     assert not re.search(
         "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028]", page
     )
-    return tags
+    return root
 
 
 @pytest.fixture
@@ -93,16 +76,15 @@ def test_every_page_shows_it_as_text(hostile: Running) -> None:
         check(answer.text)
     listed = client.get("/messages", params={"endpoint": endpoint})
     shown = check(listed.text)
-    links = [a["href"] for tag, a in shown.tags if tag == "a" and "/message?" in (a["href"] or "")]
+    links = [a.attributes["href"] for a in shown.all("a") if "/message?" in a.attributes["href"]]
     assert len(links) == len(IDS)
     for link, message_id in zip(links, IDS, strict=True):
-        assert link is not None
         answer = client.get(link)
         page = check(answer.text)
         assert answer.status_code == 200
-        assert "waits in the store" in page.text, message_id
-        assert one_line(message_id) in page.text
-        assert plain(f"<b>{message_id}</b>") in page.text
+        assert "waits in the store" in page.raw, message_id
+        assert one_line(message_id) in page.raw
+        assert plain(f"<b>{message_id}</b>") in page.raw
 
 
 def test_every_one_can_be_changed_by_its_form(hostile: Running) -> None:

@@ -13,8 +13,7 @@ from sqsdelay.core import delay as decision
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
 from sqsdelay.core.received_message import DelayedMessage
-from sqsdelay.parking.parking import Parking
-from sqsdelay.parking.schedule import Schedule
+from sqsdelay.parking.parking import Parking, Schedule
 from sqsdelay.relaying import relay as consumer
 from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.sqs import outbox

@@ -15,8 +15,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS
-from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.parking.schedule import Change
+from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.mover import Mover, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay
