@@ -18,7 +18,8 @@ from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Event, Ledger, as_fields
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_ATTEMPTS
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings, Status
 from sqsdelay.sqs.client import default_client
 
@@ -42,24 +43,23 @@ def whole_setting(variable: str, default: int) -> int:
     return value
 
 
-def relay_settings(**more: Any) -> RelaySettings:
-    """How copies are relayed: what the environment says to both functions, and these settings.
+def relay_settings(store: ParkingPlace | None, **more: Any) -> RelaySettings:
+    """How copies are relayed, and parked in a store: what the environment says to both functions.
 
     Raises:
         ConfigurationError: a setting out of range.
     """
+    park_after = whole_setting(
+        function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
+    )
     return RelaySettings(
+        parking=parking_settings(store, park_after),
         max_receives=whole_setting(function_names.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
         max_delay_seconds=whole_setting(
             function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
         ),
         **more,
     )
-
-
-def park_after() -> int:
-    """Messages with more than so many seconds remaining are parked."""
-    return whole_setting(function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS)
 
 
 def switch(variable: str) -> bool:

@@ -17,7 +17,6 @@ from aws_lambda_powertools import Logger, Metrics
 from lambdas.settings import (
     Until,
     ledger_if_on,
-    park_after,
     relay_settings,
     report_outcomes,
     sqs_client,
@@ -30,7 +29,6 @@ from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.parking import parking_settings
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.parker import ForwardingRelay
@@ -69,9 +67,9 @@ def function() -> Function:
     tracing, ledger = if_installed(ledger)
     queues = SqsQueues(sqs_client(connections=1))
     settings = relay_settings(
+        _store(endpoint),
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
-        parking=parking_settings(_store(endpoint), park_after()),
         ledger=ledger,
         tracing=tracing,
     )

@@ -22,7 +22,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lambdas.settings import (
     Until,
     ledger_if_on,
-    park_after,
     relay_settings,
     report_outcomes,
     sqs_client,
@@ -33,7 +32,6 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.relaying.parker import Parker
@@ -105,8 +103,8 @@ def function() -> Function:
         )
         dispatcher.start()
     parking = relay_settings(
+        store,
         hop_seconds=whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS),
-        parking=ParkingSettings(store, park_after()),
         ledger=ledger,
         tracing=tracing,
     )

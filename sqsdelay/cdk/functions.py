@@ -21,7 +21,12 @@ from constructs import Construct
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.function_code import PYTHON_VERSION, functions_archive
 from sqsdelay.cdk.ledger import S3Ledger
-from sqsdelay.cdk.queues_and_buckets import acknowledge, allow, grant_queues
+from sqsdelay.cdk.queues_and_buckets import (
+    acknowledge,
+    acknowledge_wildcards,
+    allow,
+    grant_queues,
+)
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import (
     DELAY_CONSUMER_MEMORY_MB,
@@ -150,16 +155,23 @@ class Wiring:
 
 
 class Place(Construct):
-    """Where messages may be parked: what the delay consumer has to have of it."""
+    """Where messages may be parked: what the delay consumer has to have of it.
 
-    @property
-    def url(self) -> str:
-        """The place as `open_place` and ``--store`` take it."""
-        raise NotImplementedError
+    Attributes:
+        url: the place as `open_place` and ``--store`` take it.
+        wildcard: an ARN that `statements` has to leave open, and why.
+    """
+
+    url: str
+    wildcard: tuple[str, str] | None = None
 
     def statements(self) -> list[iam.PolicyStatement]:
         """What the delay consumer is to be allowed."""
         raise NotImplementedError
+
+    def store_statements(self) -> list[iam.PolicyStatement]:
+        """What whoever stores, lists, finds, cancels and moves messages is to be allowed."""
+        return self.statements()
 
     def variables(self) -> dict[str, str]:
         """What the delay consumer's environment has of it."""
@@ -168,8 +180,18 @@ class Place(Construct):
     def grant_key(self, grantee: iam.IGrantable) -> None:
         """Let ``grantee`` use its key, where that is the customer's; AWS's own needs no grant."""
 
-    def acknowledge_wildcards(self, role: iam.Role) -> None:
-        """Keep cdk-nag quiet about what `statements` has to leave open."""
+    def grant_store(self, producer: iam.IGrantable) -> None:
+        """Let ``producer`` store, list, find, cancel and reschedule messages."""
+        self.grant_key(producer)
+        for statement in self.store_statements():
+            producer.grant_principal.add_to_principal_policy(statement)
+
+    def use(self, role: iam.Role) -> None:
+        """Let a function's role, which has its statements, use its key; and cdk-nag be quiet about both."""
+        self.grant_key(role)
+        if self.wildcard is not None:
+            arn, reason = self.wildcard
+            acknowledge_wildcards(role, arn, reason=reason)
 
 
 def function_log(scope: Construct, settings: FunctionSettings) -> logs.LogGroup:
@@ -240,8 +262,7 @@ class EndpointFunction(Construct):
         self.role = function_role(self, construct_id, log_group, statements, after)
         grant_queues(self.role, queues)
         if place is not None:
-            place.grant_key(self.role)
-            place.acknowledge_wildcards(self.role)
+            place.use(self.role)
         self.function = lambda_.Function(
             self,
             "Function",

@@ -18,10 +18,10 @@ from sqsdelay.cdk import function_names
 from sqsdelay.cdk.monitoring import PERIOD, Alarms, own_metric
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
+    PrivateBucket,
     acknowledge_wildcards,
     allow,
     grant_key,
-    private_bucket,
 )
 
 IN_S3: Final = "s3"
@@ -65,7 +65,7 @@ class S3Ledger(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self._endpoint = endpoint
-        self.bucket = bucket or private_bucket(
+        self.bucket = bucket or PrivateBucket(
             self, "Bucket", removal_policy=removal_policy, encryption_key=encryption_key
         )
         role = self._role()
@@ -76,7 +76,10 @@ class S3Ledger(Construct):
             self,
             "Stream",
             delivery_stream_type="DirectPut",
-            delivery_stream_encryption_configuration_input=_encryption(encryption_key),
+            delivery_stream_encryption_configuration_input={
+                "keyType": "AWS_OWNED_CMK" if encryption_key is None else "CUSTOMER_MANAGED_CMK",
+                **({} if encryption_key is None else {"keyArn": encryption_key.key_arn}),
+            },
             extended_s3_destination_configuration=firehose.CfnDeliveryStream.ExtendedS3DestinationConfigurationProperty(
                 bucket_arn=self.bucket.bucket_arn,
                 role_arn=role.role_arn,
@@ -159,12 +162,3 @@ class S3Ledger(Construct):
             reason="All objects of two folders, which hold nothing but this endpoint's ledger.",
         )
         return role
-
-
-def _encryption(
-    key: kms.IKey | None,
-) -> firehose.CfnDeliveryStream.DeliveryStreamEncryptionConfigurationInputProperty:
-    made = firehose.CfnDeliveryStream.DeliveryStreamEncryptionConfigurationInputProperty
-    if key is None:
-        return made(key_type="AWS_OWNED_CMK")
-    return made(key_type="CUSTOMER_MANAGED_CMK", key_arn=key.key_arn)

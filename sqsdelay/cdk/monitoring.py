@@ -150,51 +150,57 @@ def dashboard(
     Args:
         queues: the ``delay``, ``error``, ``due`` and ``parking`` queues, as far as there are any.
     """
-    names, minute = function_names, Duration.minutes(1)
+    names = function_names
 
-    def told(*metrics: str) -> list[cloudwatch.Metric]:
-        return [own_metric(endpoint, each, "sum", label=each, period=minute) for each in metrics]
+    def told(statistic: str, **metrics: str) -> list[cloudwatch.Metric]:
+        settings = {"statistic": statistic, "period": Duration.minutes(1)}
+        return [own_metric(endpoint, m, label=t, **settings) for t, m in metrics.items()]
 
-    def worst(name: str, statistic: str, label: str) -> cloudwatch.Metric:
-        return own_metric(endpoint, name, statistic, label=f"{label} (ms)", period=minute)
+    def counted(*metrics: str) -> list[cloudwatch.Metric]:
+        return told("sum", **{each: each for each in metrics})
 
     def held(queue: str, **labels: str) -> list[cloudwatch.Metric]:
         metric = "metric_approximate_number_of_messages_"
         found = queues[queue]
         return [getattr(found, metric + n)(label=t) for n, t in labels.items()] if found else []
 
-    def graph(title: str, metrics: list[cloudwatch.Metric]) -> cloudwatch.GraphWidget:
-        return cloudwatch.GraphWidget(title=title, left=metrics, width=12)
-
-    pending = [
-        *held("delay", delayed="waiting", visible="to be relayed", not_visible="in hand"),
-        *held("parking", visible="groups to be parked"),
-        *held("due", delayed="on their last leg", visible="to be delivered"),
-    ]
-    moved = told(names.HOPS, names.HANDED_OVER, *([names.DELIVERED] if queues["due"] else []))
-    lateness = [worst(names.LATENESS, each, each) for each in ("p50", "p99", "max")]
-    errors = [
-        *told(names.FAILED, names.REJECTED),
-        function.metric_errors(label="function errors"),
-        function.metric_throttles(label="function throttles"),
-        *held("error", visible="in the error queue"),
-    ]
-    rows: list[list[cloudwatch.IWidget]] = [
-        [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=alarms, width=24)],
-        [graph("Pending messages", pending), graph("Hops and hand-overs", moved)],
-        [graph("Lateness", lateness), graph("Errors", errors)],
-    ]
+    graphs = {
+        "Pending messages": [
+            *held("delay", delayed="waiting", visible="to be relayed", not_visible="in hand"),
+            *held("parking", visible="groups to be parked"),
+            *held("due", delayed="on their last leg", visible="to be delivered"),
+        ],
+        "Hops and hand-overs": counted(
+            names.HOPS, names.HANDED_OVER, *([names.DELIVERED] if queues["due"] else [])
+        ),
+        "Lateness": [
+            metric
+            for each in ("p50", "p99", "max")
+            for metric in told(each, **{f"{each} (ms)": names.LATENESS})
+        ],
+        "Errors": [
+            *counted(names.FAILED, names.REJECTED),
+            function.metric_errors(label="function errors"),
+            function.metric_throttles(label="function throttles"),
+            *held("error", visible="in the error queue"),
+        ],
+    }
     if dispatcher is not None:
         forwarded = [names.FORWARDED] if queues["parking"] else []
-        released = [
-            *told(*forwarded, names.PARKED, names.CANCELLED, *names.DISPATCH_COUNTS),
+        graphs["Store"] = [
+            *counted(*forwarded, names.PARKED, names.CANCELLED, *names.DISPATCH_COUNTS),
             dispatcher.metric_errors(label="dispatcher errors"),
         ]
-        late = [
-            worst(names.DISPATCH_LATENESS, "max", "released late"),
-            worst(names.OVERDUE, "max", "still in the store"),
-        ]
-        rows.append([graph("Store", released), graph("Due in the store", late)])
+        late = {
+            "released late (ms)": names.DISPATCH_LATENESS,
+            "still in the store (ms)": names.OVERDUE,
+        }
+        graphs["Due in the store"] = told("max", **late)
+    drawn = [cloudwatch.GraphWidget(title=t, left=m, width=12) for t, m in graphs.items()]
+    rows: list[list[Any]] = [
+        [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=alarms, width=24)],
+        *([*pair] for pair in zip(drawn[::2], drawn[1::2], strict=True)),
+    ]
     # Dashboards share one name space across regions, and their names take no dots.
     cloudwatch.Dashboard(
         Construct(scope, "Dashboard"),

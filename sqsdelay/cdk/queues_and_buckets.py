@@ -239,13 +239,14 @@ def _dead_letter_queue_name(endpoint: str) -> str:
 
 
 class PrivateBucket(s3.Bucket):
-    """Encrypted, TLS only, read by nobody without a grant. No lifecycle rule deletes its objects.
+    """Encrypted, TLS only, read by nobody without a grant. No lifecycle rule deletes its objects: the only
+    one forgets parts of uploads that were never completed.
 
     CloudFormation makes up the name, for bucket names are shared by all accounts.
 
     Args:
         encryption_key: a key of the customer's; S3's own when None.
-        settings: more of those of `aws_s3.Bucket`.
+        lifecycle: whether it has that rule.
     """
 
     def __init__(
@@ -255,8 +256,12 @@ class PrivateBucket(s3.Bucket):
         *,
         removal_policy: RemovalPolicy,
         encryption_key: kms.IKey | None = None,
-        **settings: Any,
+        lifecycle: bool = True,
     ) -> None:
+        rule = s3.LifecycleRule(
+            id="abandoned-uploads",
+            abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_DAYS),
+        )
         managed, kms_key = s3.BucketEncryption.S3_MANAGED, s3.BucketEncryption.KMS
         super().__init__(
             scope,
@@ -268,7 +273,7 @@ class PrivateBucket(s3.Bucket):
             enforce_ssl=True,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             removal_policy=removal_policy,
-            **settings,
+            lifecycle_rules=[rule] if lifecycle else None,
         )
         acknowledge(
             self,
@@ -278,17 +283,11 @@ class PrivateBucket(s3.Bucket):
         )
 
 
-def private_bucket(scope: Construct, construct_id: str, **settings: Any) -> PrivateBucket:
-    """A private bucket that forgets parts of uploads which were never completed."""
-    rule = s3.LifecycleRule(
-        id="abandoned-uploads",
-        abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_DAYS),
-    )
-    return PrivateBucket(scope, construct_id, lifecycle_rules=[rule], **settings)
-
-
 class BodyBucket(PrivateBucket):
     """Large bodies. It has no lifecycle rule at all: a body is needed until its message is received."""
+
+    def __init__(self, scope: Construct, construct_id: str, **settings: Any) -> None:
+        super().__init__(scope, construct_id, lifecycle=False, **settings)
 
     def grant_offload(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` put bodies, and see that no lifecycle rule deletes them too early."""
