@@ -14,15 +14,8 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from sqsdelay.cdk import function_names
+from sqsdelay.cdk import function_names, queues_and_buckets
 from sqsdelay.cdk.monitoring import PERIOD, Alarms, own_metric
-from sqsdelay.cdk.queues_and_buckets import (
-    USE_KEY,
-    PrivateBucket,
-    acknowledge_wildcards,
-    allow,
-    grant_key,
-)
 
 IN_S3: Final = "s3"
 """What ``ledger=`` calls it."""
@@ -65,13 +58,13 @@ class S3Ledger(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self._endpoint = endpoint
-        self.bucket = bucket or PrivateBucket(
+        self.bucket = bucket or queues_and_buckets.PrivateBucket(
             self, "Bucket", removal_policy=removal_policy, encryption_key=encryption_key
         )
         role = self._role()
         keys = [key for key in (encryption_key, self.bucket.encryption_key) if key is not None]
         for key in {key.key_arn: key for key in keys}.values():
-            grant_key(role, key, ["s3", "firehose"], USE_KEY)
+            queues_and_buckets.grant_key(role, key, ["s3", "firehose"], queues_and_buckets.USE_KEY)
         self.stream = firehose.CfnDeliveryStream(
             self,
             "Stream",
@@ -117,7 +110,7 @@ class S3Ledger(Construct):
 
     def statement(self) -> iam.PolicyStatement:
         """What whoever records is to be allowed."""
-        return allow("Record", ["firehose:PutRecord"], self.stream.attr_arn)
+        return queues_and_buckets.allow("Record", ["firehose:PutRecord"], self.stream.attr_arn)
 
     def grant_record(self, grantee: iam.IGrantable) -> None:
         """Let ``grantee``, a sender or a receiver, put its events into the stream."""
@@ -147,8 +140,8 @@ class S3Ledger(Construct):
         write = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject")
         look = ("s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads")
         statements = [
-            allow("Deliver", write, *folders),
-            allow("Find", look, self.bucket.bucket_arn),
+            queues_and_buckets.allow("Deliver", write, *folders),
+            queues_and_buckets.allow("Find", look, self.bucket.bucket_arn),
         ]
         role = iam.Role(
             self,
@@ -156,7 +149,7 @@ class S3Ledger(Construct):
             assumed_by=iam.ServicePrincipal("firehose.amazonaws.com"),
             inline_policies={"Ledger": iam.PolicyDocument(statements=statements)},
         )
-        acknowledge_wildcards(
+        queues_and_buckets.acknowledge_wildcards(
             role,
             *folders,
             reason="All objects of two folders, which hold nothing but this endpoint's ledger.",

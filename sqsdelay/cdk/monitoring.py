@@ -42,10 +42,9 @@ TOLD: Final = {
 """What each alarm tells, by its name."""
 
 SILENT: Final = "DispatcherSilent"
-"""The one that rings below its threshold."""
-
 _SILENCE_RINGS: Final = {"Overdue", SILENT}
-"""Each run of the dispatcher reports it: where nothing is reported, nothing is released either."""
+"""Each run of the dispatcher reports it: where nothing is reported, nothing is released either. The latter
+rings below its threshold."""
 
 Watched = Mapping[str, tuple[cloudwatch.Metric, float]]
 """Metrics by the names of their alarms, each with a threshold, in the metric's unit."""
@@ -102,12 +101,13 @@ def oldest(queue: sqs.IQueue, seconds: int) -> tuple[cloudwatch.Metric, float]:
 
 
 def of_endpoint(
-    queues: Mapping[str, sqs.IQueue | None], function: lambda_.IFunction, hop_seconds: int
+    delay: sqs.IQueue,
+    error: sqs.IQueue,
+    due: sqs.IQueue | None,
+    function: lambda_.IFunction,
+    hop_seconds: int,
 ) -> Watched:
-    """Its queues and its delay consumer; ``queues`` as for `dashboard`."""
-    delay, error, due = (queues[name] for name in ("delay", "error", "due"))
-    assert delay is not None
-    assert error is not None
+    """Its queues and its delay consumer."""
     failed = error.metric_approximate_number_of_messages_visible(period=PERIOD, statistic="max")
     drops = function.metric("RecursiveInvocationsDropped", period=PERIOD, statistic="sum")
     return {

@@ -30,14 +30,8 @@ _ONLY_THE_STACK: Final = "Nothing but CloudFormation invokes it, which waits for
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an endpoint that was left out.
-
-    Args:
-        path: of the construct that would be there, below the one that is guarded.
-        resource_type: CloudFormation's name of it.
-        words: what the stack has, and what would be lost.
-        remedy: how to keep it, and how to give it up.
-    """
+    """A part that was left out: its construct's path below the one that is guarded, its type, what would be
+    lost, and how to keep it or to give it up."""
 
     path: str
     resource_type: str

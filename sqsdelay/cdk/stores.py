@@ -14,6 +14,7 @@ from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay import limits
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
 from sqsdelay.cdk.monitoring import PERIOD, SILENT, Alarms, Watched, of_runs, of_store, oldest
@@ -27,12 +28,6 @@ from sqsdelay.cdk.queues_and_buckets import (
     waiting_queue,
 )
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.limits import (
-    GATHERING_SECONDS,
-    MAX_MESSAGE_TIMER_SECONDS,
-    PARKING_QUEUE_SUFFIX,
-    STORE_TABLE_SUFFIX,
-)
 from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT
@@ -77,7 +72,7 @@ def store_table(scope: Construct, wiring: Wiring, *, table_class: str) -> dynamo
     table = dynamodb.Table(
         scope,
         "Table",
-        table_name=wiring.endpoint + STORE_TABLE_SUFFIX,
+        table_name=wiring.endpoint + limits.STORE_TABLE_SUFFIX,
         partition_key=dynamodb.Attribute(name=PARTITION, type=text),
         sort_key=dynamodb.Attribute(name=SORT, type=text),
         billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
@@ -169,7 +164,7 @@ class S3MessageStore(Dispatched):
         Tags.of(self.parking_queue).add(STORE_TAG, self.url)
         dispatcher = self.dispatch(
             wiring,
-            {"OldestParkingMessage": oldest(self.parking_queue, GATHERING_SECONDS)},
+            {"OldestParkingMessage": oldest(self.parking_queue, limits.GATHERING_SECONDS)},
             statements=[*self.store_statements("Lease"), *_empty(self.parking_queue, wiring)],
             variables={
                 function_names.STORE_VARIABLE: self.url,
@@ -248,7 +243,7 @@ class ScheduleGroup(Place):
         }
         # By its name, not by a reference: the queue has a tag that tells the role.
         parking = Stack.of(self).format_arn(
-            service="sqs", resource=beside(endpoint, PARKING_QUEUE_SUFFIX)
+            service="sqs", resource=beside(endpoint, limits.PARKING_QUEUE_SUFFIX)
         )
         send = allow("Send", ["sqs:SendMessage"], parking, wiring.error_queue.queue_arn)
         self.role = iam.Role(
@@ -284,7 +279,7 @@ class ScheduleGroup(Place):
         grant_queues(emptier.role, (self.parking_queue, wiring.delay_queue))
         self.function = emptier.function
         self.parking_schedule = emptier.empty_parking_queue(endpoint)
-        longest = GATHERING_SECONDS + MAX_MESSAGE_TIMER_SECONDS
+        longest = limits.GATHERING_SECONDS + limits.MAX_MESSAGE_TIMER_SECONDS
         watched = {
             **of_runs(self.function),
             SILENT: (self.function.metric_invocations(period=PERIOD), 1),

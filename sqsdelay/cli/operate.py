@@ -28,13 +28,14 @@ from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
 from sqsdelay.operating.status import (
     NOBODY,
+    ROLE_TAG,
+    STORE_TAG,
     EndpointStatus,
     StoreStatus,
     deployed_store,
     endpoint_status,
     overdue_remedy,
     store_status,
-    tagged_store,
 )
 
 if TYPE_CHECKING:
@@ -191,6 +192,9 @@ def endpoint_check(
         raise typer.Exit(1)
 
 
+_ANOTHER = "the deployed delay consumer has another store or none"
+
+
 def _store_problems(target: Target) -> list[Problem]:
     """Messages that are overdue, or that nobody serves: a stack may have lost its store."""
     endpoint, queues = target.endpoint, target.queues
@@ -205,8 +209,7 @@ def _store_problems(target: Target) -> list[Problem]:
         given_up = not served and (url in known or url.startswith("s3://"))
         told += _problems_of(target, url, given_up=given_up)
     if gathered and used is not None and used.partition("?")[0] != (tagged or "").partition("?")[0]:
-        text = f"{gathered} messages, and the deployed delay consumer has another store or none: nothing "
-        text += "deployed empties it"
+        text = f"{gathered} messages, and {_ANOTHER}: nothing deployed empties it"
         remedy = f"import it, and deploy it with its store ({tagged or 'not known'}) again"
         if tagged and tagged.startswith("scheduler://"):
             remedy = overdue_remedy(endpoint, tagged)
@@ -233,8 +236,7 @@ def _problems_of(target: Target, url: str, *, given_up: bool) -> list[Problem]:
         since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
         text += f", the earliest overdue since {since}: {NOBODY}"
     elif status.parked and given_up:
-        text += ", and the deployed delay consumer has another store or none: unless you run a "
-        text += "dispatcher or a worker yourself, nobody will release them"
+        text += f", and {_ANOTHER}: unless you run a dispatcher yourself, nobody will release them"
     else:
         return []
     return [Problem("(store)", text, overdue_remedy(target.endpoint, url))]
@@ -250,7 +252,10 @@ def _parking_queue(target: Target) -> tuple[int, str | None]:
         url = target.queues.url(target.endpoint.parking_queue)
         found = target.queues.attributes(url)
         count = sum(int(n) for name, n in found.items() if name.startswith("ApproximateNumber"))
-        tagged = tagged_store(target.client.list_queue_tags(QueueUrl=url).get("Tags", {}))
+        tags = target.client.list_queue_tags(QueueUrl=url).get("Tags", {})
+        tagged = tags.get(STORE_TAG)
+        if role := tags.get(ROLE_TAG):
+            tagged = f"{tagged}?role={role}"
     return count, tagged
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from sqsdelay.errors import InvalidSetting
 
-_MILLION: Final = 1_000_000
 _MILLION_OF: Final = "_million_"
 
 
@@ -105,7 +104,7 @@ def _price(listed: Mapping[str, Any], listed_as: str, source: str) -> Fraction:
         raise InvalidSetting(
             f'price file {source}: {listed_as} is {given!r}; write a decimal in quotes, e.g. "0.40"'
         )
-    return Fraction(price) / (_MILLION if _MILLION_OF in listed_as else 1)
+    return Fraction(price) / (10**6 if _MILLION_OF in listed_as else 1)
 
 
 def _text(data: Mapping[str, Any], name: str, source: str) -> str:

@@ -49,12 +49,6 @@ ROLE_TAG: Final = "sqsdelay:store-role"
 group, in a tag of its own, the role that sends (a tag takes no question mark)."""
 
 
-def tagged_store(tags: Mapping[str, str]) -> str | None:
-    """The URL of the store whose parking queue has these tags; None where it has none."""
-    url, role = tags.get(STORE_TAG), tags.get(ROLE_TAG)
-    return f"{url}?role={role}" if url and role else url
-
-
 def overdue_remedy(endpoint: Endpoint, url: str) -> str:
     """What to do where nobody releases what is due."""
     if url.startswith("scheduler://"):

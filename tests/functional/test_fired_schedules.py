@@ -126,7 +126,7 @@ def test_a_run_that_finds_much_starts_others_which_start_none(
         kept.append(sum(isinstance(each, Outcome) for each in gc.get_objects()))
         report_outcomes(*arguments)
 
-    monkeypatch.setattr(module, "report_outcomes", counted)
+    monkeypatch.setattr(module.settings, "report_outcomes", counted)
     for n in range(40):
         site.fired(f"m{n}")
     assert module.handler({"park": True}, CONTEXT) == {"handed-over": 40}
