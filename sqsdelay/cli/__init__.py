@@ -1,4 +1,4 @@
-"""The command line: parse, wire, print. One module per command group."""
+"""The command line: parse, wire, print."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from typing import Annotated
 
 import typer
 
-from sqsdelay.cli import errors, pipeline, rabbitmq
+from sqsdelay.cli import errors, rabbitmq
 from sqsdelay.cli.console import EXIT_REFUSED, err, exit_code, in_options, out
-from sqsdelay.cli.cost import cost
+from sqsdelay.cli.cost import cost, cost_of_table
 from sqsdelay.cli.demo import demo, local
 from sqsdelay.cli.operate import endpoint_app, status, store_app
 from sqsdelay.cli.options import environment, logging_to_stderr
 from sqsdelay.cli.prove import prove
 from sqsdelay.cli.receive import receive
+from sqsdelay.cli.report import events, report
 from sqsdelay.cli.run import consume, dispatch, timeout_manager
+from sqsdelay.cli.schedule import reconcile, schedule
 from sqsdelay.cli.send import send
 from sqsdelay.cli.serve_console import serve_console
+from sqsdelay.cli.spark_job import pipeline
 from sqsdelay.cli.waiting import cancel, pending, reschedule
 from sqsdelay.errors import SqsDelayError
 
-app = typer.Typer(
-    name="sqsdelay",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="sqsdelay", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,7 +82,11 @@ app.add_typer(store_app, name="store", rich_help_panel=OPERATE)
 app.add_typer(rabbitmq.app, name="rabbitmq", rich_help_panel=OPERATE)
 app.command(rich_help_panel=OPERATE)(prove)
 app.command(rich_help_panel=PLAN)(cost)
-app.add_typer(pipeline.app, name="pipeline", rich_help_panel=PLAN)
+pipeline_app = typer.Typer(no_args_is_help=True, callback=pipeline)
+for command in (schedule, reconcile, report, events):
+    pipeline_app.command()(command)
+pipeline_app.command("cost")(cost_of_table)
+app.add_typer(pipeline_app, name="pipeline", rich_help_panel=PLAN)
 
 
 def main() -> None:

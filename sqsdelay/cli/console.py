@@ -7,6 +7,8 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 from rich.console import Console, ConsoleDimensions
@@ -94,10 +96,23 @@ def start_of(body: str) -> str:
     return f"{body[: BODY_START - 1]}…"
 
 
+def counted(counts: Mapping[Any, int]) -> str:
+    """``3 left, 7 sent``."""
+    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+
+
 def print_json(value: Any) -> None:
     """One line of JSON on stdout, for programs; never wrapped or coloured."""
-    out.file.write(json.dumps(value, default=str) + "\n")
+    out.file.write(json.dumps(value, default=_plain) + "\n")
     out.file.flush()
+
+
+def _plain(value: Any) -> str:
+    """What JSON has no type for, as text; a sum with every digit it has, a quotient with 28 at most."""
+    if isinstance(value, Fraction):
+        text = f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
 def show(record: Mapping[str, Any], line: str, *, as_json: bool) -> None:

@@ -1,17 +1,21 @@
-"""``sqsdelay cost``: what a delay will cost, before anything is deployed."""
+"""``sqsdelay cost`` and ``pipeline cost``: what delays will cost, before anything is deployed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import asdict
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json, print_rows, say, tell
-from sqsdelay.core.delay import delay_ms, parse_delay
+from sqsdelay.cli.options import PricesFile, whole_seconds
+from sqsdelay.cli.spark_job import format_of, on_spark
 from sqsdelay.cost import (
     Bill,
     Prices,
@@ -24,21 +28,19 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
+from sqsdelay.cost.strategies import ways
 from sqsdelay.cost.workload import DISPATCH_MS, FUNCTION_MS, TOGETHER
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sqsdelay.spark.estimate import Estimate
 
 _SIZE: Final = re.compile(r"(\d{1,12})\s*(B|K|KB|KIB|M|MB|MIB)?", re.ASCII | re.IGNORECASE)
 _FACTORS: Final = {"": 1, "B": 1, "K": 1024, "M": 1024 * 1024}
-PricesFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--prices",
-        help="Your own price file instead of the shipped one.",
-        exists=True,
-        dir_okay=False,
-    ),
-]
 
 
 def cost(
@@ -47,8 +49,7 @@ def cost(
     ] = None,
     messages: Annotated[int, typer.Option(help="Number of messages.")] = 1,
     batch: Annotated[
-        int,
-        typer.Option(help=f"Messages sent in one request, 1 to {MAX_BATCH_ENTRIES}."),
+        int, typer.Option(help=f"Messages sent in one request, 1 to {MAX_BATCH_ENTRIES}.")
     ] = 1,
     due_together: Annotated[
         int | None,
@@ -60,15 +61,8 @@ def cost(
     size: Annotated[
         str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 1MB.")
     ] = "1KB",
-    infrequent_access: Annotated[
-        bool,
-        typer.Option(
-            "--infrequent-access", help="The DynamoDB store's table is of the class Standard-IA."
-        ),
-    ] = False,
     own_ids: Annotated[
-        bool,
-        typer.Option("--own-ids", help="The senders name ids, which do not tell due times."),
+        bool, typer.Option("--own-ids", help="The senders name ids, which do not tell due times.")
     ] = False,
     every: Annotated[
         bool, typer.Option("--all", help="Also show every other way, and what it is made of.")
@@ -91,28 +85,38 @@ def cost(
     if delay is None:
         raise typer.BadParameter("give a delay, e.g. --delay 365d")
     load = Workload(
-        delay_seconds=-(-delay_ms(parse_delay(delay)) // 1000),
+        delay_seconds=whole_seconds(delay),
         messages=messages,
         message_bytes=parse_size(size),
         batch=batch,
         due_together=due_together,
         own_ids=own_ids,
-        infrequent_access=infrequent_access,
     )
     used = read_prices(prices)
     found, advice = bills(load, used), recommend(load, used)
     if as_json:
-        print_json(_as_json(load, used, found) | _advice_as_json(advice))
+        told = (advice.deploy, advice.bill), *advice.others
+        print_json(
+            {
+                "delay_seconds": load.delay_seconds,
+                "messages": load.messages,
+                "message_bytes": load.message_bytes,
+                "batch": load.batch,
+                "due_together": load.together,
+                **_dated(used),
+                "strategies": [_record(bill) for bill in found],
+                "recommended": advice.deploy,
+                "totals": {deploy: bill.total for deploy, bill in told},
+            }
+        )
         return
     plain = next(each for each in found if each.strategy == "eventbridge-scheduler")
     _recommend(load, advice, plain, used.currency)
     if every:
-        _print(load, found)
-    err.print(
+        _print_ways(load, found)
+    tell(
         f"{used.currency}, {used.region}, prices read on {used.read_on}; "
-        "for what each word means, see docs/cost.md",
-        highlight=False,
-        soft_wrap=True,
+        "for what each word means, see docs/cost.md"
     )
 
 
@@ -136,6 +140,33 @@ def _recommend(load: Workload, advice: Recommendation, plain: Bill, currency: st
     for deploy, bill in advice.others[:2]:
         say(f"Next: {bill.name} ({deploy}): {dollars(bill.total)}")
     say(f"Without sqsdelay: {plain.name}: {plain.impossible or dollars(plain.total)}")
+
+
+def _print_ways(load: Workload, found: Sequence[Bill]) -> None:
+    rows = []
+    for bill in found:
+        parts = (bill.for_messages, bill.fixed, bill.total, bill.for_messages / load.messages)
+        shown = ["-"] * len(parts) if bill.impossible else [dollars(part) for part in parts]
+        rows.append((bill.name, *shown))
+        if bill.impossible:
+            tell(f"{bill.name}: {bill.impossible}")
+    print_rows(("way", "messages", "fixed", "total", "a message"), rows, box=None)
+
+
+def _record(bill: Bill) -> dict[str, Any]:
+    named = {"strategy": bill.strategy, "name": bill.name}
+    if bill.impossible:
+        return named | {"impossible": bill.impossible}
+    lines = [
+        asdict(line) | {"quantity": Fraction(line.quantity), "amount": line.amount}
+        for line in bill.lines
+    ]
+    sums = {"for_messages": bill.for_messages, "fixed": bill.fixed, "total": bill.total}
+    return named | sums | {"lines": lines}
+
+
+def _dated(prices: Prices) -> dict[str, Any]:
+    return {"currency": prices.currency, "region": prices.region, "prices_read_on": prices.read_on}
 
 
 def parse_size(text: str) -> int:
@@ -166,61 +197,110 @@ def read_prices(path: Path | None) -> Prices:
     return parse_prices(text, str(path))
 
 
-def _print(load: Workload, found: list[Bill]) -> None:
-    rows = []
-    for bill in found:
-        parts = (bill.for_messages, bill.fixed, bill.total, bill.for_messages / load.messages)
-        shown = ["-"] * len(parts) if bill.impossible else [dollars(part) for part in parts]
-        rows.append((bill.name, *shown))
-        if bill.impossible:
-            tell(f"{bill.name}: {bill.impossible}")
-    print_rows(("way", "messages", "fixed", "total", "a message"), rows, box=None)
+DEFAULT_PARK_AFTER: Final = ["1h", f"{DEFAULT_PARK_AFTER_SECONDS}s", "1d"]
+"""The middle one is the delay consumer's own."""
 
 
-def _as_json(load: Workload, prices: Prices, found: list[Bill]) -> dict[str, Any]:
-    return {
-        "delay_seconds": load.delay_seconds,
-        "messages": load.messages,
-        "message_bytes": load.message_bytes,
-        "batch": load.batch,
-        "due_together": load.together,
-        "currency": prices.currency,
-        "region": prices.region,
-        "prices_read_on": prices.read_on.isoformat(),
-        "strategies": [_bill_as_json(bill) for bill in found],
-    }
+def cost_of_table(
+    context: typer.Context,
+    workload: Annotated[
+        str,
+        typer.Argument(
+            help="Parquet, CSV or JSON lines (.parquet, .csv, .jsonl; the latter two also .gz) with "
+            "columns delay_seconds, size (bytes) and, optionally, messages; or a table of messages, as "
+            "`schedule` reads it."
+        ),
+    ],
+    park_after: Annotated[
+        list[str],
+        typer.Option(help="Park messages due later than this; repeat it to compare several."),
+    ] = DEFAULT_PARK_AFTER,
+    prices: PricesFile = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="New folder for the estimate, a Parquet table.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
+) -> None:
+    """Compare what each way of delaying a table of messages costs.
+
+    The cheapest way for each delay is marked.
+
+    Excludes fixed costs, free tiers, volume discounts and taxes.
+    """
+    compared = ways([whole_seconds(text) for text in park_after])
+    used = read_prices(prices)
+    if folder is not None and folder.exists():
+        raise InvalidSetting(f"--out {folder} already exists; name a new folder")
+
+    def run(spark: SparkSession) -> list[Estimate]:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        from sqsdelay.spark.estimate import estimate
+        from sqsdelay.spark.session import failure
+
+        try:
+            found = estimate(_read(spark, workload), used, compared)
+            if folder is not None:
+                rows = [asdict(each) for each in found]
+                table = spark.createDataFrame(rows, _SCHEMA)
+                table.coalesce(1).write.parquet(str(folder))
+        except (PySparkException, Py4JJavaError) as error:
+            why = failure(error)
+            raise type(why)(f"the cost of {workload} failed: {why}") from error
+        return found
+
+    with err.status("reading the workload with Spark"):
+        found = on_spark("cost", run, master=context.obj)
+    if as_json:
+        print_json({**_dated(used), "estimates": [asdict(each) for each in found]})
+    else:
+        _print_estimates(found, [way.name for way in compared])
+        tell(
+            f"{used.currency}, {used.region}, prices read on {used.read_on}; * cheapest; "
+            "-: some messages are too large"
+        )
 
 
-def _advice_as_json(advice: Recommendation) -> dict[str, Any]:
-    others = {deploy: _exact(bill.total) for deploy, bill in advice.others}
-    return {
-        "recommended": advice.deploy,
-        "totals": {advice.deploy: _exact(advice.bill.total), **others},
-    }
+_SCHEMA: Final = (
+    "band string, way string, messages bigint, impossible bigint, "
+    "cost decimal(38,18), cheapest boolean"
+)
 
 
-def _bill_as_json(bill: Bill) -> dict[str, Any]:
-    named = {"strategy": bill.strategy, "name": bill.name}
-    if bill.impossible:
-        return named | {"impossible": bill.impossible}
-    return named | {
-        "for_messages": _exact(bill.for_messages),
-        "fixed": _exact(bill.fixed),
-        "total": _exact(bill.total),
-        "lines": [
-            {
-                "what": line.what,
-                "quantity": _exact(Fraction(line.quantity)),
-                "unit_price": _exact(line.unit_price),
-                "amount": _exact(line.amount),
-                "fixed": line.fixed,
-            }
-            for line in bill.lines
-        ],
-    }
+def _read(spark: SparkSession, workload: str) -> DataFrame:
+    kind = format_of(workload)
+    if kind is None:
+        raise InvalidSetting(
+            f"workload {workload}: unknown file type; rename it to end in .parquet, .csv or .jsonl"
+        )
+    reader = spark.read.options(header=True, primitivesAsString=True)
+    rows = reader.load(workload, format="json" if kind == "jsonl" else kind)
+    names = {column.lower() for column in rows.columns}
+    if "size" in names or not {"body", "due_at"} & names:
+        return rows
+    from sqsdelay.spark.estimate import as_workload
+    from sqsdelay.spark.sink.send import read_table
+
+    return as_workload(read_table(spark, workload, kind))
 
 
-def _exact(value: Fraction) -> str:
-    """A decimal number as text, with every digit it has, 28 at most."""
-    text = f"{Decimal(value.numerator) / Decimal(value.denominator):f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+def _print_estimates(found: Sequence[Estimate], names: Sequence[str]) -> None:
+    table = Table("delay", "messages", *names, box=None)
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for band in dict.fromkeys(each.band for each in found):
+        cells = [each for each in found if each.band == band]
+        costs = [("* " if each.cheapest else "") + _cost([each]) for each in cells]
+        table.add_row(band, f"{cells[0].messages:,}", *costs)
+    by_way = [[each for each in found if each.way == name] for name in names]
+    everyone = sum(each.messages for each in by_way[0])
+    table.add_row("all", f"{everyone:,}", *map(_cost, by_way), style="bold")
+    out.print(table)
+
+
+def _cost(cells: Sequence[Estimate]) -> str:
+    if any(each.impossible for each in cells):
+        return "-"
+    return dollars(Fraction(sum((each.cost for each in cells), Decimal(0))))

@@ -1,4 +1,4 @@
-"""``sqsdelay demo`` and ``local``: the main job, seen, on a local AWS; and one to try things out."""
+"""``sqsdelay demo`` and ``local``: messages seen to arrive through a local AWS; one to try things out on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json, say, tell
 from sqsdelay.cli.followed import Run, Summary, seconds
-from sqsdelay.cli.message_file import BadLine, Defaults, read_messages
 from sqsdelay.cli.options import Hop, Json, LedgerFile, opened_ledger
-from sqsdelay.cli.pipeline.report import check_report, reported
 from sqsdelay.cli.run import Tally, log_to_stderr, stop_on_signals
+from sqsdelay.cli.send import Defaults, read_messages
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
-from sqsdelay.errors import ConfigurationError, InvalidMessage
+from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.testing.local_aws import LocalAws
@@ -79,8 +78,6 @@ PLAYED_FROM: Final = datetime(2030, 1, 1, tzinfo=UTC)
 """Absolute due times are played as if it were this instant when the demo starts."""
 PATIENCE_SECONDS: Final = 10
 """How long after the last due time a message that has not arrived counts as lost."""
-GRACE_SECONDS: Final = 1
-"""The report's: it is made when the demo has waited for its patience."""
 
 
 def demo(
@@ -91,10 +88,6 @@ def demo(
         int, typer.Option(help="Delivery delay of the delay queue, seconds; in production 900.")
     ] = 2,
     ledger: LedgerFile = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(help="Folder for a report on the demo, see `pipeline report`; requires Java."),
-    ] = None,
     console: Annotated[
         bool,
         typer.Option(
@@ -111,35 +104,24 @@ def demo(
     """
     from sqsdelay.testing.local_aws import LocalAws
 
-    if report is not None:
-        check_report(str(report))
-    with TemporaryDirectory(prefix="sqsdelay-") as folder:
-        kept = Path(folder) / "ledger.jsonl" if ledger is None and (report or console) else ledger
+    with TemporaryDirectory(prefix="sqsdelay-") as folder, ExitStack() as running:
+        kept = Path(folder) / "ledger.jsonl" if ledger is None and console else ledger
         book = opened_ledger(kept)
-        with err.status("starting a local AWS (ministack)"), ExitStack() as started:
-            aws = started.enter_context(LocalAws())
-            running = started.pop_all()
+        with err.status("starting a local AWS (ministack)"):
+            aws = running.enter_context(LocalAws())
         tell(f"{hop} s stand for the {DEFAULT_HOP_SECONDS} s of a hop on AWS")
-        with running:
-            if console and kept is not None:
-                running.enter_context(console_of(aws, ENDPOINT, kept, hop=hop))
-            summary = _run(aws, file, hop, book, quiet=as_json)
-            if as_json:
-                print_json(asdict(summary))
-            else:
-                _print_summary(summary)
-            if report is not None and kept is not None:
-                _report(kept, report)
-            if console:
-                tell("the console stays until you stop it with Ctrl-C")
-                stop_on_signals().wait()
+        if console and kept is not None:
+            running.enter_context(console_of(aws, ENDPOINT, kept, hop=hop))
+        summary = _run(aws, file, hop, book, quiet=as_json)
+        if as_json:
+            print_json(asdict(summary))
+        else:
+            _print_summary(summary)
+        if console:
+            tell("the console stays until you stop it with Ctrl-C")
+            stop_on_signals().wait()
     if not summary.good:
         raise typer.Exit(1)
-
-
-def _report(ledger: Path, folder: Path) -> None:
-    reported(str(ledger), str(folder), grace=GRACE_SECONDS, at_ms=time.time_ns() // 1_000_000)
-    tell(f"report: {folder / 'report.html'}")
 
 
 def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quiet: bool) -> Summary:
@@ -196,8 +178,8 @@ def read_demo_file(file: Path, now: datetime) -> list[Message]:
         ) from error
     with opened as lines:
         for number, message in read_messages(lines, Defaults()):
-            if isinstance(message, BadLine):
-                raise InvalidMessage(f"{file}, line {number}: {message.error}") from message.error
+            if isinstance(message, SqsDelayError):
+                raise InvalidMessage(f"{file}, line {number}: {message}") from message
             due_at = None if message.due_at is None else now + (message.due_at - PLAYED_FROM)
             message_id = message.message_id or f"line-{number}"
             messages.append(replace(message, due_at=due_at, message_id=message_id))
@@ -232,12 +214,10 @@ def _table(run: Run, started_ms: int, most: int | None = None) -> Table:
 def _print_summary(summary: Summary) -> None:
     if not out.is_terminal:
         out.print()  # the table of a pipe or log ends without a line break
-    out.print(
+    say(
         f"sent {summary.sent}, delivered {summary.delivered}, lost {summary.lost}, "
         f"duplicated {summary.duplicated}, early {summary.early}, altered {summary.altered}, "
-        f"worst lateness {seconds(summary.worst_late_ms)}",
-        highlight=False,
-        soft_wrap=True,
+        f"worst lateness {seconds(summary.worst_late_ms)}"
     )
 
 
@@ -275,9 +255,9 @@ def local(
 
     parsed = Endpoint.parse(endpoint)
     log_to_stderr()
-    with ExitStack() as started:
+    with ExitStack() as running:
         with err.status("starting a local AWS (ministack)"):
-            aws = started.enter_context(LocalAws(port=port or None))
+            aws = running.enter_context(LocalAws(port=port or None))
         _serve(aws, parsed, hop, as_json=as_json)
 
 

@@ -7,15 +7,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sqsdelay.cli.console import out, say, show, show_rows, start_of, tell
-from sqsdelay.cli.options import Delay, DueAt, EndpointName, JsonLines, Target
-from sqsdelay.cli.waiting import new_due_ms
+from sqsdelay.cli.console import counted, out, say, show, show_rows, start_of, tell
+from sqsdelay.cli.options import DelayOption, DueAt, EndpointName, JsonLines, Target, new_due_ms
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
-from sqsdelay.operating.status import latest_of_sqs
+from sqsdelay.operating.status import latest_of_sqs, naming_the_command
 
 app = typer.Typer(help="Inspect an endpoint's error queue and retry its messages.")
 
@@ -37,7 +36,8 @@ def list_errors(
     them for a while.
     """
     target = Target(endpoint)
-    found = ErrorQueue(target.queues, target.endpoint).look(limit)
+    with naming_the_command(target.endpoint, target.endpoint.error_queue):
+        found = ErrorQueue(target.queues, target.endpoint).look(limit)
     columns = ["message_id", "due", "rejected", "receives", "bytes", "reason", "body"]
     records = [_record(each, bodies=bodies, whole=as_json) for each in found]
     show_rows(records, columns if bodies else columns[:-1], as_json=as_json)
@@ -52,7 +52,7 @@ def retry(
         list[str] | None, typer.Option(help="Message to retry; may be repeated.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Retry all messages.")] = False,
-    delay: Delay = None,
+    delay: DelayOption = None,
     due_at: DueAt = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be sent where.")
@@ -86,8 +86,7 @@ def retry(
         _tell(done, as_json=as_json)
     for absent in missing:
         tell(f"{absent}  not found")
-    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    tell(line or "no messages")
+    tell(counted(counts) or "no messages")
     if missing or counts[RetryStatus.LEFT] or counts[RetryStatus.NOT_DELETED]:
         raise typer.Exit(1)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sqsdelay.cli.console import print_json, print_rows, say, tell
+from sqsdelay.cli.console import counted, print_json, print_rows, say, tell
 from sqsdelay.cli.options import (
     EndpointName,
     Hop,
@@ -19,8 +19,9 @@ from sqsdelay.cli.options import (
     PlaceUrl,
     StoreUrl,
     Target,
+    instant_ms,
 )
-from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
+from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, age, instant
 from sqsdelay.errors import QueueMissing, QueueUnavailable, StoreError
@@ -45,11 +46,7 @@ endpoint_app = typer.Typer(help="Create or check an endpoint's queues.", no_args
 store_app = typer.Typer(help="Set up a delayed message store, or leave it.", no_args_is_help=True)
 
 
-def status(
-    endpoint: EndpointName,
-    store: OptionalPlaceUrl = None,
-    as_json: Json = False,
-) -> None:
+def status(endpoint: EndpointName, store: OptionalPlaceUrl = None, as_json: Json = False) -> None:
     """Count an endpoint's pending, failed and parked messages.
 
     Queue counts are SQS's approximations. The age of the oldest message comes from CloudWatch and is
@@ -72,10 +69,7 @@ def status(
             url, parked = seen
     except StoreError as error:
         trouble = error  # The queues are worth showing all the same.
-    if as_json:
-        print_json(_status_as_json(found, parked))
-    else:
-        _print_status(found, parked)
+    _show_status(found, parked, as_json=as_json)
     if trouble is not None:
         tell(f"store: {trouble}")
         raise typer.Exit(1)
@@ -86,41 +80,38 @@ def status(
         raise typer.Exit(1)
 
 
-def _status_as_json(found: EndpointStatus, parked: StoreStatus | None) -> dict[str, Any]:
-    return {
-        "endpoint": found.endpoint,
-        "pending": found.pending,
-        "in_flight": found.in_flight,
-        "oldest_seconds": found.oldest_seconds,
-        "errors": found.errors,
-        "parked": None if parked is None else parked.parked,
-        "next_due": _next_due(parked),
-        "overdue_seconds": None if parked is None else parked.late_ms // 1000,
-        "queues": [asdict(queue) for queue in found.queues],
-    }
-
-
-def _next_due(parked: StoreStatus | None) -> str | None:
-    if parked is None or parked.next_due_ms is None:
-        return None
-    return instant(parked.next_due_ms)
-
-
-def _print_status(found: EndpointStatus, parked: StoreStatus | None) -> None:
+def _show_status(found: EndpointStatus, parked: StoreStatus | None, *, as_json: bool) -> None:
+    next_due = None
+    if parked is not None and parked.next_due_ms is not None:
+        next_due = instant(parked.next_due_ms)
+    if as_json:
+        print_json(
+            {
+                "endpoint": found.endpoint,
+                "pending": found.pending,
+                "in_flight": found.in_flight,
+                "oldest_seconds": found.oldest_seconds,
+                "errors": found.errors,
+                "parked": None if parked is None else parked.parked,
+                "next_due": next_due,
+                "overdue_seconds": None if parked is None else parked.late_ms // 1000,
+                "queues": [asdict(queue) for queue in found.queues],
+            }
+        )
+        return
     summary = (
         ("pending", f"about {found.pending:,}"),
         ("in flight", f"about {found.in_flight:,}"),
         ("oldest", age(found.oldest_seconds)),
         ("errors", f"about {found.errors:,}"),
         ("parked", "-" if parked is None else f"{parked.parked:,}"),
-        ("next due", _next_due(parked) or "-"),
+        ("next due", next_due or "-"),
     )
     print_rows(("", ""), summary, box=None, show_header=False)
     rows = []
     for queue in found.queues:
-        counts = (queue.visible, queue.in_flight, queue.delayed)
-        shown = [f"{count:,}" for count in counts]
-        rows.append((queue.name, queue.role, *shown, age(queue.oldest_seconds)))
+        counts = [f"{count:,}" for count in (queue.visible, queue.in_flight, queue.delayed)]
+        rows.append((queue.name, queue.role, *counts, age(queue.oldest_seconds)))
     print_rows(("queue", "", "visible", "in flight", "delayed", "oldest"), rows)
 
 
@@ -323,7 +314,7 @@ def store_migrate(
     """
     from sqsdelay.sqs.sender import DelaySender
 
-    due_from_ms = None if due_from is None else max(0, due_at_ms(parse_due_at(due_from)))
+    due_from_ms = instant_ms("--due-from", due_from)
     with ExitStack() as opening:
         opened = opening.enter_context(Target(endpoint, store).opened_place())
         kept = None
@@ -338,8 +329,7 @@ def store_migrate(
         for outcome in migration.run():
             counts[outcome.status] += 1
             _print_outcome(outcome, as_json=as_json)
-    line = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "nothing"
-    tell(line)
+    tell(counted(counts) or "nothing")
     if counts[MigrationStatus.FAILED]:
         raise typer.Exit(1)
 

@@ -1,11 +1,10 @@
-"""The options and arguments that several commands share, each written once, what they open, and what stands
-before any command: whose AWS, where, and how much to tell."""
+"""The options and arguments that several commands share, what they open, and what stands before a command."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,14 @@ import typer
 
 from sqsdelay.cli.console import OneLine, tell
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import checked_max_delay, delay_ms, parse_delay
+from sqsdelay.core.delay import (
+    checked_max_delay,
+    delay_ms,
+    due_at_ms,
+    due_time,
+    parse_delay,
+    parse_due_at,
+)
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import (
     ConfigurationError,
@@ -97,7 +103,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")]
 
 # A message to send, or a file of them.
-Delay = Annotated[
+DelayOption = Annotated[
     str | None, typer.Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
 ]
 DueAt = Annotated[str | None, typer.Option(help="Due time with UTC offset: 2027-01-31T09:00:00Z.")]
@@ -173,11 +179,24 @@ LedgerFile = Annotated[
         help="Append what happens to each message to this file, as JSON lines.",
     ),
 ]
-
-# Spark jobs.
-Master = Annotated[
-    str | None, typer.Option(help="Spark master; default: all cores of this machine.")
+PricesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices",
+        help="Your own price file instead of the shipped one.",
+        exists=True,
+        dir_okay=False,
+    ),
 ]
+
+
+def whole_seconds(delay: str) -> int:
+    """Seconds of a delay as people write it, rounded up.
+
+    Raises:
+        InvalidDelay
+    """
+    return -(-delay_ms(parse_delay(delay)) // 1000)
 
 
 def max_delay_seconds(text: str) -> int:
@@ -188,10 +207,41 @@ def max_delay_seconds(text: str) -> int:
         ConfigurationError: out of range.
     """
     try:
-        seconds = -(-delay_ms(parse_delay(text)) // 1000)
+        seconds = whole_seconds(text)
     except InvalidDelay as error:
         raise typer.BadParameter(str(error), param_hint="--max-delay") from error
     return checked_max_delay(seconds)
+
+
+def instant_ms(option: str, text: str | None) -> int | None:
+    """The time an option names, epoch milliseconds; None where it was not given.
+
+    Raises:
+        BadParameter: it is no time with its offset.
+    """
+    try:
+        return None if text is None else due_at_ms(parse_due_at(text))
+    except InvalidDelay as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
+    """The due time that --delay or --due-at names, epoch milliseconds.
+
+    Args:
+        now_ms: what a delay counts from; asked for a delay only.
+
+    Raises:
+        BadParameter: both or none of them.
+        InvalidDelay
+    """
+    if (delay is None) == (due_at is None):
+        raise typer.BadParameter("give either --delay or --due-at")
+    due = due_time(
+        None if delay is None else parse_delay(delay),
+        None if due_at is None else parse_due_at(due_at),
+    )
+    return due.due_ms(0 if due.absolute else now_ms())
 
 
 class Target:

@@ -14,23 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from sqsdelay.cli.console import out, print_json, print_rows, say, tell
+from sqsdelay.cli.console import counted, out, print_json, print_rows, say, tell
 from sqsdelay.cli.followed import Run, seconds
-from sqsdelay.cli.options import (
-    EndpointName,
-    Hop,
-    Json,
-    OptionalPlaceUrl,
-    Target,
-)
+from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalPlaceUrl, Target
 from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    Message,
-    Route,
-    attributes_of,
-    size_of,
-)
+from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.cost import Prices, Workload, bill, dollars, shipped_prices
 from sqsdelay.errors import ConfigurationError, InvalidSetting, StoreError
 from sqsdelay.limits import (
@@ -249,8 +238,7 @@ def _tell(
         return
     if not out.is_terminal:  # There, the table that was shown meanwhile is still to be seen.
         print_rows(_HEADERS, _rows(run))
-    told = ", ".join(f"{number} {operation}" for operation, number in sorted(requests.items()))
-    say(f"Requests of this command: {told}; ${dollars(Fraction(paid))}.")
+    say(f"Requests of this command: {counted(requests)}; ${dollars(Fraction(paid))}.")
     for route, amount in reckoned.items():
         say(f"`sqsdelay cost` reckons ${dollars(amount)} for {route}, each message alone.")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import print_json, say, tell
+from sqsdelay.cli.console import print_json, say, show, tell
 from sqsdelay.cli.options import Json
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.errors import InvalidMessage
@@ -15,31 +15,60 @@ from sqsdelay.errors import InvalidMessage
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import Topology, Transfer
 
-app = typer.Typer(help="Delays of up to 8.5 years through RabbitMQ queues.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 CONNECT_SECONDS = 5.0
 
-Url = Annotated[
-    str,
-    typer.Option(
-        envvar="SQSDELAY_RABBITMQ_URL",
-        help="amqp://user:password@host:5672/vhost, or amqps://… for TLS.",
-    ),
-]
-Prefix = Annotated[
-    str | None,
-    typer.Option(
-        help="Name prefix of the infrastructure; default: sqsdelay (NServiceBus: nsb.v2)."
-    ),
-]
-Management = Annotated[
-    str | None,
-    typer.Option(
-        envvar="SQSDELAY_RABBITMQ_MANAGEMENT_URL",
-        help="http://user:password@host:15672, to see what AMQP does not show: messages in transit, and "
-        "(verify) policies, bindings, feature flags, members and the version.",
-    ),
-]
+_URLS: Final = "amqp://user:password@host:5672/vhost, or amqps://… for TLS."
+_PREFIX_HELP: Final = "Name prefix of the infrastructure; default: sqsdelay (NServiceBus: nsb.v2)."
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """The broker and the infrastructure that a command is for."""
+
+    given_url: str | None
+    prefix: str | None
+    management: str | None
+
+    @property
+    def url(self) -> str:
+        """The broker's URL.
+
+        Raises:
+            BadParameter: none was given. It is not asked for earlier, so that --help shows without it.
+        """
+        if self.given_url is None:
+            raise typer.BadParameter("give sqsdelay rabbitmq --url, or set SQSDELAY_RABBITMQ_URL")
+        return self.given_url
+
+    @property
+    def topology(self) -> Topology:
+        """The names of the infrastructure."""
+        return _topology(self.prefix)
+
+
+@app.callback()
+def of_broker(
+    context: typer.Context,
+    url: Annotated[str | None, typer.Option(envvar="SQSDELAY_RABBITMQ_URL", help=_URLS)] = None,
+    prefix: Annotated[str | None, typer.Option(help=_PREFIX_HELP)] = None,
+    management: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SQSDELAY_RABBITMQ_MANAGEMENT_URL",
+            help="http://user:password@host:15672, to see what AMQP does not show: messages in transit, "
+            "and (verify) policies, bindings, feature flags, members and the version.",
+        ),
+    ] = None,
+) -> None:
+    """Delays of up to 8.5 years through RabbitMQ queues.
+
+    The options stand before the command: sqsdelay rabbitmq --prefix acme declare.
+    """
+    context.obj = Broker(url, prefix, management)
+
+
 WithoutAlternateExchange = Annotated[
     bool,
     typer.Option(
@@ -52,7 +81,7 @@ Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
 
 
 @app.command()
-def declare(url: Url, prefix: Prefix = None) -> None:
+def declare(context: typer.Context) -> None:
     """Declare the 28 delay levels and the delivery exchange.
 
     What exists stays as it is.
@@ -61,29 +90,30 @@ def declare(url: Url, prefix: Prefix = None) -> None:
     from sqsdelay.rabbitmq.topology import MAX_LEVEL
     from sqsdelay.rabbitmq.verification import uncaught
 
-    topology = _topology(prefix)
-    declare_infrastructure(url, topology)
+    broker: Broker = context.obj
+    topology = broker.topology
+    declare_infrastructure(broker.url, topology)
     say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
-    for problem in uncaught(url, topology) if topology.shared else []:
+    for problem in uncaught(broker.url, topology) if topology.shared else []:
         tell(f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}")
 
 
 @app.command()
 def verify(
-    url: Url,
-    prefix: Prefix = None,
-    management: Management = None,
+    context: typer.Context,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Only warn if the management API is missing."),
+        bool, typer.Option("--force", help="Only warn if the management API is missing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Report problems that keep the infrastructure from delaying safely. Warnings alone give exit code 0."""
     from sqsdelay.rabbitmq import verify as verify_infrastructure
 
-    topology = _topology(prefix)
-    problems = verify_infrastructure(url, topology, management_url=management, force=force)
+    broker: Broker = context.obj
+    topology = broker.topology
+    problems = verify_infrastructure(
+        broker.url, topology, management_url=broker.management, force=force
+    )
     if as_json:
         print_json({"prefix": topology.prefix, "problems": [asdict(each) for each in problems]})
     elif not problems:
@@ -98,9 +128,8 @@ def verify(
 
 @app.command()
 def bind(
+    context: typer.Context,
     endpoint: Endpoint,
-    url: Url,
-    prefix: Prefix = None,
     conventional: Annotated[
         bool,
         typer.Option(
@@ -116,34 +145,33 @@ def bind(
     """
     from sqsdelay.rabbitmq import bind as bind_endpoint
 
-    sent_on = bind_endpoint(url, endpoint, _topology(prefix), conventional=conventional)
-    if as_json:
-        print_json({"endpoint": endpoint, "forwarded": sent_on})
-        return
-    say(f"bound {endpoint}; {sent_on} undeliverable messages forwarded to it")
+    broker: Broker = context.obj
+    sent_on = bind_endpoint(broker.url, endpoint, broker.topology, conventional=conventional)
+    line = f"bound {endpoint}; {sent_on} undeliverable messages forwarded to it"
+    show({"endpoint": endpoint, "forwarded": sent_on}, line, as_json=as_json)
 
 
 @app.command()
 def send(
+    context: typer.Context,
     endpoint: Endpoint,
     body: Annotated[str, typer.Option(help="The message body.")],
-    url: Url,
     delay: Annotated[str | None, typer.Option(help="E.g. 32m5s, 1d12h, 90, PT32M5S.")] = None,
     due_at: Annotated[str | None, typer.Option(help="E.g. 2027-01-31T09:00:00Z.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
     message_id: Annotated[
         str | None, typer.Option(help="Message id; default: a random one.")
     ] = None,
-    prefix: Prefix = None,
     without_alternate_exchange: WithoutAlternateExchange = False,
     as_json: Json = False,
 ) -> None:
     """Send a message with any delay, and wait until it is confirmed."""
     from sqsdelay.rabbitmq import RabbitMqSender
 
+    broker: Broker = context.obj
     with RabbitMqSender(
-        url,
-        prefix=_topology(prefix).prefix,
+        broker.url,
+        prefix=broker.topology.prefix,
         without_alternate_exchange=without_alternate_exchange,
         connect_seconds=CONNECT_SECONDS,
     ) as sender:
@@ -156,17 +184,14 @@ def send(
             message_id=message_id,
         )
     due = result.due.isoformat(timespec="milliseconds") if result.due else ""
-    if as_json:
-        print_json({"message_id": result.message_id, "route": result.route, "due": due})
-    else:
-        say(f"sent {result.message_id} ({result.route}), due {due}")
+    line = f"sent {result.message_id} ({result.route}), due {due}"
+    record = {"message_id": result.message_id, "route": result.route, "due": due}
+    show(record, line, as_json=as_json)
 
 
 @app.command()
 def teardown(
-    url: Url,
-    prefix: Prefix = None,
-    management: Management = None,
+    context: typer.Context,
     force: Annotated[
         bool,
         typer.Option("--force", help="Do not count messages first: any that are waiting are lost."),
@@ -175,27 +200,26 @@ def teardown(
     """Delete the infrastructure, but no endpoint's queue. Refuses if messages wait in it."""
     from sqsdelay.rabbitmq import teardown as teardown_infrastructure
 
-    topology = _topology(prefix)
-    teardown_infrastructure(url, topology, force=force, management_url=management)
-    say(f"deleted {topology.prefix}")
+    broker: Broker = context.obj
+    teardown_infrastructure(
+        broker.url, broker.topology, force=force, management_url=broker.management
+    )
+    say(f"deleted {broker.topology.prefix}")
 
 
 @app.command()
 def transfer(
-    url: Url,
+    context: typer.Context,
     to: Annotated[
         str,
         typer.Option(
             envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="URL of the target; may be the same broker."
         ),
     ],
-    prefix: Prefix = None,
-    to_prefix: Prefix = None,
+    to_prefix: Annotated[str | None, typer.Option(help=_PREFIX_HELP)] = None,
     without_alternate_exchange: WithoutAlternateExchange = False,
-    management: Management = None,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Do not count messages in transit in the source broker."),
+        bool, typer.Option("--force", help="Do not count messages in transit in the source broker.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -215,12 +239,13 @@ def transfer(
             tell(f"level {level:02}: {done.moved - seen} moved")
             seen = done.moved
 
+    broker: Broker = context.obj
     done = transfer_messages(
-        url,
+        broker.url,
         to,
-        source=_topology(prefix),
+        source=broker.topology,
         target=_topology(to_prefix),
-        management_url=management,
+        management_url=broker.management,
         force=force,
         without_alternate_exchange=without_alternate_exchange,
         on_level=on_level,

@@ -6,7 +6,6 @@ import base64
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +16,7 @@ from sqsdelay.cli.options import JsonLines, LedgerFile, opened_ledger
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Attribute, text_of
+from sqsdelay.core.readable import instant
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ledger.events import record_safely
@@ -39,15 +39,8 @@ def receive(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete each message once it is printed.")
     ] = False,
-    whole: Annotated[
-        bool,
-        typer.Option(
-            "--whole", help="Print whole bodies on a terminal too; a pipe always gets them."
-        ),
-    ] = False,
     bucket: Annotated[
-        str | None,
-        typer.Option(help="Read large bodies from this S3 bucket (the sender's)."),
+        str | None, typer.Option(help="Read large bodies from this S3 bucket (the sender's).")
     ] = None,
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
@@ -85,9 +78,7 @@ def receive(
                 now_ms = queues.broker_clock.now_ms()
                 record_safely(book, received_events(parsed.name, copies, now_ms=now_ms))
             shown = [
-                copy
-                for copy in copies
-                if _show(copy, reader, fifo=parsed.fifo, whole=whole, as_json=as_json)
+                copy for copy in copies if _show(copy, reader, fifo=parsed.fifo, as_json=as_json)
             ]
             failed += len(copies) - len(shown)
             if delete:
@@ -142,44 +133,36 @@ class _Arriving:
         return failed
 
 
-def _show(
-    copy: ReceivedMessage, reader: BodyReader | None, *, fifo: bool, whole: bool, as_json: bool
-) -> bool:
+def _show(copy: ReceivedMessage, reader: BodyReader | None, *, fifo: bool, as_json: bool) -> bool:
     """Print a message; False if its body could not be read."""
     try:
         body = copy.body if reader is None else reader.read(copy.body, copy.attributes)
     except SqsDelayError as error:
         tell(f"{_sent_id(copy)}: {error}")
         return False
-    _print(replace(copy, body=body), fifo=fifo, whole=whole, as_json=as_json)
+    late, waited = lateness_ms(copy, fifo=fifo), waited_ms(copy, fifo=fifo)
+    arrived = copy.first_receive_ms
+    if as_json:
+        print_json(
+            {
+                "message_id": _sent_id(copy),
+                "arrived": None if arrived is None else instant(arrived),
+                "late_ms": late,
+                "waited_ms": waited,
+                "body": body,
+                "attributes": {name: _plain(value) for name, value in copy.attributes.items()},
+            }
+        )
+        return True
+    at = "-" if arrived is None else f"{utc(arrived):%H:%M:%S.%f}"[:-3]
+    shown = "-" if late is None else f"{late / 1000:+.3f} s"
+    lay = "" if waited is None else f"waited {waited / 1000:.3f} s"
+    say(f"{at:12}  {shown:>10}  {lay:>16}  {_sent_id(copy)}  {start_of(body)}")
     return True
 
 
 def _sent_id(copy: ReceivedMessage) -> str:
     return text_of(copy.attributes, MESSAGE_ID) or copy.sqs_message_id
-
-
-def _print(copy: ReceivedMessage, *, fifo: bool, whole: bool, as_json: bool) -> None:
-    late, waited = lateness_ms(copy, fifo=fifo), waited_ms(copy, fifo=fifo)
-    sent_id = _sent_id(copy)
-    arrived = None if copy.first_receive_ms is None else utc(copy.first_receive_ms)
-    if as_json:
-        print_json(
-            {
-                "message_id": sent_id,
-                "arrived": None if arrived is None else arrived.isoformat(timespec="milliseconds"),
-                "late_ms": late,
-                "waited_ms": waited,
-                "body": copy.body,
-                "attributes": {name: _plain(value) for name, value in copy.attributes.items()},
-            }
-        )
-        return
-    shown = "-" if late is None else f"{late / 1000:+.3f} s"
-    lay = "" if waited is None else f"waited {waited / 1000:.3f} s"
-    at = "-" if arrived is None else f"{arrived:%H:%M:%S.%f}"[:-3]
-    body = copy.body if whole else start_of(copy.body)
-    say(f"{at:12}  {shown:>10}  {lay:>16}  {sent_id}  {body}")
 
 
 def _plain(attribute: Attribute) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.logging import RichHandler
 
-from sqsdelay.cli.console import OneLine, err, print_json, tell
+from sqsdelay.cli.console import OneLine, counted, err, print_json, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     EndpointName,
@@ -50,6 +50,7 @@ from sqsdelay.limits import (
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.opentelemetry import if_installed
+from sqsdelay.operating.status import naming_the_command
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
 from sqsdelay.timeouts.arrivals import (
@@ -149,8 +150,7 @@ class Tally:
                     print_json({"message_id": record.pop("message_id"), "status": status, **record})
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{count} {status}" for status, count in sorted(self._counts.items()))
-        return f"stopped; {counts or 'nothing'}"
+        return f"stopped; {counted(self._counts) or 'nothing'}"
 
 
 class Http(StrEnum):
@@ -174,8 +174,7 @@ def consume(
     ] = None,
     wait: Wait = MAX_RECEIVE_WAIT_SECONDS,
     visibility: Annotated[
-        int,
-        typer.Option(help="If this worker dies, seconds until others receive its messages."),
+        int, typer.Option(help="If this worker dies, seconds until others receive its messages.")
     ] = WORKER_VISIBILITY_SECONDS,
     max_receives: Annotated[
         int,
@@ -225,7 +224,9 @@ def consume(
         if consumer.endpoint.fifo:
             served += f" and {consumer.endpoint.due_queue.name}"
         tell(f"consuming {served}; stop with Ctrl-C or SIGTERM")
-        consumer.run(stop)
+        options = "" if hop == DEFAULT_HOP_SECONDS else f" --hop {hop}"
+        with naming_the_command(consumer.endpoint, consumer.endpoint.delay_queue, options):
+            consumer.run(stop)
         end_soon(lambda: str(tally))
     tell(str(tally))
 
@@ -300,10 +301,7 @@ def dispatch(
     )
     tally = Tally(as_json=as_json)
     tracing, book = if_installed(opened_ledger(ledger))
-    with (
-        target.opened_store() as opened,
-        closing(_outbox(target, opened, tracing)) as outbox,
-    ):
+    with target.opened_store() as opened, closing(_outbox(target, opened, tracing)) as outbox:
         dispatcher = Dispatcher(
             opened,
             outbox,

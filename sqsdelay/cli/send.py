@@ -1,31 +1,28 @@
-"""``sqsdelay send``: one message, or a file of them."""
+"""``sqsdelay send``: one message of the options, or a file of JSON lines with `Message`'s field names."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from sqsdelay.cli.console import err, print_json, show, tell
-from sqsdelay.cli.message_file import (
-    BadLine,
-    Defaults,
-    checked_input,
-    given_attributes,
-    opened_lines,
-    read_messages,
-)
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     PLACE_HELP,
     Attributes,
     Body,
-    Delay,
+    DelayOption,
     DueAt,
     EndpointName,
     Group,
@@ -40,33 +37,33 @@ from sqsdelay.cli.options import (
     max_delay_seconds,
     opened_ledger,
 )
-from sqsdelay.core.delay import utc
+from sqsdelay.core.checked_message import attribute_of, attributes_of_texts
+from sqsdelay.core.delay import Delay, parse_delay, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, Route, size_of
+from sqsdelay.core.message import AttributeInput, Message, Route, size_of
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
 from sqsdelay.ports.queues import SizeLimits
-from sqsdelay.sending.router import DEFAULT_CONCURRENCY
 from sqsdelay.sending.sender import SendResult
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import ParkingPlace
     from sqsdelay.sqs.sender import DelaySender
 
-CHUNK = 2_000
+CHUNK: Final = 2_000
 """Lines sent with one `send_many`: enough for full batches, small enough for a moving bar."""
 
 
-ONLY_HOPS = {"hop", "max_delay", "bucket", "concurrency", "park_after", "ledger"}
+ONLY_HOPS = {"hop", "max_delay", "bucket", "park_after", "ledger"}
 """What says how messages hop: --store-only refuses it, and takes --to alone."""
 
 
 def send(
     context: typer.Context,
     endpoint: EndpointName,
-    delay: Delay = None,
+    delay: DelayOption = None,
     due_at: DueAt = None,
     body: Body = None,
     file: MessagesFile = None,
@@ -80,7 +77,6 @@ def send(
     bucket: Annotated[
         str | None, typer.Option(help="S3 bucket for bodies too large for SQS.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Batches in flight.")] = DEFAULT_CONCURRENCY,
     # No variable: one that is set for `pending` or `consume` must not change where messages wait.
     store: Annotated[
         str | None, typer.Option(help=f"Park messages due far ahead in this store: {PLACE_HELP}")
@@ -116,15 +112,14 @@ def send(
     target = Target(endpoint, store, to)
     with target.optional_place() as place:
         sender: DelaySender | StoringSender
-        if store_only and place is None:
-            raise typer.BadParameter("--store-only requires --store or SQSDELAY_STORE")
-        if store_only and place is not None:
+        if store_only:
+            if place is None:
+                raise typer.BadParameter("--store-only requires --store or SQSDELAY_STORE")
             sender = StoringSender(target, place)
         else:
             sender = DelaySender(
                 hop_seconds=hop,
                 max_delay_seconds=max_delay_seconds(max_delay),
-                concurrency=concurrency,
                 large_bodies=None if bucket is None else Bucket(bucket),
                 store=place,
                 park_after_seconds=park_after,
@@ -143,7 +138,7 @@ def send(
             if result.error is not None:
                 raise result.error
             line = f"{result.message_id}  {result.route}  due {_due(result)}"
-            show(_as_json(None, result), line, as_json=as_json)
+            show(_record(result), line, as_json=as_json)
         elif file is not None:
             with opened_lines(file) as lines:
                 failed = _send_file(sender, endpoint, lines, defaults, as_json=as_json)
@@ -212,7 +207,8 @@ def _send_file(
     off = not err.is_terminal  # Its last line break is not transient.
     with Progress(*columns, console=err, transient=True, disable=off) as progress:
         task = progress.add_task("sending", total=None)
-        for chunk in _chunks(read_messages(lines, defaults)):
+        found = read_messages(lines, defaults)
+        while chunk := list(islice(found, CHUNK)):
             for number, result in _send_chunk(sender, endpoint, chunk):
                 if result.error is None:
                     sent += 1
@@ -220,42 +216,195 @@ def _send_file(
                     failed += 1
                     tell(f"line {number}: {result.error}")
                 if as_json:
-                    print_json(_as_json(number, result))
+                    print_json({"line": number, **_record(result)})
             progress.update(task, completed=sent + failed)
     tell(f"{sent} sent, {failed} not sent")
     return failed
 
 
-def _chunks(
-    items: Iterable[tuple[int, Message | BadLine]],
-) -> Iterator[list[tuple[int, Message | BadLine]]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk
-
-
 def _send_chunk(
-    sender: DelaySender | StoringSender, endpoint: str, chunk: list[tuple[int, Message | BadLine]]
+    sender: DelaySender | StoringSender,
+    endpoint: str,
+    chunk: Sequence[tuple[int, Message | SqsDelayError]],
 ) -> Iterator[tuple[int, SendResult]]:
     good = [item for _, item in chunk if isinstance(item, Message)]
     results = iter(sender.send_many(endpoint, good))
     for number, item in chunk:
-        if isinstance(item, BadLine):
-            yield number, SendResult(error=item.error)
-        else:
-            yield number, next(results)
+        yield number, next(results) if isinstance(item, Message) else SendResult(error=item)
 
 
 def _due(result: SendResult) -> str | None:
     return None if result.due is None else result.due.isoformat(timespec="milliseconds")
 
 
-def _as_json(line: int | None, result: SendResult) -> dict[str, Any]:
+def _record(result: SendResult) -> dict[str, Any]:
     return {
-        **({} if line is None else {"line": line}),
         "message_id": result.message_id,
         "route": result.route,
         "due": _due(result),
         "sqs_message_id": result.sqs_message_id,
         "error": None if result.error is None else str(result.error),
     }
+
+
+FIELDS: Final = frozenset(
+    {
+        "body", "body_repeat", "delay", "due_at", "attributes", "message_id", "message_group_id",
+        "message_deduplication_id", "trace_header",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Delay or due time of the lines that name neither."""
+
+    delay: Delay | None = None
+    due_at: datetime | None = None
+
+
+def checked_input(
+    body: str | None,
+    file: Path | None,
+    delay: str | None,
+    due_at: str | None,
+    message_id: str | None,
+    group: str | None,
+    attributes: Sequence[str] | None,
+) -> Defaults:
+    """The delay or due time of the options, once they are known to fit together.
+
+    Raises:
+        BadParameter: they do not.
+        InvalidDelay
+    """
+    if (body is None) == (file is None):
+        raise typer.BadParameter("give either --body or --file")
+    if delay is not None and due_at is not None:
+        raise typer.BadParameter("give either --delay or --due-at, not both")
+    if file is not None and (message_id is not None or group is not None or attributes):
+        raise typer.BadParameter(
+            "--message-id, --group and --attribute require --body; in a file, use the fields "
+            '"message_id", "message_group_id" and "attributes"'
+        )
+    return Defaults(
+        None if delay is None else parse_delay(delay),
+        None if due_at is None else parse_due_at(due_at),
+    )
+
+
+def given_attributes(texts: Sequence[str] | None) -> dict[str, AttributeInput]:
+    """The attributes of ``--attribute NAME=VALUE`` and ``NAME:TYPE=VALUE``.
+
+    Raises:
+        BadParameter: it is neither, names one attribute twice, or a Binary value is not base64.
+    """
+    try:
+        return attributes_of_texts(texts or ())
+    except InvalidMessage as error:
+        raise typer.BadParameter(str(error), param_hint="--attribute") from error
+
+
+def opened_lines(file: Path) -> IO[str]:
+    """The file's lines, or stdin's for "-"; bytes that are not UTF-8 spoil their own line only.
+
+    Raises:
+        BadParameter: the file cannot be read.
+    """
+    if str(file) == "-":
+        return open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False)
+    try:
+        return file.open(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise typer.BadParameter(f"--file {file}: {error.strerror}") from error
+
+
+def read_messages(
+    lines: Iterable[str], defaults: Defaults
+) -> Iterator[tuple[int, Message | SqsDelayError]]:
+    """A file's lines by number, from 1: each a message, or why it is none. Blank lines are passed over."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, read_message(line, defaults)
+        except SqsDelayError as error:
+            yield number, error
+
+
+def read_message(line: str, defaults: Defaults) -> Message:
+    """One line's message.
+
+    Raises:
+        InvalidMessage, InvalidDelay: what is wrong with the line.
+    """
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"not JSON: {error}") from error
+    if not isinstance(fields, dict) or "body" not in fields:
+        raise InvalidMessage('not a JSON object with a "body"')
+    if unknown := sorted(set(fields) - FIELDS):
+        raise InvalidMessage(f"unknown field {unknown[0]!r}; use only {', '.join(sorted(FIELDS))}")
+    delay, due_at = _delay(fields.get("delay")), _due_at(fields.get("due_at"))
+    if delay is None and due_at is None:
+        delay, due_at = defaults.delay, defaults.due_at
+    return Message(
+        _body(fields["body"], fields.get("body_repeat", 1)),
+        delay=delay,
+        due_at=due_at,
+        attributes=_attributes(fields.get("attributes", {})),
+        message_id=fields.get("message_id"),
+        message_group_id=fields.get("message_group_id"),
+        trace_header=_text(fields.get("trace_header"), "trace_header"),
+        message_deduplication_id=fields.get("message_deduplication_id"),
+    )
+
+
+def _body(body: Any, repeat: Any) -> str:
+    """The body; ``body_repeat`` keeps a file of large bodies small."""
+    if not isinstance(body, str):
+        try:
+            body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        except RecursionError as error:
+            raise InvalidMessage("body is nested too deeply; send it as a JSON string") from error
+    if not isinstance(repeat, int) or isinstance(repeat, bool):
+        raise InvalidMessage(
+            f"body_repeat={repeat!r}; use a whole number, 1 to {MAX_MESSAGE_BYTES}"
+        )
+    if not 1 <= repeat <= MAX_MESSAGE_BYTES:
+        raise InvalidMessage(f"body_repeat={str(repeat)[:20]}; use 1 to {MAX_MESSAGE_BYTES}")
+    if repeat > 1 and len(body) * repeat > MAX_MESSAGE_BYTES:
+        raise InvalidMessage(
+            f"body_repeat={repeat} makes a body of {len(body) * repeat} characters; "
+            f"the limit is {MAX_MESSAGE_BYTES} bytes"
+        )
+    return str(body * repeat)
+
+
+def _delay(value: Any) -> Delay | None:
+    if isinstance(value, str):
+        return parse_delay(value)
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise InvalidDelay(f'delay {value!r} is not valid; use seconds (90) or "32m5s"')
+
+
+def _due_at(value: Any) -> datetime | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidDelay(f'due_at {value!r} is not valid; use "2027-01-31T09:00:00Z"')
+    return parse_due_at(value)
+
+
+def _text(value: Any, what: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidMessage(f"{what} {value!r} is not text; use a JSON string")
+
+
+def _attributes(given: Any) -> dict[str, AttributeInput]:
+    if not isinstance(given, dict):
+        raise InvalidMessage(f"attributes {given!r} is not a JSON object")
+    return {name: attribute_of(name, value) for name, value in given.items()}

@@ -9,13 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from sqsdelay.cli.console import show, tell
-from sqsdelay.cli.options import (
-    DEFAULT_MAX_DELAY,
-    Hop,
-    Json,
-    MaxDelay,
-    max_delay_seconds,
-)
+from sqsdelay.cli.options import DEFAULT_MAX_DELAY, Hop, Json, MaxDelay, max_delay_seconds
 from sqsdelay.cli.run import log_to_stderr, stop_on_signals
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Final
 
@@ -12,7 +12,7 @@ import typer
 from sqsdelay.cli.console import about, say, show, show_rows, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
-    Delay,
+    DelayOption,
     DueAt,
     EndpointName,
     JsonLines,
@@ -21,35 +21,17 @@ from sqsdelay.cli.options import (
     PlaceUrl,
     ReleasedTo,
     Target,
+    instant_ms,
     max_delay_seconds,
+    new_due_ms,
     opened_ledger,
 )
-from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at, too_far
+from sqsdelay.core.delay import too_far
 from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
 from sqsdelay.operating.status import Listing, parse_cursor
 from sqsdelay.parking.parking import Change, Schedule
-
-
-def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
-    """The due time that --delay or --due-at names, epoch milliseconds.
-
-    Args:
-        now_ms: what a delay counts from; asked for a delay only.
-
-    Raises:
-        BadParameter: both or none of them.
-        InvalidDelay
-    """
-    if (delay is None) == (due_at is None):
-        raise typer.BadParameter("give either --delay or --due-at")
-    due = due_time(
-        None if delay is None else parse_delay(delay),
-        None if due_at is None else parse_due_at(due_at),
-    )
-    return due.due_ms(0 if due.absolute else now_ms())
-
 
 EXIT_REQUESTED: Final = 3
 """Some messages were not in the store: their change is left to the delay consumer."""
@@ -92,8 +74,8 @@ def pending(
         raise typer.BadParameter(str(error), param_hint="--after") from error
     listing = Listing(
         after=cursor,
-        due_from_ms=_time("--due-from", due_from),
-        due_before_ms=_time("--due-before", due_before),
+        due_from_ms=instant_ms("--due-from", due_from),
+        due_before_ms=instant_ms("--due-before", due_before),
     )
     with Target(endpoint, store).opened_place() as opened:
         records = map(_record, listing.read(opened, limit))
@@ -149,7 +131,7 @@ def reschedule(
     endpoint: EndpointName,
     message_id: Annotated[str, typer.Argument(help="The message id.", callback=_checked_ids)],
     store: PlaceUrl,
-    delay: Delay = None,
+    delay: DelayOption = None,
     due_at: DueAt = None,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     to: ReleasedTo = None,
@@ -174,18 +156,6 @@ def reschedule(
         schedule = Schedule(opened, endpoint=target.name, ledger=book)
         change = schedule.reschedule(message_id, due_ms, now_ms=now_ms)
     _tell({message_id: change}, f"moved to {instant(due_ms)}", as_json=as_json)
-
-
-def _time(option: str, text: str | None) -> int | None:
-    """Epoch milliseconds.
-
-    Raises:
-        BadParameter: it is no time with its offset.
-    """
-    try:
-        return None if text is None else due_at_ms(parse_due_at(text))
-    except InvalidDelay as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _print_tables(records: Iterator[dict[str, object]]) -> None:

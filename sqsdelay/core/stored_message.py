@@ -94,22 +94,21 @@ def from_store(
     A row that somebody wrote by hand may hold anything. It raises nothing: what is no message says so
     in ``unreadable``, and a dispatcher puts it aside.
     """
-    known, unreadable = _known(headers)
     counted = failures if isinstance(failures, int) else 0
-    if unreadable is None:
-        try:
-            return StoredMessage(
-                message_id=message_id,
-                destination=destination,
-                due_ms=due_ms,
-                body=body,
-                attributes=known.get("attributes", {}),
-                group_id=known.get("group_id") or None,
-                trace_header=known.get("trace_header") or None,
-                failures=counted,
-            )
-        except InvalidMessage as error:
-            unreadable = f"its row in the store is not a message: {error}"
+    try:
+        known = {} if headers == "{}" else _known(headers)
+        return StoredMessage(
+            message_id=message_id,
+            destination=destination,
+            due_ms=due_ms,
+            body=body,
+            failures=counted,
+            **known,
+        )
+    except InvalidMessage as error:
+        unreadable = f"its row in the store is not a message: {error}"
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        unreadable = f"its headers in the store cannot be read: {error!r}"[:200]
     return StoredMessage(
         message_id=_as_text(message_id),
         destination=_as_text(destination),
@@ -140,20 +139,15 @@ def due_found(found: Any) -> int:
     return int(found) if isinstance(found, int | float) else 0
 
 
-def _known(headers: Any) -> tuple[dict[str, Any], str | None]:
-    """What the headers say, or why that cannot be told: one bad row must not stop a dispatcher."""
-    if headers == "{}":
-        return {}, None
-    try:
-        known = json.loads(headers)
-        attributes = known.get("attributes") or {}
-        known["attributes"] = {name: _from_json(value) for name, value in attributes.items()}
-        for text in (known.get("group_id"), known.get("trace_header")):
-            if not isinstance(text, str | None):
-                raise TypeError(f"{type(text).__name__} instead of text")
-        return known, None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return {}, f"its headers in the store cannot be read: {error!r}"[:200]
+def _known(headers: Any) -> dict[str, Any]:
+    """What the headers say; raises many things if they are none: one bad row must not stop a dispatcher."""
+    known = json.loads(headers)
+    attributes = known.get("attributes") or {}
+    texts = {name: known.get(name) or None for name in ("group_id", "trace_header")}
+    for text in texts.values():
+        if not isinstance(text, str | None):
+            raise TypeError(f"{type(text).__name__} instead of text")
+    return {"attributes": {name: _from_json(value) for name, value in attributes.items()}, **texts}
 
 
 def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessage:
@@ -221,7 +215,8 @@ def check_stored_id(message_id: str) -> None:
     if (
         not isinstance(message_id, str)
         or not 1 <= len(message_id) <= MAX_STORED_ID_CHARS
-        or _UNFIT.search(message_id)
+        # What is printable throughout is fit: quicker than looking for what is not.
+        or (not message_id.isprintable() and _UNFIT.search(message_id))
     ):
         raise InvalidMessage(
             f"cannot be stored; use 1 to {MAX_STORED_ID_CHARS} characters (no NUL, no lone surrogate)",

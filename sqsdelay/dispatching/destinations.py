@@ -7,7 +7,7 @@ import threading
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqsdelay.core.clock import Clock
@@ -33,12 +33,10 @@ SENT_BEFORE: Final = Released(timer_seconds=0, batch=0)
 Outcome = Failure | Released | None
 
 _REMEMBERED: Final = 100_000
-
+_REMEMBERED_DESTINATIONS: Final = 10_000
 
 FIRST_RETRY_SECONDS: Final = 1
 MAX_RETRY_SECONDS: Final = 60
-
-_REMEMBERED_DESTINATIONS: Final = 10_000
 
 
 def retry_seconds(failures: int) -> int:
@@ -46,19 +44,19 @@ def retry_seconds(failures: int) -> int:
     return min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS << min(failures, 10))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Down:
-    failures: int
     until: float
     error: Exception
+    failures: int = 0
 
 
-class Destinations:
-    """Which destinations of one dispatcher are out of reach, and when each is tried again. Thread-safe.
+class Destination:
+    """Where a dispatcher delivers what it has claimed, and which queues there are out of reach. Thread-safe.
 
-    A destination is *closed* while its pause lasts, and *probing* from then on, until a message
-    reaches it or fails again. Each failure doubles the pause, a success ends it. Beyond 10,000
-    destinations, one is forgotten and tried as if it were in reach.
+    A queue is *closed* while its pause lasts, and *probing* from then on, until a message reaches it or
+    fails again. Each failure doubles the pause, a success ends it. Beyond 10,000 queues, one is forgotten
+    and tried as if it were in reach.
 
     One that does not exist pauses in the same way, but its messages are refused, and not only held up:
     they may be worked off when nothing else is due, at a single send for all of a claim.
@@ -67,85 +65,76 @@ class Destinations:
         clock: its monotonic time is used.
     """
 
+    mode: TransactionMode
+    max_ahead_seconds: int
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._down: dict[str, _Down] = {}
         self._lock = threading.Lock()
 
-    def failed(self, destination: str, error: Exception) -> int:
-        """Close a destination; returns for how many seconds."""
+    def failed(self, name: str, error: Exception) -> int:
+        """Close a queue; returns for how many seconds."""
         with self._lock:
-            before = self._down.get(destination)
-            failures = 0 if before is None else before.failures
-            seconds = retry_seconds(failures)
-            until = self._clock.monotonic() + seconds
-            self._down[destination] = _Down(failures + 1, until, error)
+            down = self._down.setdefault(name, _Down(0, error))
+            seconds = retry_seconds(down.failures)
+            down.until, down.error = self._clock.monotonic() + seconds, error
+            down.failures += 1
             if len(self._down) > _REMEMBERED_DESTINATIONS:
                 del self._down[next(iter(self._down))]
             return seconds
 
-    def succeeded(self, destination: str) -> None:
+    def succeeded(self, name: str) -> None:
         """It is in reach."""
         with self._lock:
-            self._down.pop(destination, None)
+            self._down.pop(name, None)
+
+    def _those(self, is_so: Callable[[_Down], bool]) -> frozenset[str]:
+        with self._lock:
+            return frozenset(name for name, down in self._down.items() if is_so(down))
 
     def closed(self) -> frozenset[str]:
-        """Destinations that are not to be tried now."""
+        """Queues that are not to be tried now."""
         now = self._clock.monotonic()
-        with self._lock:
-            return frozenset(name for name, down in self._down.items() if down.until > now)
+        return self._those(lambda down: down.until > now)
 
     def probing(self) -> frozenset[str]:
-        """Destinations to which one message may be tried."""
-        with self._lock:
-            names = frozenset(self._down)
-        return names - self.closed()
+        """Queues to which one message may be tried."""
+        now = self._clock.monotonic()
+        return self._those(lambda down: down.until <= now)
 
-    def forget_but(self, destinations: Collection[str]) -> bool:
-        """Forget the probing destinations other than these; True if none is left."""
-        forgotten = self.probing() - frozenset(destinations)
+    def missing(self) -> frozenset[str]:
+        """Queues that did not exist when they were last tried."""
+        return self._those(lambda down: isinstance(down.error, QueueMissing))
+
+    def forget_but(self, names: Collection[str]) -> bool:
+        """Forget the probing queues other than these; True if none is left."""
+        forgotten = self.probing() - frozenset(names)
         for name in forgotten:
             self.succeeded(name)
         return bool(forgotten) and not self._down
 
     def end_pauses(self) -> bool:
-        """Let every closed destination be probed now; False if none was closed."""
+        """Let every closed queue be probed now; False if none was closed."""
         now = self._clock.monotonic()
         with self._lock:
-            closed = [name for name, down in self._down.items() if down.until > now]
-            for name in closed:
-                self._down[name] = replace(self._down[name], until=now)
+            closed = [down for down in self._down.values() if down.until > now]
+            for down in closed:
+                down.until = now
         return bool(closed)
 
     def last_error(self) -> Exception | None:
-        """Why the destination that failed last is out of reach; None if none is.
-
-        One that does not exist is no outage.
-        """
+        """Why the queue that failed last is out of reach; None if none is, or does not exist."""
         with self._lock:
             errors = [down.error for down in self._down.values()]
         return next((e for e in reversed(errors) if not isinstance(e, QueueMissing)), None)
 
-    def missing(self) -> frozenset[str]:
-        """Destinations that did not exist when they were last tried."""
-        with self._lock:
-            return frozenset(
-                name for name, down in self._down.items() if isinstance(down.error, QueueMissing)
-            )
-
     def seconds_to_next(self) -> float | None:
-        """Seconds until the next closed destination is tried again; None if none is closed."""
+        """Seconds until the next closed queue is tried again; None if none is closed."""
         now = self._clock.monotonic()
         with self._lock:
             left = [down.until - now for down in self._down.values() if down.until > now]
         return min(left, default=None)
-
-
-class Destination(Destinations):
-    """Where a dispatcher delivers what it has claimed."""
-
-    mode: TransactionMode
-    max_ahead_seconds: int
 
     def check(self) -> None:
         """Raise if nothing can be delivered there."""

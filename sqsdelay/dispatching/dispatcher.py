@@ -17,7 +17,6 @@ from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_TRIGGER_SECONDS,
     CircuitBreaker,
     FailureRateBreaker,
-    report,
 )
 from sqsdelay.dispatching.destinations import (
     AtLeastOnce,
@@ -145,7 +144,6 @@ class Dispatcher:
     ) -> None:
         self._settings = settings or DispatchSettings()
         self._store = store
-        self._on_critical = on_critical
         self._on_round = on_round
         self._clock = clock or SystemClock()
         self._destination: Destination = (
@@ -161,20 +159,21 @@ class Dispatcher:
             )
         self._ahead_ms = 1000 * (most if ahead is None else ahead)
         self._poll_seconds = self._settings.poll_seconds or store.poll_seconds
-        self._fetch = CircuitBreaker("fetch", self._settings.fetch_breaker_seconds, self._clock)
+        at_most, clock = self._settings, self._clock
+        self._fetch = CircuitBreaker("fetch", at_most.fetch_breaker_seconds, clock, on_critical)
         self._sending = CircuitBreaker(
-            "dispatch", self._settings.dispatch_breaker_seconds, self._clock
+            "dispatch", at_most.dispatch_breaker_seconds, clock, on_critical
         )
         self._asked_again = False
         self._recovery = FailureRateBreaker(
-            "recovery", self._settings.maximum_recovery_failures_per_second, self._clock
+            "recovery", at_most.maximum_recovery_failures_per_second, clock, on_critical
         )
         self._settlement = Settlement(
             store,
             self._destination,
             batch_size=self._settings.batch_size,
             number_of_retries=self._settings.number_of_retries,
-            on_lost_count=lambda error: report(self._recovery.failed(error), self._on_critical),
+            on_lost_count=self._recovery.failed,
             ledger=ledger,
         )
 
@@ -230,7 +229,7 @@ class Dispatcher:
             self._asked_again = True
             return
         self._asked_again = False
-        report(self._sending.failed(outage), self._on_critical)
+        self._sending.failed(outage)
 
     def run(self, stop: threading.Event) -> None:
         """Dispatch until ``stop`` is set; then finish the batch in hand and return.
@@ -262,13 +261,14 @@ class Dispatcher:
             return pause
         except StoreError as error:
             logger.warning("the store failed, trying again: %s", one_line(error))
-            report(self._fetch.failed(error), self._on_critical)
+            self._fetch.failed(error)
             # Lost counts come so fast that their breaker can tell them from a single one.
             return BUSY_PAUSE_SECONDS if self._recovery.armed else OUTAGE_PAUSE_SECONDS
 
     def _pause_after(self, done: Round, idle_seconds: float) -> float | None:
-        # Destinations that failed are out of the next claim: what is behind them goes ahead.
-        if done.settled or done.held:
+        # What failed is out of the next claim: what is behind it goes ahead. And after it short sleeps begin
+        # anew, for it is to be tried again.
+        if done.settled or done.held or done.failed:
             return None
         if done.claimed:
             return BUSY_PAUSE_SECONDS
@@ -307,8 +307,7 @@ class DelayedDelivery:
         settings = settings or DispatchSettings()
         clock = clock or SystemClock()
         self._store = store
-        self._on_critical = on_critical
-        self._breaker = CircuitBreaker("store", settings.store_breaker_seconds, clock)
+        self._breaker = CircuitBreaker("store", settings.store_breaker_seconds, clock, on_critical)
         self._dispatcher = Dispatcher(
             store,
             destination,
@@ -350,7 +349,7 @@ class DelayedDelivery:
         try:
             new = self._store.store(messages, transaction=transaction)
         except StoreUnavailable as error:
-            report(self._breaker.failed(error), self._on_critical)
+            self._breaker.failed(error)
             raise
         self._breaker.succeeded()
         return new

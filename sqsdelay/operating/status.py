@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -338,12 +338,19 @@ def _roles(endpoint: Endpoint) -> dict[QueueRef, Role]:
 
 
 def _attributes(queues: Queues, endpoint: Endpoint, ref: QueueRef) -> Mapping[str, str]:
-    try:
+    with naming_the_command(endpoint, ref):
         return queues.attributes(queues.url(ref))
+
+
+@contextmanager
+def naming_the_command(endpoint: Endpoint, ref: QueueRef, options: str = "") -> Iterator[None]:
+    """Say of a queue that is missing how the endpoint is created, with these options."""
+    try:
+        yield
     except QueueMissing as error:
         raise QueueMissing(
             f"queue {ref.name} does not exist, so {endpoint.name} is not an endpoint (yet); create "
-            f"it with: sqsdelay endpoint create {endpoint.name}"
+            f"it with: sqsdelay endpoint create {endpoint.name}{options}"
         ) from error
 
 

@@ -261,11 +261,11 @@ class TimeoutTransport(Outbox, Protocol):
         ...
 
     def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
-        """Acknowledge them. One that could not be settled is delivered again."""
+        """Acknowledge them, if any. One that could not be settled is delivered again."""
         ...
 
     def give_back(self, deliveries: Sequence[Delivery[Any]], *, seconds: int) -> None:
-        """Have them delivered again after so many seconds."""
+        """Have them delivered again, if any, after so many seconds."""
         ...
 
 

@@ -37,11 +37,8 @@ class Job:
     def settle(
         self, error: SqsDelayError | None = None, *, untaken: SqsDelayError | None = None
     ) -> None:
-        """Say what became of it; what is said later changes nothing.
-
-        Args:
-            untaken: the error if it was not written, and is not to be written any more.
-        """
+        """Say what became of it; what is said later changes nothing. ``untaken`` is the error if it was not
+        written, and is not to be written any more."""
         with self._lock:
             if self.settled:
                 return
@@ -79,11 +76,8 @@ class Publication(Job):
 
 @dataclass(slots=True, eq=False)
 class BindJob(Job):
-    """An endpoint whose due messages are to reach its queue.
-
-    Raises:
-        InvalidEndpoint: its name is too long together with the prefix.
-    """
+    """An endpoint whose due messages are to reach its queue. `InvalidEndpoint` where its name is too long
+    together with the prefix."""
 
     endpoint: str
     topology: Topology
@@ -168,6 +162,8 @@ class Jobs:
         self._lock = threading.Lock()
         self._bindings: deque[BindJob] = deque()
         self._publications: deque[Publication] = deque()
+        self.patience: dict[str, float] = {}
+        """How many seconds a place that refuses all it is sent may go on until the next new connection."""
 
     def __len__(self) -> int:
         return len(self._bindings) + len(self._publications)

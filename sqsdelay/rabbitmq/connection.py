@@ -251,8 +251,8 @@ class Connection:
     def __init__(self, node: pika.URLParameters) -> None:
         self.lost: BaseException | None = None
         """What ended the connection, or will."""
-        self.blocked = ""
-        """Why the broker takes no messages now; empty while it does."""
+        self.blocked, self.blocked_at = "", inf
+        """Why the broker takes no messages now, and since when; empty while it does."""
         self.wire = Wire()
         self.amqp: Any = pika.SelectConnection(
             node,
@@ -268,7 +268,7 @@ class Connection:
         if self.lost is not None:
             self.close()
             raise self.lost
-        self.amqp.add_on_connection_blocked_callback(self.on_blocked)
+        self.amqp.add_on_connection_blocked_callback(self._on_blocked)
         self.amqp.add_on_connection_unblocked_callback(self.on_unblocked)
 
     def run(self, until: Callable[[], object], seconds: float = inf) -> None:
@@ -296,13 +296,14 @@ class Connection:
             self.run(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
         self.loop.close()
 
-    def on_blocked(self, _: Any, frame: Any) -> None:
+    def _on_blocked(self, _: Any, frame: Any) -> None:
         self.blocked = (
             f" (memory or disk alarm: the broker blocks publishers: {frame.method.reason})"
         )
+        self.blocked_at = min(self.blocked_at, time.monotonic())
 
     def on_unblocked(self, _: Any, __: Any) -> None:
-        self.blocked = ""
+        self.blocked, self.blocked_at = "", inf
 
     def _on_end(self, _: Any, reason: BaseException) -> None:
         self.lost = self.lost or reason
@@ -313,16 +314,8 @@ ADMIN_SECONDS: Final = 30.0
 
 
 class Session:
-    """A connection to one of a broker's nodes, and a channel. For one thread at a time; a context manager
-    whose errors are ours.
-
-    Args:
-        given: where to.
-        seconds: how long all steps may take together; see `allow`.
-
-    Raises:
-        QueueUnavailable, ConfigurationError, QueueMissing: see `translated`.
-    """
+    """A connection to one of a broker's nodes, and a channel, for administration. For one thread at a
+    time; a context manager that raises `translated` errors. All steps together may take ``seconds``."""
 
     def __init__(self, given: Address, *, seconds: float = ADMIN_SECONDS) -> None:
         self._given = given
@@ -344,10 +337,8 @@ class Session:
             raise translated(error, self._given) from error
 
     def allow(self, seconds: float) -> None:
-        """Let the steps from now on take so many seconds, and not what was said before.
-
-        pika sets no time limit, and a queue without a leader does not answer.
-        """
+        """Let the steps from now on take so many seconds: pika sets no limit, and a queue without a leader
+        does not answer."""
         self._seconds = seconds
         self._until = time.monotonic() + seconds
 

@@ -146,11 +146,8 @@ def bind(
 
 
 def _send_on(session: Session, given: Address, topology: Topology, endpoint: str) -> int:
-    """Send the undeliverable messages of one endpoint to its queue; how many these were.
-
-    A message leaves the catch-all queue once the broker has confirmed it in the endpoint's queue:
-    an interruption may repeat up to `CHUNK` of them, and loses nothing.
-    """
+    """Send the undeliverable messages of one endpoint to its queue; how many these were. A message leaves
+    the catch-all once the other queue has it: an interruption repeats up to `CHUNK`, and loses nothing."""
     sent = 0
     errors: list[SqsDelayError] = []
     with closing(Publisher(given, blocked_seconds=BLOCKED_SECONDS)) as publisher:
@@ -195,9 +192,7 @@ def _chunks(
 
 def settle_acks(session: Session, queue: str) -> None:
     """Wait until the queue has applied the channel's acknowledgements: its next get comes after them.
-
-    What this get takes returns to its place as the channel closes.
-    """
+    What this get takes returns to its place as the channel closes."""
     session.get(queue)
 
 

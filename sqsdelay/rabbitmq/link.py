@@ -52,6 +52,9 @@ NACKS_SECONDS: Final = 1.0
 """How long a queue may refuse all it is sent before the connection is made anew. A channel that was
 opened while a quorum queue elected a leader goes on addressing the dead one, and is refused for ever."""
 
+MAX_NACKS_SECONDS: Final = 60.0
+"""The most of that time, which doubles with each connection that did not help: the queue may be full."""
+
 DRAIN_SECONDS: Final = 2.0
 """How long such a connection waits for its other answers, and writes nothing, before it closes."""
 
@@ -148,21 +151,11 @@ class Link(Connection):
     """A connection with one confirming channel. All methods but `wake` run in one thread.
 
     Args:
-        node: where to.
         jobs: what is to be done; shared with whoever adds to it, and left as it is when the link ends.
         confirm_seconds: how long an answer may take, from when the socket has taken the message.
-
-    Raises:
-        the error pika gives while connecting.
     """
 
-    def __init__(
-        self,
-        node: pika.URLParameters,
-        jobs: Jobs,
-        *,
-        confirm_seconds: float,
-    ) -> None:
+    def __init__(self, node: pika.URLParameters, jobs: Jobs, *, confirm_seconds: float) -> None:
         self.given = Address((node,))
         self._where = place(self.given)
         self._jobs = jobs
@@ -176,8 +169,6 @@ class Link(Connection):
         self._answered: set[str] = set()
         self._refused_since: dict[str, float] = {}
         self._heard_at = time.monotonic()
-        self.blocked_at = inf
-        """Since when the broker takes no messages."""
         super().__init__(node)
         self._binder = Binder(self)
         ready: list[Any] = []
@@ -222,12 +213,8 @@ class Link(Connection):
     def _give_up(self) -> None:
         self._over = True
 
-    def on_blocked(self, _: Any, frame: Any) -> None:
-        super().on_blocked(_, frame)
-        self.blocked_at = min(self.blocked_at, time.monotonic())
-
-    def on_unblocked(self, *_: Any) -> None:
-        self.blocked, self.blocked_at = "", inf
+    def on_unblocked(self, _: Any, __: Any) -> None:
+        super().on_unblocked(_, __)
         self.note_heard()
 
     def note_heard(self) -> None:
@@ -320,9 +307,12 @@ class Link(Connection):
         self._answered.add(publication.exchange)
         if not refused:
             self._refused_since.pop(place_of, None)
+            self._jobs.patience.pop(place_of, None)
             return
         since = self._refused_since.setdefault(place_of, self._heard_at)
-        if not self._draining and self._heard_at - since >= NACKS_SECONDS:
+        patience = self._jobs.patience.get(place_of, NACKS_SECONDS)
+        if not self._draining and self._heard_at - since >= patience:
+            self._jobs.patience[place_of] = min(2 * patience, MAX_NACKS_SECONDS)
             self._draining = True
             self.lost = ConnectionError(f"{place_of} refused all messages for a while")
             self.loop.call_later(DRAIN_SECONDS, self.end)
@@ -354,13 +344,11 @@ class Link(Connection):
             taken = self.amqp.bytes_sent - self.wire.unwritten
             self._outstanding.written(up_to=taken, now=now)
         oldest_at = min(self._outstanding.oldest_at, self._binder.oldest_at)
-        self._outstanding.give_up(
-            Unconfirmed(
-                f"RabbitMQ at {self._where} did not confirm the message within "
-                f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
-            ),
-            lambda publication: publication.written_at < overdue,
+        told = (
+            f"RabbitMQ at {self._where} did not confirm the message within "
+            f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
         )
+        self._outstanding.give_up(Unconfirmed(told), lambda each: each.written_at < overdue)
         if oldest_at < overdue and self._heard_at < overdue and not self.blocked:
             # Not one queue is stuck but the connection, or the broker: start afresh.
             self.lost = TimeoutError("no answer")
@@ -377,19 +365,17 @@ class Link(Connection):
             code, text = reason.reply_code, reason.reply_text
             reason = f"{code} {text}"
             if code in (ACCESS_REFUSED, NOT_FOUND):
+                told = f"{refusal(code, text, self._where)}; the message was not sent"
                 self._outstanding.give_up(
-                    ConfigurationError(
-                        f"{refusal(code, text, self._where)}; the message was not sent"
-                    ),
-                    lambda publication: (
-                        publication.exchange not in self._answered
-                        and f"'{publication.exchange or 'amq.default'}'" in text
+                    ConfigurationError(told),
+                    lambda each: (
+                        each.exchange not in self._answered
+                        and f"'{each.exchange or 'amq.default'}'" in text
                     ),
                 )
-        self._outstanding.give_up(
-            Unconfirmed(
-                f"the connection to RabbitMQ at {self._where} ended before the message was confirmed "
-                f"({reason}); {MAYBE_SENT}"
-            )
+        told = (
+            f"the connection to RabbitMQ at {self._where} ended before the message was confirmed "
+            f"({reason}); {MAYBE_SENT}"
         )
+        self._outstanding.give_up(Unconfirmed(told))
         self._jobs.add(bindings=self._binder.give_back())

@@ -107,23 +107,14 @@ class Publisher:
             self._closing.set()
 
     def publish(self, publications: Sequence[Publication], *, since: float | None = None) -> None:
-        """Publish all, and wait until each is settled; `Publication.error` says how.
-
-        One deadline holds for the whole call: ``connect_seconds`` and ``confirm_seconds`` after
-        ``since``, and a second more for each 100 messages that were confirmed.
-
-        Args:
-            since: when the call began, by `time.monotonic`; now if left out.
-        """
+        """Publish all, and wait until each is settled: by its answer, or by the call's deadline, which
+        counts from ``since`` (by `time.monotonic`; now if left out). `Publication.error` says how."""
         self._do(time.monotonic() if since is None else since, publications=publications)
 
     def bind(
         self, endpoints: Iterable[str], topology: Topology, *, since: float
     ) -> dict[str, SqsDelayError]:
         """Bind endpoints, all at once, so that due messages reach their queues; again is fine.
-
-        Args:
-            since: when the call began, by `time.monotonic`.
 
         Returns:
             the errors by endpoint: `InvalidEndpoint`, `QueueMissing`, `ConfigurationError` (no such
@@ -187,11 +178,8 @@ class Publisher:
         self._jobs.discard_settled()
 
     def catches(self, topology: Topology, *, since: float | None = None) -> bool:
-        """Whether a due message that nobody is bound for has a place to go to, and holds up no other.
-
-        Raises:
-            SqsDelayError: it could not be found out.
-        """
+        """Whether a due message that nobody is bound for has a place to go to, and holds up no other; an
+        error if that could not be found out."""
         nobody = f"{PROBE}{uuid.uuid4()}"
         # Where it lands, it expires.
         properties = BasicProperties(expiration="0", message_id=nobody)

@@ -187,25 +187,25 @@ class RabbitMqSender:
         """Send many messages, each with its endpoint's name, as `send_many` does: their endpoints are
         bound side by side."""
         began = time.monotonic()
-        results: list[RabbitMqSendResult] = []
-        ready: list[tuple[int, str, Publication]] = []
-        for position, (endpoint, message) in enumerate(messages):
-            message_id = getattr(message, "message_id", None)
-            results.append(RabbitMqSendResult(message_id))
+        outcomes: list[Publication | RabbitMqSendResult] = []
+        delayed: list[tuple[str, Publication]] = []
+        for endpoint, message in messages:
             try:
-                ready.append((position, endpoint, self._publication(endpoint, message)))
+                outcomes.append(publication := self._publication(endpoint, message))
             except SqsDelayError as error:
-                results[position] = RabbitMqSendResult(message_id, error=error)
-        # Without a delay a message goes by the nameless exchange, straight to its queue.
-        delayed = {endpoint for _, endpoint, publication in ready if publication.exchange}
-        unbound = self._undeliverable(delayed, began)
-        for _, endpoint, publication in ready:
-            if publication.exchange and endpoint in unbound:
+                message_id = getattr(message, "message_id", None)
+                outcomes.append(RabbitMqSendResult(message_id, error=error))
+                continue
+            # Without a delay it goes by the nameless exchange, straight to its queue.
+            if publication.exchange:
+                delayed.append((endpoint, publication))
+        unbound = self._undeliverable({endpoint for endpoint, _ in delayed}, began)
+        for endpoint, publication in delayed:
+            if endpoint in unbound:
                 publication.settle(unbound[endpoint])
-        self._publisher.publish([each for _, _, each in ready if not each.settled], since=began)
-        for position, _, publication in ready:
-            results[position] = _result(publication)
-        return results
+        publications = [each for each in outcomes if isinstance(each, Publication)]
+        self._publisher.publish([each for each in publications if not each.settled], since=began)
+        return [_result(each) if isinstance(each, Publication) else each for each in outcomes]
 
     def _undeliverable(
         self, endpoints: Collection[str], began: float

@@ -84,12 +84,7 @@ class Received:
 
 
 class QueueConsumer:
-    """Receives from one queue. Thread-safe; nothing is opened before the first receive.
-
-    Args:
-        given: where the broker is.
-        queue: the queue's name.
-    """
+    """Receives from one queue. Thread-safe; nothing is opened before the first receive."""
 
     def __init__(self, given: Address, queue: str) -> None:
         self._given = given
@@ -148,10 +143,8 @@ class QueueConsumer:
                 self._drop()
 
     def give_back(self, received: Received, *, seconds: float) -> None:
-        """Return a message to its queue after so many seconds, or sooner if the connection ends.
-
-        A queue has no such pause: the message is kept unacknowledged until it is over.
-        """
+        """Return a message to its queue after so many seconds, or sooner if the connection ends: a queue
+        has no such pause, so it is kept unacknowledged meanwhile."""
         with self._lock:
             if received.channel is self._channel:
                 self._given_back.append((time.monotonic() + seconds, received))
@@ -242,15 +235,8 @@ def create_timeout_queues(url: str, endpoint: str) -> list[str]:
 class RabbitMqTimeouts(RabbitMqOutbox):
     """The `TimeoutTransport` port on RabbitMQ, and what `TimeoutSender` sends to.
 
-    Thread-safe; close it when done.
-
-    Args:
-        url: ``amqp://user:password@host:5672/vhost``, or ``amqps://…``.
-        endpoint: whose timeouts these are.
-        clock: the local clock measures due times, because RabbitMQ does not report the time.
-
-    Raises:
-        ConfigurationError, InvalidEndpoint: no such URL; no usable name.
+    Thread-safe; close it when done. Arguments and errors are those of `RabbitMqOutbox`; ``endpoint`` is
+    whose timeouts these are.
     """
 
     message_type: Final = RabbitMqMessage

@@ -68,11 +68,8 @@ def lasting_queue(name: str) -> Queue:
 
 
 def waiting_queue(name: str, *, ttl_ms: int, onward: str, limited: bool = False) -> Queue:
-    """A queue whose messages wait so long, and then until the next queue confirms them.
-
-    Args:
-        limited: without a delivery limit of its own.
-    """
+    """A queue whose messages wait so long, and then until the next queue confirms them; with ``limited``,
+    without a delivery limit of its own."""
     arguments: dict[str, str | int] = {
         "x-queue-type": "quorum",
         "x-dead-letter-strategy": "at-least-once",
@@ -222,7 +219,7 @@ _NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.D
 
 def command(topology: Topology, *words: str) -> str:
     """``sqsdelay rabbitmq …`` on this infrastructure, to be pasted into a shell."""
-    return shlex.join(["sqsdelay", "rabbitmq", *words, "--prefix", topology.prefix])
+    return shlex.join(["sqsdelay", "rabbitmq", "--prefix", topology.prefix, *words])
 
 
 def declare_command(name: str) -> str:

@@ -4,7 +4,7 @@ by the tasks that would send it."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -33,7 +33,7 @@ from sqsdelay.limits import (
 )
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.summary import Counts
+from sqsdelay.spark.sink.run import Counts
 from sqsdelay.stores import s3_settings_of
 
 _HOP: Final = DEFAULT_HOP_SECONDS
@@ -301,6 +301,24 @@ def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> d
     possible = {name: cost for name, cost in costs.items() if cost is not None}
     cheapest = min(possible, key=lambda name: possible[name], default=None)
     currency = (prices or shipped_prices()).currency
+    warnings = []
+    if cheapest is not None and chosen.name in possible:
+        mine, least = possible[chosen.name], possible[cheapest]
+        if mine - least > _WORTH_A_WORD and mine > _FAR_DEARER * least:
+            remedy = (
+                "give a store (--store) to park messages due far ahead"
+                if options.store is None
+                else "docs/cost.md compares the stores"
+            )
+            warnings.append(
+                f"{chosen.name} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}: "
+                f"{remedy}"
+            )
+    if counts.relayed > RELAY_HOLDS:
+        warnings.append(
+            f"{counts.relayed:,} messages are relayed, and the deployed function holds {RELAY_HOLDS:,} "
+            "on time: raise its max_concurrency, or give a store (docs/capacity.md)"
+        )
     return {
         "currency": currency,
         "costs": {
@@ -311,9 +329,7 @@ def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> d
         "seconds_at_quota": -(-counts.sent // (_CALLS_A_SECOND * MAX_BATCH_ENTRIES)),
         "relayed": counts.relayed,
         "relay_holds": RELAY_HOLDS,
-        "warnings": _warnings(
-            costs, chosen.name, cheapest, counts.relayed, currency, stores=options.store is not None
-        ),
+        "warnings": warnings,
     }
 
 
@@ -329,32 +345,3 @@ def _compared(options: Options) -> tuple[list[Way], Way]:
     ahead = max(options.park_after, options.hop_seconds)
     stored = stored_in_s3_at_once(ahead, lookup=s3_settings_of(parts).get("lookup", False))
     return [*compared, stored], stored
-
-
-def _warnings(
-    costs: Mapping[str, Fraction | None],
-    chosen: str,
-    cheapest: str | None,
-    relayed: int,
-    currency: str,
-    *,
-    stores: bool,
-) -> list[str]:
-    told = []
-    mine, least = costs[chosen], None if cheapest is None else costs[cheapest]
-    far = mine is not None and least is not None and mine - least > _WORTH_A_WORD
-    if mine is not None and least is not None and far and mine > _FAR_DEARER * least:
-        told.append(
-            f"{chosen} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}: "
-            + (
-                "docs/cost.md compares the stores"
-                if stores
-                else "give a store (--store) to park messages due far ahead"
-            )
-        )
-    if relayed > RELAY_HOLDS:
-        told.append(
-            f"{relayed:,} messages are relayed, and the deployed function holds {RELAY_HOLDS:,} on "
-            "time: raise its max_concurrency, or give a store (docs/capacity.md)"
-        )
-    return told

@@ -46,7 +46,7 @@ from sqsdelay.spark.sink.receipts import Receipts, job_folder
 from sqsdelay.spark.sink.send import message_id, save, spelled
 
 _RECEIPT: Final = "message_id string, endpoint string, route string, due_at timestamp"
-_REPLAY: Final = "/replay=([0-9]+)/[^/]*$"
+_REPLAY: Final = "/replay=([0-9]+)/"
 _PLACES: Final = {
     Route.DIRECT.value: "destination queue",
     Route.DELAY_QUEUE.value: "delay queue",
@@ -370,6 +370,11 @@ def replay(
             f"is not replayed; use some of {', '.join(REPLAYABLE)}", include=unknown[0]
         )
     job = JobTable.of(rows, options)
+    if job.options.past_due != "send":
+        raise InvalidSetting(
+            "cannot be kept by a replay: what was lost is past due, and is sent at once; leave it out",
+            past_due=job.options.past_due,
+        )
     if job.start_ms is None:
         raise ConfigurationError(
             "a replay compares rows with the job's receipts: give option receipts; "
@@ -395,7 +400,7 @@ def replay(
         again = (
             job.identified().join(chosen, ["_endpoint", "_id"], "left_semi").select(*rows.columns)
         )
-        given: dict[str, Any] = {"replay": SystemClock().now_ms()} | options | {"past_due": "send"}
+        given: dict[str, Any] = {"replay": SystemClock().now_ms()} | options
         if record is not None:
             given["ledger"] = record
         return {"chosen": number, **save(again, **given)}

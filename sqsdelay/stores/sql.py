@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from sqsdelay.core.stored_message import (
+    AMENDMENT_LIFETIME_MS,
     Amendment,
     StoredMessage,
     amendment_from_row,
@@ -15,6 +16,7 @@ from sqsdelay.core.stored_message import (
     due_found,
     from_rows,
     from_store,
+    latest_amendments,
 )
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
@@ -43,6 +45,7 @@ class SqlTable:
 
     _table: str
     _sql: dict[str, Any]
+    _checked = False
 
     @abstractmethod
     def _statement(self) -> AbstractContextManager[Any]:
@@ -53,12 +56,19 @@ class SqlTable:
         """The driver's errors as StoreError."""
 
     @abstractmethod
-    def _check(self, connection: Any) -> None:
-        """Before the first use of all: raise StoreMissing or SchemaMismatch if this is no table of ours."""
+    def _is_ours(self, connection: Any) -> bool:
+        """Whether the table is there; raises SchemaMismatch if another sqsdelay made it."""
 
     @abstractmethod
     def _commits_at_once(self, transaction: Any) -> bool:
         """Whether a caller's connection has no transaction open, and would commit each statement."""
+
+    def _check(self, connection: Any) -> None:
+        """Before the first use of all: raise StoreMissing or SchemaMismatch if this is no table of ours."""
+        if not self._checked:
+            if not self._is_ours(connection):
+                raise self._missing()
+            self._checked = True
 
     def _check_given(self, transaction: Any) -> None:
         if not isinstance(transaction, self._DRIVER):
@@ -87,6 +97,26 @@ class SqlStore(SqlTable):
     @abstractmethod
     def _names(self, names: Collection[str]) -> Any:
         """A list of names as a query takes it."""
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[Any]:
+        """A connection with a write transaction; the table is checked."""
+
+    @abstractmethod
+    def _store(self, messages: Sequence[StoredMessage]) -> list[bool]:
+        """Store in a transaction of its own."""
+
+    @abstractmethod
+    def _insert(self, connection: Any, messages: Sequence[StoredMessage]) -> list[bool]:
+        """Store in the connection's transaction."""
+
+    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
+        if transaction is None:
+            return self._store(messages) if messages else []
+        self._check_given(transaction)
+        with self._translated():
+            self._check(transaction)
+            return self._insert(transaction, messages) if messages else []
 
     def _read(self, query: str, **arguments: object) -> list[Any]:
         """The rows of a query that only reads."""
@@ -146,6 +176,23 @@ class SqlStore(SqlTable):
         self._wake()
         return bool(moved)
 
+    def amend(self, amendments: Sequence[Amendment]) -> None:
+        # In one order always: callers that amend the same messages at once do not deadlock.
+        last = sorted(latest_amendments(amendments).items())
+        rows = [
+            {
+                "message_id": message_id,
+                "due_ms": amendment.due_ms,
+                "until_ms": amendment.until_ms,
+                "cancelled_ms": amendment.cancelled_ms,
+                "lifetime_ms": AMENDMENT_LIFETIME_MS,
+            }
+            for message_id, amendment in last
+        ]
+        with self._transaction() as connection:
+            connection.execute(self._sql["forget_amendments"], self._times())
+            connection.cursor().executemany(self._sql["amend"], rows)
+
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         rows = self._read("amendments", ids=self._names(message_ids))
         return {row[0]: amendment_from_row(*row) for row in rows}
@@ -186,6 +233,45 @@ class SqlStore(SqlTable):
     def _of(self, query: str, message_ids: Sequence[str]) -> list[bool]:
         rows = self._changed(query, ids=self._names(message_ids))
         return found_among(message_ids, (row[0] for row in rows))
+
+
+class SqlClaim:
+    """Messages of a store that are claimed. A dialect adds how its queries are run, and savepoints.
+
+    ``again``: those that were held before. ``busy``: those that were asked for, and that somebody has.
+    ``transaction``: the open one, where the claim has one.
+    """
+
+    def __init__(
+        self, messages: list[StoredMessage], again: Iterable[str] = (), transaction: Any = None
+    ) -> None:
+        self.messages = messages
+        self.again = frozenset(again)
+        self.busy: frozenset[str] = frozenset()
+        self.transaction = transaction
+
+    @abstractmethod
+    def _run(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[Any]:
+        """The rows of one of the store's queries, for some of the messages."""
+
+    def remove(self, message_ids: Sequence[str]) -> list[bool]:
+        return self._settle("remove", message_ids)
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._settle("hold", message_ids, failed=1, hold_ms=_ms(retry_after_seconds))
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._settle("hold", message_ids, failed=0, hold_ms=_ms(seconds))
+
+    def _settle(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
+        rows = self._run(query, message_ids, **arguments)
+        return found_among(message_ids, (row[0] for row in rows))
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
 class SqlInbox(SqlTable):

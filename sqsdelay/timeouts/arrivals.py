@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, report
+from sqsdelay.dispatching.circuit_breakers import CircuitBreaker
 from sqsdelay.dispatching.destinations import AtLeastOnce
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
 from sqsdelay.dispatching.settlement import Round, Settlement, ids_of
@@ -95,50 +95,37 @@ class TimeoutSettings:
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class TimeoutParts:
     """What the tasks share, and settling what they receive; see `TimeoutManager` for the arguments."""
 
-    def __init__(
-        self,
-        store: DelayedMessageStore,
-        transport: TimeoutTransport,
-        settings: TimeoutSettings,
-        on_critical: Callable[[CriticalError], None] | None,
-        on_done: Callable[[TimeoutStatus, Sequence[str]], None] | None,
-        clock: Clock,
-    ) -> None:
-        self.store = store
-        self.transport = transport
-        self.settings = settings
-        self.destination = AtLeastOnce(transport, clock)
-        self.look = threading.Event()
-        """Set when the announcer should look into the store."""
-        self._on_critical = on_critical
-        self._on_done = on_done
-        self._clock = clock
+    store: DelayedMessageStore
+    transport: TimeoutTransport
+    settings: TimeoutSettings
+    on_critical: Callable[[CriticalError], None] | None
+    on_done: Callable[[TimeoutStatus, Sequence[str]], None] | None
+    clock: Clock
 
-    def breaker(self, what: str) -> CircuitBreaker:
-        """A circuit breaker for one use of the storage: reading may work while writing fails."""
-        name = f"timeout storage ({what})"
-        return CircuitBreaker(name, self.settings.outage_seconds, self._clock)
-
-    def failed(self, breaker: CircuitBreaker, error: StoreError) -> None:
-        """The storage failed; raises CriticalError if for too long, and there is no ``on_critical``."""
-        report(breaker.failed(error), self._on_critical)
-
-    def settlement(self) -> Settlement:
-        """Releases what a task has claimed."""
-        return Settlement(
+    def __post_init__(self) -> None:
+        self.destination = AtLeastOnce(self.transport, self.clock)
+        self.settlement = Settlement(
             self.store,
             self.destination,
             batch_size=self.settings.batch_size,
             number_of_retries=self.settings.number_of_retries,
         )
+        self.look = threading.Event()
+        """Set when the announcer should look into the store."""
+
+    def breaker(self, what: str) -> CircuitBreaker:
+        """A circuit breaker for one use of the storage: reading may work while writing fails."""
+        name = f"timeout storage ({what})"
+        return CircuitBreaker(name, self.settings.outage_seconds, self.clock, self.on_critical)
 
     def tell(self, status: TimeoutStatus, message_ids: Sequence[str]) -> None:
         """Report what became of messages."""
-        if message_ids and self._on_done is not None:
-            self._on_done(status, message_ids)
+        if message_ids and self.on_done is not None:
+            self.on_done(status, message_ids)
 
     def tell_of(self, done: Round) -> None:
         """Report what a claim dispatched and rejected."""
@@ -171,21 +158,9 @@ class TimeoutParts:
             else:
                 logger.error("not rejected (%s): %s", one_line(reason), one_line(failure.error))
                 back.append(delivery)
-        self.settle(refused[place][0] for place in gone)
-        self.give_back(back)
+        self.transport.settle([refused[place][0] for place in gone])
+        self.transport.give_back(back, seconds=PAUSE_SECONDS)
         return gone
-
-    def settle(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Be done with them."""
-        if given := list(deliveries):
-            self.transport.settle(given)
-
-    def give_back(
-        self, deliveries: Iterable[Delivery[Any]], *, seconds: int = PAUSE_SECONDS
-    ) -> None:
-        """Have them delivered again."""
-        if given := list(deliveries):
-            self.transport.give_back(given, seconds=seconds)
 
 
 Arrived = tuple[Delivery[StoredMessage], StoredMessage]
@@ -236,8 +211,9 @@ class Arrivals:
         try:
             too_large = self._stored([message for _, message in arrived])
         except StoreError as error:
-            self._parts.give_back(delivery for delivery, _ in arrived)
-            self._parts.failed(self._storing, error)
+            back = [delivery for delivery, _ in arrived]
+            self._parts.transport.give_back(back, seconds=PAUSE_SECONDS)
+            self._storing.failed(error)
             raise
         self._storing.succeeded()
         self._done(TimeoutStatus.STORED, [a for a in arrived if a[1].message_id not in too_large])
@@ -268,5 +244,5 @@ class Arrivals:
             parts.tell(TimeoutStatus.REJECTED, ids_of(messages[place] for place in gone))
 
     def _done(self, status: TimeoutStatus, settled: Sequence[Arrived]) -> None:
-        self._parts.settle(delivery for delivery, _ in settled)
+        self._parts.transport.settle([delivery for delivery, _ in settled])
         self._parts.tell(status, ids_of(message for _, message in settled))

@@ -49,7 +49,6 @@ class Announcer:
 
     def __init__(self, parts: TimeoutParts) -> None:
         self._parts = parts
-        self._settlement = parts.settlement()
         self._fetching = parts.breaker("fetching")
         self._poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
         # What a store cannot find by ids in one query is dispatched straight from there.
@@ -72,16 +71,17 @@ class Announcer:
         parts, done = self._parts, Round()
         if not self._unannounced:
             try:
-                done = self._settlement.claim_due(self._sort)
+                done = self._parts.settlement.claim_due(self._sort)
             except StoreError as error:
                 # Their holds may be undone.
                 self._unannounced = []
-                parts.failed(self._fetching, error)
+                self._fetching.failed(error)
                 raise
             self._fetching.succeeded()
             parts.tell_of(done)
+        # Kept until the transport has answered: it may raise as well.
+        outcomes = parts.transport.announce(self._unannounced) if self._unannounced else []
         waiting, self._unannounced = self._unannounced, []
-        outcomes = parts.transport.announce(waiting) if waiting else []
         announced: list[str] = []
         for message_id, failure in zip(waiting, outcomes, strict=True):
             (announced if failure is None else self._unannounced).append(message_id)
@@ -91,7 +91,7 @@ class Announcer:
         return len(announced) + len(done.released) + len(done.rejected) + len(done.failed)
 
     def _sort(self, claim: Claim, done: Round) -> None:
-        """Hold what is to be announced, and dispatch the rest."""
+        """Hold what is to be announced, once the rest has been dispatched."""
         destination = self._parts.destination
         unwell = destination.closed() | destination.probing()
         held: Collection[str] = getattr(claim, "again", ())
@@ -101,10 +101,11 @@ class Announcer:
             known = message.message_id in held or message.destination in unwell
             straight = known or message.unreadable is not None or not self._announces
             (again if straight else new).append(message)
-        if new:
-            claim.hold(ids_of(new), seconds=self._parts.settings.announce_again_seconds)
         if again:
-            self._settlement.release(claim, again, done)
+            self._parts.settlement.release(claim, again, done)
+        if new:
+            # Last: a hold that outlives an error here would keep them from being announced.
+            claim.hold(ids_of(new), seconds=self._parts.settings.announce_again_seconds)
         self._unannounced = ids_of(new)
 
     def run(self, stop: threading.Event) -> None:
@@ -145,7 +146,6 @@ class TimeoutDispatch:
 
     def __init__(self, parts: TimeoutParts) -> None:
         self._parts = parts
-        self._settlement = parts.settlement()
         self._finding = parts.breaker("finding")
         self._removing = parts.breaker("removing")
 
@@ -176,7 +176,9 @@ class TimeoutDispatch:
         if isinstance(parts.store, ClaimsIds):
             breaker = self._finding
             try:
-                with self._settlement.claimed(parts.store.claim_ids(list(brought)), done) as claim:
+                with self._parts.settlement.claimed(
+                    parts.store.claim_ids(list(brought)), done
+                ) as claim:
                     breaker.succeeded()
                     breaker = self._removing
                     # Whoever has it now sends it, or lets it go.
@@ -190,21 +192,22 @@ class TimeoutDispatch:
                     if due:
                         self._release(claim, due, done)
             except (StoreError, CriticalError) as error:
-                parts.give_back(d for deliveries in brought.values() for d in deliveries)
+                back = [d for deliveries in brought.values() for d in deliveries]
+                parts.transport.give_back(back, seconds=PAUSE_SECONDS)
                 if isinstance(error, StoreError):
-                    parts.failed(breaker, error)
+                    breaker.failed(error)
                 raise
             if due:
                 breaker.succeeded()
         for message_id, seconds in later.items():
-            parts.give_back(brought.pop(message_id), seconds=seconds)
-        parts.settle(d for deliveries in brought.values() for d in deliveries)
+            parts.transport.give_back(brought.pop(message_id), seconds=seconds)
+        parts.transport.settle([d for deliveries in brought.values() for d in deliveries])
         parts.tell_of(done)
         tried = set(ids_of(due))
         parts.tell(TimeoutStatus.DROPPED, [i for i in brought if i not in tried])
 
     def _release(self, claim: Claim, due: list[StoredMessage], done: Round) -> None:
-        self._settlement.release(claim, due, done)
+        self._parts.settlement.release(claim, due, done)
         closed = self._parts.destination.closed()
         settled = {*ids_of(done.released), *ids_of(done.rejected), *ids_of(done.failed)}
         away = [m for m in due if m.destination in closed and m.message_id not in settled]

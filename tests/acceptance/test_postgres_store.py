@@ -25,6 +25,7 @@ from sqsdelay.dispatching.settlement import Round
 from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
+from sqsdelay.stores.postgres.pool import TimedConnection
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatchers import dispatching, message, now_ms
@@ -130,6 +131,32 @@ def test_an_idle_dispatcher_is_woken(postgres: str, store: PostgresStore, table:
             wait_for(lambda: len(outbox.sent) == 20)
     assert min(ms for done in rounds for ms in done.late_ms()) >= 0
     assert store.pending_count() == 0
+
+
+def test_an_idle_dispatcher_asks_less_than_once_a_second(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer it waits for is counted, and each second it would sleep, once its sleeps are long."""
+    store.store([message("far", 30 * 86_400_000)])
+    asked, slept, stop = 0, [0.0], threading.Event()
+    wait = TimedConnection.wait
+
+    def counted(self: TimedConnection, *given: Any, **more: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return wait(self, *given, **more)
+
+    def sleep(wake: threading.Event, stop: threading.Event, seconds: float) -> None:
+        nonlocal asked
+        asked = asked if slept[-1] == store.poll_seconds else 0
+        slept.append(seconds)
+        if slept.count(store.poll_seconds) > 10:
+            stop.set()
+
+    monkeypatch.setattr(TimedConnection, "wait", counted)
+    monkeypatch.setattr("sqsdelay.dispatching.dispatcher.wait_for", sleep)
+    Dispatcher(store, InMemoryOutbox(SystemClock())).run(stop)
+    assert asked / (10 * store.poll_seconds) < 1
 
 
 def test_four_dispatchers_share_the_work(postgres: str, table: str, store: PostgresStore) -> None:

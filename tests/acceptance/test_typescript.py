@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+import tomllib
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -77,6 +78,18 @@ def test_the_package_holds_what_is_built_and_no_sources(project: Path) -> None:
     modules = [path.stem for path in (ROOT / "typescript" / "src").glob("*.ts")]
     built = {f"dist/{name}{kind}" for name in modules for kind in (".js", ".d.ts")}
     assert found == built | {"package.json", "README.md"}
+
+
+def test_npm_and_pypi_get_one_version_of_one_repository() -> None:
+    """npm refuses a package with provenance whose repository is not the one that publishes it."""
+    package = json.loads((ROOT / "typescript" / "package.json").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert package["version"] == project["version"]
+    assert package["repository"] == {
+        "type": "git",
+        "url": f"git+{project['urls']['Repository']}.git",
+        "directory": "typescript",
+    }
 
 
 def test_the_readmes_code_passes_the_types(project: Path) -> None:

@@ -176,7 +176,7 @@ def test_import_time_starts_processes() -> None:
 
 def test_it_runs_and_judges_every_aim(postgres: str) -> None:
     """Each comparison is made, and each aim is called met or missed; the exit code agrees."""
-    small = "--rounds 1 --rows 200 --slow-rows 40 --single 20 --pending 10100 --flat-rows 50"
+    small = "--rounds 1 --rows 1000 --pending 10100"
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.store", *small.split()],
         cwd=ROOT,
@@ -189,6 +189,6 @@ def test_it_runs_and_judges_every_aim(postgres: str) -> None:
     assert done.returncode in (0, 1), done.stderr
     assert done.stderr == ""
     verdicts = [line.split()[0] for line in done.stdout.splitlines() if "(aim" in line]
-    assert len(verdicts) == 8
+    assert len(verdicts) == 7
     assert set(verdicts) <= {"ok", "FAILED"}
     assert (done.returncode == 1) == ("FAILED" in verdicts)

@@ -244,7 +244,8 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         ),
         (["send", "orders.fifo", "--body", "x"], 2, "FIFO queue"),
         (["send", "orders", "--file", "/nonexistent"], 2, "No such file"),
-        (["consume", "nowhere"], 1, "queue nowhere-delay.fifo does not exist"),
+        (["consume", "nowhere", "--hop", "2"], 1, "sqsdelay endpoint create nowhere --hop 2"),
+        (["errors", "list", "nowhere"], 1, "with: sqsdelay endpoint create nowhere"),
         (["consume", "orders", "--receivers", "0"], 2, "--receivers 0; use 1 or more"),
         (["consume", "orders", "--wait", "21"], 2, "--wait 21; use 0 to 20"),
         (["receive", "nowhere"], 1, "queue nowhere does not exist"),
@@ -254,7 +255,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["pending", "orders", "--store", "dynamodb://t123?x=1"], 2, "are not understood"),
         (["pending", "orders", "--store", "scheduler://g?role=me"], 2, "is not a role's ARN"),
         (["pending", "orders", "--store", "dynamodb://t123", "--after", "x"], 2, "--after"),
-        (["rabbitmq", "verify", "--url", "http://x"], 2, "does not start with amqp://"),
+        (["rabbitmq", "--url", "http://x", "verify"], 2, "does not start with amqp://"),
         (["endpoint", "create", "orders", "--hop", "901"], 2, "--hop 901"),
         (["cancel", "orders", "", "--store", "sqlite:///x.db"], 2, "'message_ids': '' cannot be"),
         (

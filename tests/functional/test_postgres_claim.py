@@ -1,7 +1,8 @@
-"""How PostgreSQL finds the rows of a claim, and which it removes."""
+"""How PostgreSQL finds the rows of a claim, which it removes, and what its errors tell."""
 
 from __future__ import annotations
 
+import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -14,10 +15,12 @@ from psycopg import sql
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.errors import StoreError
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 
 LONG_AGO_MS = 1_000
 FAR_MS = 253_402_300_000_000
+SECRET = "card 4111 1111"
 
 
 @pytest.fixture
@@ -153,3 +156,17 @@ def test_what_lies_behind_anothers_claim_is_due_as_soon_as_that_ends(
         assert store.next_due_ms(["away"]) == rows[3].due_ms
         with store.claim(2, due_by_ms=FAR_MS, except_destinations=["away"]) as mine:
             assert [m.message_id for m in mine.messages] == ["m3", "m4"]
+
+
+def test_a_rows_content_is_in_no_error(postgres: str, table: str, store: PostgresStore) -> None:
+    """DETAIL quotes the row that failed: its body, its attributes. The rest of the error stays."""
+    store.set_up()
+    run(postgres, "ALTER TABLE {} ADD CHECK (due_ms < 5)", table)
+    message = StoredMessage(
+        message_id="m-1", destination="orders", due_ms=1_000, body=SECRET.encode()
+    )
+    with pytest.raises(StoreError, match=r"violates check constraint.*SQLSTATE 23514") as told:
+        store.store([message])
+    shown = "".join(traceback.format_exception(told.value))
+    for secret in ("DETAIL", SECRET, SECRET.encode().hex()):
+        assert secret not in shown

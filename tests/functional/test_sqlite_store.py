@@ -77,7 +77,7 @@ def test_a_dead_dispatchers_lease_runs_out(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path, clock=clock, lease_seconds=60) as store:
         store.store([message("a", clock.now_ms())])
-        dead = store._take(1, clock.now_ms())
+        dead = store._leased(1, clock.now_ms(), ())
         clock.advance(59.999)
         assert store.next_due_ms() is None
         clock.advance(0.001)
@@ -341,7 +341,7 @@ def test_a_lease_by_a_clock_an_hour_ahead_ends_like_any_other(tmp_path: Path) ->
     ahead = ManualClock(clock.now_ms() + 3_600_000)
     with opened(tmp_path, clock=clock) as store, opened(tmp_path, clock=ahead) as other:
         store.store([message("m", clock.now_ms())])
-        held = other._take(1, ahead.now_ms())
+        held = other._leased(1, ahead.now_ms(), ())
         for _ in range(10):
             with store.claim(1, due_by_ms=clock.now_ms()) as claim:
                 assert list(claim.messages) == []

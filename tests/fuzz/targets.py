@@ -15,7 +15,7 @@ from unittest import mock
 
 from pika import BasicProperties
 
-from sqsdelay.cli.message_file import Defaults, read_message
+from sqsdelay.cli.send import Defaults, read_message
 from sqsdelay.core.delay import Reject, delay_ms, due_at_ms, parse_delay, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, OutgoingMessage, size_of

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
@@ -75,7 +76,9 @@ def test_the_search_finds_an_option_as_it_is_written(site: Path) -> None:
         browser.execute_script("arguments[0].focus()", field)
         field.send_keys("--park-after")
         found = (By.CSS_SELECTOR, ".md-search-result__item")
-        WebDriverWait(browser, PATIENCE_SECONDS).until(
+        # The list is drawn anew with each letter.
+        stale = [StaleElementReferenceException]
+        WebDriverWait(browser, PATIENCE_SECONDS, ignored_exceptions=stale).until(
             lambda shown: any("park-after" in each.text for each in shown.find_elements(*found))
         )
         server.shutdown()

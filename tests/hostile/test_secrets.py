@@ -292,8 +292,8 @@ def test_passwords_on_the_command_line(
         ],
         ["pending", "orders", f"--store=mysql://me:{SECRET}@host/db"],
         ["pending", "orders", f"--store=postgresql://me:%zz{SECRET}@host/db"],
-        ["rabbitmq", "declare", f"--url=amqp://me:{SECRET}@127.0.0.1:{closed_port}/"],
-        ["rabbitmq", "declare", f"--url=amqp://me:{SECRET}@127.0.0.1:port/"],
+        ["rabbitmq", f"--url=amqp://me:{SECRET}@127.0.0.1:{closed_port}/", "declare"],
+        ["rabbitmq", f"--url=amqp://me:{SECRET}@127.0.0.1:port/", "declare"],
     ):
         monkeypatch.setattr("sys.argv", ["sqsdelay", *arguments])
         with pytest.raises(SystemExit) as ended:

@@ -96,6 +96,16 @@ class TcpProxy:
         self.down()
 
 
+class CountingProxy(TcpProxy):
+    """Counts the connections that came."""
+
+    connections = 0
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        self.connections += sink.getpeername() == self._target
+        super()._pump(source, sink)
+
+
 class DeafProxy(TcpProxy):
     """Forwards both ways, but nothing from the target while ``swallowing`` is set."""
 

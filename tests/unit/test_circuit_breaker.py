@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, CriticalError
 from sqsdelay.testing import ManualClock
 
 
@@ -13,12 +13,13 @@ def test_triggers_when_failures_last() -> None:
     """The first failure arms; 30 seconds of failures trigger, not a failure less."""
     clock = ManualClock()
     breaker = CircuitBreaker("fetch", 30, clock)
-    assert breaker.failed(OSError("down")) is None
+    breaker.failed(OSError("down"))
     clock.advance(29.999)
-    assert breaker.failed(OSError("down")) is None
+    breaker.failed(OSError("down"))
     clock.advance(0.001)
-    critical = breaker.failed(OSError("still down"))
-    assert str(critical) == (
+    with pytest.raises(CriticalError) as critical:
+        breaker.failed(OSError("still down"))
+    assert str(critical.value) == (
         "fetch circuit breaker: failing for 30 s (limit 30 s), last with: still down"
     )
 
@@ -31,21 +32,20 @@ def test_a_success_disarms() -> None:
     clock.advance(29)
     breaker.succeeded()
     clock.advance(29)
-    assert breaker.failed(OSError()) is None
-    assert breaker.armed
+    breaker.failed(OSError())
+    clock.advance(29)
+    breaker.failed(OSError())
 
 
 def test_triggered_it_is_armed_anew() -> None:
     """A host that carries on is told again after another such time, not at every failure."""
     clock = ManualClock()
-    breaker = CircuitBreaker("fetch", 30, clock)
-    breaker.failed(OSError())
-    clock.advance(30)
-    assert breaker.failed(OSError()) is not None
-    clock.advance(1)
-    assert breaker.failed(OSError()) is None
-    clock.advance(29)
-    assert breaker.failed(OSError()) is not None
+    told: list[CriticalError] = []
+    breaker = CircuitBreaker("fetch", 30, clock, told.append)
+    for seconds, times in ((0, 0), (30, 1), (1, 1), (29, 2)):
+        clock.advance(seconds)
+        breaker.failed(OSError())
+        assert len(told) == times
 
 
 def test_a_wall_clock_that_is_set_plays_no_part() -> None:
@@ -54,18 +54,19 @@ def test_a_wall_clock_that_is_set_plays_no_part() -> None:
     breaker = CircuitBreaker("fetch", 30, clock)
     breaker.failed(OSError())
     clock.error_ms = 3_600_000
-    assert breaker.failed(OSError()) is None
+    breaker.failed(OSError())
 
 
 def test_rate_triggers_above_the_limit_within_a_second() -> None:
     """Two failures in a second are too many for 1 a second; two in two seconds are not."""
     clock = ManualClock()
     breaker = FailureRateBreaker("recovery", 1, clock)
-    assert breaker.failed(OSError()) is None
+    breaker.failed(OSError())
     clock.advance(1)
-    assert breaker.failed(OSError()) is None
+    breaker.failed(OSError())
     clock.advance(0.5)
-    assert "2 failures in a second (limit 1)" in str(breaker.failed(OSError("lost")))
+    with pytest.raises(CriticalError, match=r"2 failures in a second \(limit 1\)"):
+        breaker.failed(OSError("lost"))
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
@@ -80,15 +81,13 @@ def test_a_duration_that_is_none_is_refused(seconds: float) -> None:
 def test_what_triggered_is_the_critical_errors_cause() -> None:
     """Its own traceback says where the last failure came from."""
     clock = ManualClock()
-    breaker, rate = CircuitBreaker("fetch", 30, clock), FailureRateBreaker("recovery", 1, clock)
-    breaker.failed(OSError("first"))
-    rate.failed(OSError("first"))
-    clock.advance(0.5)
     last = OSError("last")
-    many = rate.failed(last)
-    assert many is not None
-    assert many.__cause__ is last
-    clock.advance(30)
-    critical = breaker.failed(last)
-    assert critical is not None
-    assert critical.__cause__ is last
+    for breaker, seconds in (
+        (CircuitBreaker("fetch", 30, clock), 30),
+        (FailureRateBreaker("recovery", 1, clock), 0.5),
+    ):
+        breaker.failed(OSError("first"))
+        clock.advance(seconds)
+        with pytest.raises(CriticalError) as critical:
+            breaker.failed(last)
+        assert critical.value.__cause__ is last

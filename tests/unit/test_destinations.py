@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import Destinations
+from sqsdelay.dispatching.destinations import AtLeastOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import (
     CriticalError,
@@ -111,6 +112,25 @@ def test_many_destinations_one_full_one_refusing_one_missing() -> None:
     bench.clock.advance(1)
     bench.rounds(1)
     assert bench.sent("full") == 40
+
+
+def test_an_idle_dispatcher_tries_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused after an hour of long sleeps: tried after 1, 2 and 4 s, or less than twice as long."""
+    bench = Bench(number_of_retries=3, poll_seconds=10)
+    bench.put("q", in_seconds=3600)
+    tried: list[int] = []
+
+    def refused(_: StoredMessage) -> Failure:
+        tried.append(bench.clock.now_ms())
+        return Failure("Busy", SendFailed("busy", code="Busy", transient=True), transient=True)
+
+    bench.outbox.fail = refused
+    bench.run(3700, monkeypatch)
+    waited = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert len(waited) == 3
+    assert all(
+        wanted <= ms / 1000 < 2 * wanted for ms, wanted in zip(waited, (1, 2, 4), strict=True)
+    )
 
 
 def test_a_missing_queue_that_is_made_gets_its_messages() -> None:
@@ -277,7 +297,7 @@ def test_the_sqs_outbox_goes_on_to_healthy_queues() -> None:
 def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
     """1, 2, 4 … 60, 60; other destinations have pauses of their own."""
     clock = ManualClock()
-    backoff = Destinations(clock)
+    backoff = AtLeastOnce(InMemoryOutbox(clock), clock)
     error = QueueUnavailable("away")
     assert [backoff.failed("a", error) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert backoff.failed("b", error) == 1
@@ -300,7 +320,7 @@ def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
 def test_forgetting_tells_whether_everything_is_well_again() -> None:
     """Only then may the dispatcher's breaker be disarmed; a pause that lasts is none of its business."""
     clock = ManualClock()
-    backoff = Destinations(clock)
+    backoff = AtLeastOnce(InMemoryOutbox(clock), clock)
     error = QueueUnavailable("away")
     assert backoff.forget_but([]) is False  # nothing was out of reach
     backoff.failed("a", error)

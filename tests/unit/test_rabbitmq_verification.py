@@ -103,7 +103,7 @@ def test_a_missing_binding_is_found() -> None:
     present = [b for b in bindings(Topology("nsb.v2")) if b["routing_key"] not in ("*.*.*.1.#", "")]
     (problem,) = _hidden(Broker("3.10.8", bindings=present), Topology("nsb.v2"))
     assert problem.subject == "binding nsb.v2.delay-level-24 -> nsb.v2.delay-level-24"
-    assert problem.remedy == "sqsdelay rabbitmq declare --prefix nsb.v2"
+    assert problem.remedy == "sqsdelay rabbitmq --prefix nsb.v2 declare"
     acme = Topology("acme")
     present = [b for b in bindings(acme) if b["routing_key"]]
     (problem,) = _hidden(Broker("3.10.8", bindings=present), acme)

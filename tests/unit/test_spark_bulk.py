@@ -66,7 +66,7 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     assert dict(zip(receipts.load().ids, receipts.load().contents, strict=True)) == {
         mark.message_id: mark.content for mark in marks
     }
-    assert not list((tmp_path / "j").glob("_staged*"))
+    assert not list((tmp_path / "j").rglob("_staged*"))
     driver.begin("renamed")
     again = driver.task([table(rows)], receipts)
     assert (again.counts.sent, again.counts.already_sent, again.staged) == (0, 2, ())

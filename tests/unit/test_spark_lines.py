@@ -15,9 +15,8 @@ from sqsdelay.core.checked_message import checked
 from sqsdelay.core.message import Message
 from sqsdelay.core.stored_message import as_stored
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.spark.sink.lines import due_column, plain_rows
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.rows import Rows
+from sqsdelay.spark.sink.rows import Rows, due_column, plain_rows
 from sqsdelay.stores.s3.layout import line_of
 
 NOW_MS = 1_800_000_000_000

@@ -14,7 +14,7 @@ from sqsdelay.core.message import Message
 from sqsdelay.cost import shipped_prices
 from sqsdelay.spark.estimate import RELAY_HOLDS, Planned, plan_of
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.summary import Counts
+from sqsdelay.spark.sink.run import Counts
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PRICES = shipped_prices()

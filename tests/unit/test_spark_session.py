@@ -13,7 +13,7 @@ import pytest
 import typer
 from pyspark.errors import PySparkException
 
-from sqsdelay.cli.pipeline.spark_job import _ended_by_ctrl_c
+from sqsdelay.cli.spark_job import _ended_by_ctrl_c
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.session import cause, check_java, failure, session
 from tests.patience import PATIENCE_SECONDS

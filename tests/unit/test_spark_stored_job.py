@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -17,9 +18,8 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.run import JOB_SECONDS
+from sqsdelay.spark.sink.run import JOB_SECONDS, TaskReport
 from sqsdelay.spark.sink.stored_job import Job
-from sqsdelay.spark.sink.summary import TaskReport
 from sqsdelay.stores.s3.layout import parse
 from tests.unit.staging_driver import DAY, Driver, table
 
@@ -215,6 +215,34 @@ def test_twenty_thousand_tasks_are_committed(
     assert pending(driver) == ["1"]
 
 
+@pytest.mark.parametrize(
+    ("number", "job", "gone"),
+    [(1, "renewals-2027", False), (2, "renewals-2027", True), (50, None, True)],
+)
+def test_a_report_is_small_however_many_endpoints(number: int, job: str | None, gone: bool) -> None:
+    """The rest is in the store. What the driver cannot read there it does not publish; run again, each
+    endpoint has its message once."""
+    names = [f"endpoint-{n:02}-" + "x" * 56 for n in range(number)]
+    driver = Driver(*names)
+    batches = [table([("x", 7 * DAY, name, name, None) for name in names])]
+    for fails in (True, False) if gone else (False,):
+        driver.begin(job)
+        task = driver.task(batches)
+        task.counts.count_rejected(StoreUnavailable("x" * 1000))
+        part = "p" * 60
+        report = TaskReport("w" * 32, task.counts.reported(), part, task.staged, "r" * 60)
+        assert len(pickle.dumps(report)) < 1024
+        if fails:
+            (left,) = [key for key in driver.s3.objects if ".others" in key]
+            del driver.s3.objects[left]
+            with pytest.raises(StoreUnavailable, match="is gone; run the job again"):
+                driver.publish(task)
+        else:
+            assert driver.publish(task) == 0
+        pending = Counter(name for name in names for _ in driver.pending(name))
+        assert pending == ({} if fails else dict.fromkeys(names, 1))
+
+
 SIX = [f"m{n}" for n in range(6)]
 ONE, TWO = (
     [table([("x", DAY, name, places[n % 2], None) for n, name in enumerate(SIX)])]
@@ -263,7 +291,7 @@ def test_one_decision_for_all_endpoints(
 
 
 @pytest.mark.parametrize("batches", [ONE, TWO], ids=["one", "two"])
-@pytest.mark.parametrize("step", range(14))
+@pytest.mark.parametrize("step", range(15))
 @pytest.mark.parametrize("answered", [False, True])
 def test_killed_at_any_step_of_a_commit(
     driver: Driver, batches: list[pa.RecordBatch], step: int, answered: bool

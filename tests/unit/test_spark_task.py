@@ -22,8 +22,7 @@ from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run, Staged, new_job_batch
-from sqsdelay.spark.sink.summary import TaskReport
+from sqsdelay.spark.sink.run import Run, Staged, TaskReport, new_job_batch
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
@@ -136,7 +135,7 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
     receipts = Receipts(str(tmp_path), "a/job")
     first, _ = one_task(clock, receipts=receipts.writer("w-0-1-00000of1-1"), slice_rows=10)
     assert list(first.send([of_ids(["a", "b"], ["x", "y"])])) == []
-    (tmp_path / "a%2Fjob" / "part-w-00000of1-1.parquet").write_bytes(b"PAR1 killed")
+    (tmp_path / "a%2Fjob/parts=1/part=0/part-w-00000of1-1.parquet").write_bytes(b"PAR1 killed")
     second, _ = one_task(clock, sent_before=receipts.load())
     (kept,) = second.send([of_ids(["a", "b", "c"], ["x", "other", "z"])])
     assert (second.counts.sent, second.counts.already_sent) == (1, 1)
@@ -153,11 +152,38 @@ def test_receipts_of_a_slow_task_become_one_file(tmp_path: Path) -> None:
         writer.flush()
         clock.advance(1)
         writer.flush()
-    assert len(list((tmp_path / "job").iterdir())) == 3
+    assert len(list((tmp_path / "job").rglob("*.parquet"))) == 3
     writer.close()
-    assert len(list((tmp_path / "job").iterdir())) == 1
+    assert len(list((tmp_path / "job").rglob("*.parquet"))) == 1
     before = Receipts(str(tmp_path), "job").load()
     assert [before.content(number) for number in range(4)] == [7, 7, 7, None]
+
+
+@pytest.mark.parametrize(("first", "second"), [(64, 64), (16, 64), (64, 16)])
+def test_a_job_run_again_lists_its_share(
+    first: int, second: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task finds what it needs without a look at all others' receipts: of a store of objects a job would
+    otherwise list as many as the square of its tasks."""
+    receipts = Receipts(str(tmp_path), "job")
+    message = Message("x", message_id="a")
+    for part in range(first):
+        writer = receipts.writer(f"w-{part:05d}of{first}-{part}")
+        writer.add("orders", message, "delay-queue", Mark(part, 7))
+        writer.close()
+    listed: list[str] = []
+    look = Receipts._listed
+
+    def counted(self: Receipts, *where: Any, **how: Any) -> list[Any]:
+        found = look(self, *where, **how)
+        listed.extend(each.path for each in found)
+        return found
+
+    monkeypatch.setattr(Receipts, "_listed", counted)
+    found = [set(receipts.load(part, second).ids) for part in range(second)]
+    common = min(first, second)
+    assert found == [set(range(p % common, first, common)) for p in range(second)]
+    assert len(listed) <= 3 * (first + second)
 
 
 def test_a_job_has_one_instant(tmp_path: Path) -> None:

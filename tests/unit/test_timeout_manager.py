@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -302,18 +303,38 @@ def test_what_another_has_just_now_is_waited_for(world: World) -> None:
     assert (world.arrived_ids(), world.left(DISPATCHER)) == (["n"], 0)
 
 
-def test_an_announcement_that_failed_is_made_at_the_next_turn(world: World) -> None:
-    """Not only after the five minutes for which the message is held."""
+@pytest.mark.parametrize("raises", [False, True])
+def test_an_announcement_that_failed_is_made_at_the_next_turn(world: World, raises: bool) -> None:
+    """Not only after the five minutes of its hold, and also where the transport raises."""
     world.delay("m", 1)
     world.manager.arrivals.turn()
     world.clock.advance(1)
-    world.queues.delete_queue("orders-timeouts-dispatcher")
-    with pytest.raises(QueueUnavailable, match="not announced"):
-        world.manager.announcer.turn()
+    with pytest.MonkeyPatch.context() as patch:
+        if raises:
+            patch.setattr(world.transport, "announce", Mock(side_effect=QueueUnavailable("away")))
+        world.queues.delete_queue("orders-timeouts-dispatcher")
+        with pytest.raises(QueueUnavailable, match="away" if raises else "not announced"):
+            world.manager.announcer.turn()
     world.queues.create_queue("orders-timeouts-dispatcher")
     assert world.manager.announcer.turn() == 1
     world.manager.dispatch.turn()
     assert world.arrived_ids() == ["m"]
+
+
+def test_a_store_that_fails_on_others_delays_no_announcement(world: World) -> None:
+    """A new message is held when those dispatched straight from the store have been settled."""
+    announced(world, "again")
+    world.delay("new", 300)
+    world.manager.arrivals.turn()
+    world.clock.advance(300)
+    world.store.down = {"remove"}
+    with pytest.raises(StoreUnavailable):
+        world.manager.announcer.turn()
+    world.store.down = set()
+    world.clock.advance(60)
+    world.manager.announcer.turn()
+    world.manager.dispatch.turn()
+    assert world.arrived_ids() == ["again", "new"]
 
 
 @pytest.mark.parametrize("down", ["store", "claim", "claim_ids"])

@@ -56,6 +56,8 @@ _INCHES: Final = (7.2, 3.2)
 _WIDE_INCHES: Final = (13.0, 3.4)
 _ROOM_ABOVE: Final = 1.15
 """Of the highest bar, for its figure."""
+_LABEL_BARS: Final = 3
+"""Bars that the label of the first or the last reaches over, where there are many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +104,11 @@ def lateness_chart(histogram: Histogram) -> str:
             (ends, histogram.later, "later"),
         ):
             if count:
-                at = ((place + 0.5) * width / size, 100 * count / arrived)
+                # Above the bars that it reaches over, too.
+                near = counts[:_LABEL_BARS] if place < 0 else counts[-_LABEL_BARS:]
                 axes.annotate(
-                    f"{name}\n{_percent(count / arrived)}",
-                    at,
+                    f"{name}\n{100 * count / arrived:.3g} %",
+                    ((place + 0.5) * width / size, 100 * max(near) / arrived),
                     (0, 3),
                     textcoords="offset points",
                     ha="center",
@@ -177,10 +180,6 @@ def _unit(ms: int) -> tuple[str, int]:
     """What a length of time is named in, and how many milliseconds that is."""
     units = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
     return next(((name, size) for name, size in units if ms >= 2 * size), ("ms", 1))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
 
 
 def waiting_chart(points: Sequence[tuple[int, int]]) -> str:

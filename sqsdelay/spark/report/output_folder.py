@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow.fs import FileSelector, FileType
 
@@ -51,28 +51,10 @@ def _check(folder: str, names: list[str] | None) -> None:
         )
 
 
-class _Files(Protocol):
-    """A folder, by whatever reaches it; ``uri`` is what Spark calls it."""
-
-    uri: str
-
-    def names(self, within: str = "") -> list[str] | None:
-        """What is in it or in a folder of it, nothing if that does not exist; None for a file."""
-
-    def make(self, name: str) -> None:
-        """Make a folder in it."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file in it."""
-
-    def delete(self, name: str) -> None:
-        """Delete a file or folder in it, if there is one."""
-
-
 class NewReport:
     """A report that is being written."""
 
-    def __init__(self, files: _Files, folder: str) -> None:
+    def __init__(self, files: _ByArrow | _ByHadoop, folder: str) -> None:
         self._files = files
         self._folder = folder
         names = files.names()
@@ -136,13 +118,15 @@ def replaced(spark: SparkSession, folder: str) -> Iterator[NewReport]:
 
 
 class _ByArrow:
-    """On this machine, and over Spark Connect wherever its server and this process reach."""
+    """A folder of this machine; over Spark Connect wherever its server and this process reach. ``uri`` is
+    what Spark calls it."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self.uri = hadoop_uri(spark, folder, "--out").rstrip("/")
         self._fs, self._root = opened(folder, "--out")
 
     def names(self, within: str = "") -> list[str] | None:
+        """What is in it or in a folder of it, nothing if that does not exist; None for a file."""
         path = f"{self._root}/{within}".rstrip("/")
         if self._fs.get_file_info(path).type is FileType.File:
             return None
@@ -166,7 +150,7 @@ class _ByArrow:
 
 
 class _ByHadoop:
-    """By the file systems that Spark itself uses: whatever it can write to is good for a report."""
+    """The same by the file systems that Spark itself uses: whatever it can write to is good for a report."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self.uri = hadoop_uri(spark, folder, "--out").rstrip("/")

@@ -330,7 +330,7 @@ def _arrivals(title: str, name: str, figures: Figures) -> list[_Column]:
         (title, name, _named),
         ("Messages", "messages", _whole),
         *[(each.replace("_", " ").capitalize(), each, _whole) for each in there],
-        *[(limit.capitalize(), each, _share) for each, limit in WITHIN.items()],
+        *[(limit.capitalize().replace("1 ", "1\u00a0"), n, _share) for n, limit in WITHIN.items()],
         *[(short, each, _ms) for short, each in late.items()],
     ]
 

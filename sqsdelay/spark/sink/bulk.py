@@ -31,14 +31,12 @@ from sqsdelay.ports.queues import Queues, SizeLimits
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.spark.sink.lines import Plain, due_column, plain_rows
 from sqsdelay.spark.sink.options import DELAY, Options
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
-from sqsdelay.spark.sink.rows import Rows, spelled
-from sqsdelay.spark.sink.run import Run, Staged
+from sqsdelay.spark.sink.rows import Plain, Rows, due_column, plain_rows, spelled
+from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
 from sqsdelay.spark.sink.staging import Staging
 from sqsdelay.spark.sink.stored_job import Job, wheel_of
-from sqsdelay.spark.sink.summary import Counts
 from sqsdelay.stores.s3.layout import line_of
 from sqsdelay.stores.s3.wheel import Wheel
 
@@ -61,8 +59,8 @@ class _Place:
         read = _read_once if parts == 1 else _read
         part = 0 if parts == 1 else int(attempt.partition("x")[0])
         known, self.stored = read(wheel, run, part, parts)
-        retry, job = options.retry_seconds, Job(wheel, run.job)
-        self.staging = Staging(job, run, name, attempt, known=known, retry_seconds=retry)
+        self.job, retry = Job(wheel, run.job), options.retry_seconds
+        self.staging = Staging(self.job, run, name, attempt, known=known, retry_seconds=retry)
         self._since_ms = since_ms
 
     def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
@@ -92,10 +90,8 @@ class Bulk:
     """What a task stages.
 
     Args:
-        rows: how rows are read.
         queues: the queue service, which is asked about endpoints.
         attempt: this attempt's name.
-        receipts: where to note what is staged.
         ledger: where to record it: then rows are staged one by one, as those of a replay are.
         sent_before: what the receipts show as sent.
     """
@@ -144,11 +140,7 @@ class Bulk:
         return message.due_at is not None and due_at_ms(message.due_at) > self._run.after_ms
 
     def mark(self, endpoint: str, message: Message) -> Mark:
-        """The mark of a message that is staged.
-
-        Raises:
-            SqsDelayError: it cannot be stored.
-        """
+        """The mark of a message that is staged; raises SqsDelayError where it cannot be stored."""
         return Mark(number(str(message.message_id).encode()), self.content(endpoint, message))
 
     def content(self, endpoint: str, message: Message) -> int:
@@ -241,15 +233,15 @@ class Bulk:
         return new, done
 
     def close(self) -> tuple[Staged, ...]:
-        """Write all that is staged.
-
-        Raises:
-            StoreUnavailable
-        """
+        """Write all that is staged; raises StoreUnavailable."""
         if self.receipts is not None:
             self.receipts.close()
-        closed = [place.staging.close() for place in self._places.values()]
-        return tuple(staged for staged in closed if staged is not None)
+        closed = [(place, place.staging.close()) for place in self._places.values()]
+        staged = [(place.job, each) for place, each in closed if each is not None]
+        told = tuple(each for _, each in staged)
+        if len(told) < 2:
+            return told
+        return (insist(lambda: staged[0][0].leave(told), self._rows.options.retry_seconds),)
 
     def give_up(self) -> None:
         """The task has failed."""
@@ -262,9 +254,10 @@ class Bulk:
             options = self._rows.options
             wheel = self._open_wheel(str(options.store), name)
             since_ms = self._since_ms
-            place = self._places[name] = _Place(
+            place = _Place(
                 wheel, self._run, name, self._attempt, options=options, since_ms=since_ms
             )
+            self._places[name] = place
         return place
 
     def _endpoint(self, name: str) -> Endpoint | None:

@@ -23,8 +23,7 @@ from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.sink.job import Reports, Sink, Times
 from sqsdelay.spark.sink.options import DELAY, Columns, Options, checked_columns
-from sqsdelay.spark.sink.run import context, micro_batch_ms, run_of, this_attempt
-from sqsdelay.spark.sink.summary import TaskReport
+from sqsdelay.spark.sink.run import TaskReport, context, micro_batch_ms, run_of, this_attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,8 +15,19 @@ from sqsdelay.core.message import Route
 from sqsdelay.errors import NotAllSent
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.run import Attempt, Run, Staged, insist, planned_ms, run_of
-from sqsdelay.spark.sink.summary import Counts, TaskReport, counted, total, write_summary
+from sqsdelay.spark.sink.run import (
+    Attempt,
+    Counts,
+    Run,
+    Staged,
+    TaskReport,
+    counted,
+    insist,
+    planned_ms,
+    run_of,
+    total,
+    write_summary,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,9 +99,7 @@ class Sink:
 
     def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> str | None:
         first = next(rejected, None)
-        if first is None:
-            return None
-        if self.options.rejects is None:
+        if first is None or self.options.rejects is None:
             for _ in rejected:
                 pass
             return None
@@ -108,42 +117,29 @@ class Sink:
         Raises:
             NotAllSent: rows were rejected, and there is no rejects table.
         """
-        already = self._publish(_staged(reports))
-        self._publish_receipts(reports)
-        counts = total(reports)
-        if already:
-            counts.routes[str(Route.STORE)] -= already
-            counts.already_sent += already
-        lost = counts.rejected and self.options.rejects is None and not self.options.plan
+        options, counts, done = self.options, total(reports), [r for r in reports if r is not None]
+        if staged := _staged(reports):
+            from sqsdelay.spark.sink.stored_job import published
+
+            if already := published(staged, options):
+                counts.routes[str(Route.STORE)] -= already
+                counts.already_sent += already
+        if names := {report.receipts for report in done if report.receipts is not None}:
+            of = {"batch": options.batch, "replay": options.replay}
+            _receipts(str(options.receipts), str(options.job), **of).publish(names)
+        lost = counts.rejected and options.rejects is None and not options.plan
         if summary is not None:
             write_summary(summary, reports, committed=not lost, told=self.told(counts))
         if lost:
-            again = "all rows" if self.options.receipts is None else "none of the others"
+            again = "all rows" if options.receipts is None else "none of the others"
             raise NotAllSent(
                 f"{counts.rejected} of {counts.sent + counts.rejected} rows could not be sent, the "
                 f"others were: {counts.why()}. Correct them, or give option rejects (a folder) to "
                 f"keep them; run again, the job sends {again} again, with the same message ids"
             )
-        if self.options.rejects is not None:
-            done = [report for report in reports if report is not None]
-            _rejects(self.options.rejects).commit(
-                [report.part for report in done if report.part is not None],
-                [report.write_id for report in done],
-            )
-
-    def _publish(self, staged: list[Staged]) -> int:
-        if not staged:
-            return 0
-        from sqsdelay.spark.sink.stored_job import published
-
-        return published(staged, self.options)
-
-    def _publish_receipts(self, reports: Reports) -> None:
-        options = self.options
-        names = {r.receipts for r in reports if r is not None and r.receipts is not None}
-        if names and options.receipts is not None:
-            job, batch, replay = str(options.job), options.batch, options.replay
-            _receipts(options.receipts, job, batch=batch, replay=replay).publish(names)
+        if options.rejects is not None:
+            parts = [report.part for report in done if report.part is not None]
+            _rejects(options.rejects).commit(parts, [report.write_id for report in done])
 
     def told(self, counts: Counts) -> dict[str, Any]:
         """The counts as JSON has them, and of a plan what it comes to."""

@@ -2,8 +2,9 @@
 where it was killed.
 
 ``<receipts>/<job>/_job.json`` holds the instant that the job's ``delay_seconds`` count from; beside it are
-Parquet files of what SQS or the store has taken. A file that is cut off counts as none: its rows are sent
-again, with the same ids and due times.
+Parquet files of what SQS or the store has taken, in a folder for each task, so that a task of another run
+lists and reads its share only. A file that is cut off counts as none: its rows are sent again, with the same
+ids and due times.
 """
 
 from __future__ import annotations
@@ -97,10 +98,11 @@ _FLUSH_SECONDS: Final = 1.0
 """A task that is killed sends again what it sent since the last file, at most."""
 
 _AT_A_TIME: Final = 16
+_PART: Final = "part-"
 _STAGED: Final = "_staged-"
-_TASK: Final = r"-\d{5,}of\d+-\d+"
-"""What a task adds to the name of its write."""
-_NAME: Final = re.compile(r"part-.*-(?P<part>\d{5,})of(?P<parts>\d+)-\d+")
+_NAME: Final = re.compile(r"(?P<write>.*)-(?P<part>\d{5,})of(?P<parts>\d+)-\d+")
+"""Of an attempt, see `sqsdelay.spark.sink.run.Attempt`."""
+_STAGED_FILE: Final = re.compile(rf"{_STAGED}(.*-\d{{5,}}of\d+-\d+)(-\d{{5}})?\.parquet")
 
 _SCHEMA: Final = pa.schema(
     {
@@ -173,11 +175,7 @@ class Receipts:
             self._root += f"/replay={replay}"
 
     def stop(self) -> None:
-        """Tell the job's tasks to note what they have sent, and to send nothing more.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Tell the job's tasks to note what they have sent, and to send nothing more; raises OSError."""
         with self._fs.open_output_stream(self._stop):
             pass
 
@@ -188,11 +186,7 @@ class Receipts:
 
     def delay_start_ms(self, now_ms: int) -> int:
         """The job's instant: the one that its first run left here, or else now. A run that was stopped
-        may go on from here.
-
-        Raises:
-            ConfigurationError: it cannot be read or written.
-        """
+        may go on from here. Raises ConfigurationError where it cannot be read or written."""
         if self.stopped():
             self._fs.delete_file(self._stop)
         kept = self.kept_start_ms()
@@ -208,11 +202,8 @@ class Receipts:
         return now_ms
 
     def kept_start_ms(self) -> int | None:
-        """The instant that the job's first run left here; None if the job never ran with receipts.
-
-        Raises:
-            ConfigurationError: it cannot be read.
-        """
+        """The instant that the job's first run left here; None if the job never ran with receipts. Raises
+        ConfigurationError where it cannot be read."""
         path = f"{self._root}/_job.json"
         try:
             if self._fs.get_file_info(path).type is fs.FileType.NotFound:
@@ -239,11 +230,11 @@ class Receipts:
 
     def writer(self, name: str, **more: Any) -> ReceiptsWriter:
         """A writer of one attempt on a task, under a name that no other attempt has."""
-        return ReceiptsWriter(self._fs, f"{self._root}/part-{name}", **more)
+        return ReceiptsWriter(self._fs, f"{self._folder(name)}/{_PART}{name}", **more)
 
     def staging(self, name: str, **more: Any) -> ReceiptsWriter:
         """A writer of an attempt whose rows are staged: they count when the driver commits it."""
-        return ReceiptsWriter(self._fs, f"{self._root}/{_STAGED}{name}", **more)
+        return ReceiptsWriter(self._fs, f"{self._folder(name)}/{_STAGED}{name}", **more)
 
     def publish(self, names: Collection[str]) -> None:
         """Let what these attempts have staged count; what other attempts of their writes left goes.
@@ -251,36 +242,55 @@ class Receipts:
         Args:
             names: as given to `staging`.
         """
-        writes = "|".join({re.escape(re.sub(_TASK + "$", "", name)) for name in names})
-        of_ours = re.compile(rf"{_STAGED}(({writes}){_TASK})(-\d{{5}})?\.parquet")
+        known = [_parsed(name) for name in names]
+        writes = {name["write"] for name in known}
 
         def settle(info: fs.FileInfo) -> None:
-            found = of_ours.fullmatch(info.base_name)
-            if found is not None and found[1] in names:
-                self._fs.move(info.path, f"{self._root}/part-{found[1]}-staged.parquet")
-            elif found is not None:
+            file = _STAGED_FILE.fullmatch(info.base_name)
+            if file is not None and file[1] in names:
+                folder = info.path.rpartition("/")[0]
+                self._fs.move(info.path, f"{folder}/{_PART}{file[1]}-staged.parquet")
+            elif file is not None and _parsed(file[1])["write"] in writes:
                 self._fs.delete_file(info.path)
 
         # Thousands of tasks, each file some requests of a store of objects.
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            list(pool.map(settle, self._listed()))
+            for parts in {name["parts"] for name in known}:
+                list(pool.map(settle, self._listed(f"{self._root}/parts={parts}", recursive=True)))
 
-    def _listed(self) -> list[fs.FileInfo]:
-        return list(self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True)))
+    def _folder(self, name: str) -> str:
+        """Of an attempt's files. Rows in any order may be any task's: there is one folder for all."""
+        known = _parsed(name)
+        parts = int(known["parts"])
+        return f"{self._root}/parts={parts}/part={int(known['part']) % parts}"
+
+    def _listed(self, folder: str, *, recursive: bool = False) -> list[fs.FileInfo]:
+        at = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
+        return list(self._fs.get_file_info(at))
 
     def _files(self, part: int, parts: int) -> list[str]:
-        named = ((info.path, _NAME.match(info.base_name)) for info in self._listed())
-        return [
-            path
-            for path, name in named
-            if name is not None and (int(name["part"]) - part) % gcd(int(name["parts"]), parts) == 0
-        ]
+        found: list[fs.FileInfo] = []
+        for run in self._listed(self._root):
+            name, _, number = run.base_name.partition("=")
+            if name == "parts":
+                if (common := gcd(int(number), parts)) == 1:
+                    found += self._listed(run.path, recursive=True)
+                    continue
+                for theirs in range(part % common, int(number), common):
+                    found += self._listed(f"{run.path}/part={theirs}")
+        return [each.path for each in found if each.base_name.startswith(_PART)]
 
     def _read(self, path: str) -> pa.Table | None:
         try:
             return pq.read_table(path, columns=_MARKS, filesystem=self._fs, partitioning=None)
         except (OSError, pa.ArrowException):
             return None
+
+
+def _parsed(name: str) -> re.Match[str]:
+    found = _NAME.fullmatch(name)
+    assert found is not None, "an attempt's name tells its task"
+    return found
 
 
 def _unkept(path: str, error: Exception) -> ConfigurationError:
@@ -337,7 +347,8 @@ class ReceiptsWriter:
         path = f"{self._stem}{suffix}.parquet"
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
-        self._fs.create_dir(path.rpartition("/")[0])
+        if not self._pieces:
+            self._fs.create_dir(path.rpartition("/")[0])
         with self._fs.open_output_stream(path) as stream:
             stream.write(sink.getvalue())
         return path

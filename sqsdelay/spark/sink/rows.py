@@ -1,17 +1,24 @@
-"""Rows of a table, read as messages."""
+"""Rows of a table, read as messages one by one; and those that are plain as the lines of a store's objects,
+column by column: no Python object is made of a row.
+
+A row is plain if its text alone shows that `sqsdelay.core` would take it, and what it would make of it.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sqsdelay.core.delay import DueTime, delay_ms, utc
-from sqsdelay.core.message import Message
+from sqsdelay.core.message import DELAY_OF_NSERVICEBUS, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
+from sqsdelay.limits import MAX_ATTRIBUTE_NAME_CHARS, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
     BODY,
@@ -136,3 +143,201 @@ def _given(value: str | None, name: str) -> str:
     if value is None:
         raise InvalidMessage(f"{name} is NULL")
     return value
+
+
+OUR_BYTES: Final = 1024
+"""More than sqsdelay adds to a message."""
+
+_OURS: Final = 2
+"""Attributes that sqsdelay adds."""
+
+_CLOCKS_APART_SECONDS: Final = 86_400
+"""Rows nearer to the longest delay are left to the sender, which knows SQS's time."""
+
+# In RE2's spelling what `sqsdelay.limits` has in Python's.
+_ID: Final = r"^[!-~]{1,128}$"
+_FORBIDDEN: Final = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x{fffe}\x{ffff}]"
+_FORBIDDEN_BYTES: Final = bytes({*range(32)} - {*b"\t\n\r"})
+_NAME: Final = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+_NOT_THEIRS: Final = r"^((?i)aws\.|(?i)amazon\.|sqsdelay\.)"
+_PLAIN_VALUE: Final = r"^[ -~]+$"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    """Rows that can be staged as they are.
+
+    Args:
+        positions: of the rows in their batch.
+        ids, dues, bodies, headers: columns; the latter two as JSON has them within quotes, and no
+            headers are empty.
+        endpoints: as their rows name them.
+        sizes: bytes, not less than SQS counts.
+    """
+
+    positions: pa.Int64Array
+    ids: pa.StringArray
+    dues: pa.Int64Array
+    bodies: pa.StringArray
+    headers: pa.StringArray
+    endpoints: pa.StringArray
+    sizes: pa.Int64Array
+
+    def where(self, mask: Any) -> Plain:
+        """Those rows only."""
+        return Plain(**{name: column.filter(mask) for name, column in vars(self).items()})
+
+    def lines(self, destination: str, since_ms: int = 0) -> pa.LargeBinaryArray:
+        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks.
+
+        Args:
+            since_ms: due times count from this instant.
+        """
+        dues = pc.subtract(self.dues, since_ms) if since_ms else self.dues
+        to = json.dumps(destination, ensure_ascii=False)
+        joined = _joined(
+            '{"message_id":"', _quoted(self.ids), '","due_ms":', dues.cast(pa.large_string()),
+            f',"destination":{to},"body":"', self.bodies, '"', self.headers, "}\n",
+        )  # fmt: skip
+        return joined.cast(pa.large_binary())
+
+
+def due_column(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
+    """When rows are due, epoch milliseconds; NULL where that takes a closer look."""
+    if rows.columns.has(DELAY):
+        most = rows.options.max_delay_seconds
+        delays = batch.column(DELAY)
+        if pa.types.is_floating(delays.type):
+            delays = delays.cast(pa.float64())
+            fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, float(most)))
+            ms = pc.ceil(pc.multiply(pc.if_else(fits, delays, None), 1000.0)).cast(pa.int64())
+        else:
+            delays = delays.cast(pa.int64())
+            fits = pc.and_(pc.greater_equal(delays, 0), pc.less_equal(delays, most))
+            ms = pc.multiply(pc.if_else(fits, delays, None), 1000)
+        return pc.add(ms, rows.delay_start_ms)
+    micros = batch.column(DUE_AT).cast(pa.int64())
+    later = pc.if_else(pc.greater(micros, 0), micros, None)
+    return pc.divide(pc.add(later, 999), 1000)
+
+
+def plain_rows(
+    rows: Rows, batch: pa.RecordBatch, dues: pa.Int64Array, *, after_ms: int, now_ms: int
+) -> Plain | None:
+    """The rows of a batch that are plain and due later than ``after_ms``; None for none."""
+    before_ms = now_ms + (rows.options.max_delay_seconds - _CLOCKS_APART_SECONDS) * 1000
+    far = pc.and_(pc.greater(dues, after_ms), pc.less(dues, before_ms))
+    for name in (CORRUPT, GROUP_ID, DEDUPLICATION_ID):
+        if rows.columns.has(name):
+            far = pc.and_(far, pc.is_null(batch.column(name)))
+    positions = pc.indices_nonzero(pc.fill_null(far, False)).cast(pa.int64())
+    if not len(positions):
+        return None
+    part = batch.take(positions)
+    try:
+        bodies = _texts(part.column(BODY))
+        endpoints = _endpoints(rows, part)
+        ids = _ids(rows, part)
+        headers, fits = _headers(rows, part)
+    except pa.ArrowInvalid:  # Text that is none.
+        return None
+    size = pc.add(pc.binary_length(bodies), pc.binary_length(headers))
+    fits = pc.and_(fits, pc.greater(pc.binary_length(bodies), 0))
+    fits = pc.and_(fits, pc.less(size, MAX_MESSAGE_BYTES - OUR_BYTES))
+    if _may_be_forbidden(bodies):
+        fits = pc.and_(fits, pc.invert(pc.match_substring_regex(bodies, _FORBIDDEN)))
+    fits = pc.and_(fits, pc.match_substring_regex(ids, _ID))
+    fits = pc.and_(fits, pc.is_valid(endpoints))
+    found = Plain(
+        positions=positions,
+        ids=ids,
+        dues=dues.take(positions),
+        bodies=_quoted(bodies),
+        headers=headers,
+        endpoints=endpoints,
+        sizes=size,
+    )
+    return found.where(pc.fill_null(fits, False))
+
+
+def _texts(column: Any) -> Any:
+    """A column of text, checked to be UTF-8."""
+    return column.cast(pa.large_binary()).cast(pa.large_string())
+
+
+def _bytes(texts: Any) -> bytes:
+    """At least those of all texts, one after the other: to look at them at once is quick."""
+    values = texts.buffers()[2]
+    return b"" if values is None else bytes(values)
+
+
+def _may_be_forbidden(texts: Any) -> bool:
+    """False where no text holds a character that SQS does not take."""
+    found = _bytes(texts)
+    if not found.isascii() and (b"\xef\xbf\xbe" in found or b"\xef\xbf\xbf" in found):
+        return True
+    return len(found.translate(None, _FORBIDDEN_BYTES)) < len(found)
+
+
+def _quoted(texts: Any) -> Any:
+    r"""Text as JSON has it within quotes; of control characters it holds \t, \n and \r only."""
+    pairs = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+    found = _bytes(texts)
+    for character, written in pairs:
+        if character.encode() in found:
+            texts = pc.replace_substring(texts, character, written)
+    return texts
+
+
+def _joined(*parts: Any) -> Any:
+    texts = [pa.scalar(p, pa.large_string()) if isinstance(p, str) else p for p in parts]
+    return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
+
+
+def _endpoints(rows: Rows, part: pa.RecordBatch) -> Any:
+    default = pa.scalar(rows.options.endpoint, pa.large_string())
+    if not rows.columns.has(ENDPOINT):
+        return pa.repeat(default, part.num_rows)
+    named = _texts(part.column(ENDPOINT))
+    return pc.if_else(pc.greater(pc.fill_null(pc.binary_length(named), 0), 0), named, default)
+
+
+def _ids(rows: Rows, part: pa.RecordBatch) -> Any:
+    """Each row's own id, or else that of its key; NULL where it has neither."""
+    key = rows.columns.key
+    given: Any = pa.nulls(part.num_rows, pa.large_string())
+    if rows.columns.has(MESSAGE_ID):
+        given = _texts(part.column(MESSAGE_ID))
+    if key is None or not given.null_count:
+        return given
+    job = str(rows.options.job)
+    derived = [
+        None if each is None else derived_id(job, each) for each in part.column(key).to_pylist()
+    ]
+    return pc.coalesce(given, pa.array(derived, pa.large_string()))
+
+
+def _headers(rows: Rows, part: pa.RecordBatch) -> tuple[Any, Any]:
+    """The headers of each row, ready for its line, and whether they are plain."""
+    none = pa.repeat(pa.scalar("", pa.large_string()), part.num_rows)
+    if not rows.columns.has(ATTRIBUTES):
+        return none, pa.repeat(True, part.num_rows)
+    maps = part.column(ATTRIBUTES)
+    names, values = _texts(maps.keys), _texts(maps.items)
+    plain = pc.match_substring_regex(names, _NAME)
+    plain = pc.and_(plain, pc.less_equal(pc.binary_length(names), MAX_ATTRIBUTE_NAME_CHARS))
+    plain = pc.and_(plain, pc.invert(pc.match_substring_regex(names, _NOT_THEIRS)))
+    plain = pc.and_(plain, pc.not_equal(names, DELAY_OF_NSERVICEBUS))
+    plain = pc.fill_null(pc.and_(plain, pc.match_substring_regex(values, _PLAIN_VALUE)), False)
+    lists = pa.LargeListArray.from_arrays(maps.offsets.cast(pa.int64()), names)
+    odd = pc.unique(pc.list_parent_indices(lists).filter(pc.invert(plain)))
+    rows_of = pa.array(range(part.num_rows), pa.int64())
+    fits = pc.invert(pc.is_in(rows_of, odd.cast(pa.int64())))
+    fits = pc.and_(fits, pc.less_equal(pc.list_value_length(lists), MAX_ATTRIBUTES - _OURS))
+    # JSON within JSON: what is quoted in the headers is quoted again in the line.
+    text = _quoted(_quoted(values))
+    each = _joined(r"\"", names, r"\": {\"type\": \"String\", \"text\": \"", text, r"\"}")
+    lists_of = pa.LargeListArray.from_arrays(lists.offsets, each)
+    joined = pc.binary_join(lists_of, pa.scalar(", ", pa.large_string()))
+    written = _joined(r',"headers":"{\"attributes\": {', joined, r'}}"')
+    return pc.if_else(pc.greater(pc.list_value_length(lists), 0), written, none), fits

@@ -42,8 +42,7 @@ from sqsdelay.spark.sink.options import (
     Options,
     checked_columns,
 )
-from sqsdelay.spark.sink.run import Run, run_of, this_attempt
-from sqsdelay.spark.sink.summary import TaskReport, total
+from sqsdelay.spark.sink.run import Run, TaskReport, run_of, this_attempt, total
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -194,9 +193,6 @@ def _identity(columns: Columns) -> Column:
     return F.coalesce(*(spelled(columns, name).cast("string") for name in names))
 
 
-_REPORT: Final = "report binary"
-
-
 def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, Any]:
     """Send each row of a table as a delayed message.
 
@@ -238,23 +234,18 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
     write_id = uuid.uuid4().hex if parsed.batch is None else f"{parsed.job}-{parsed.batch}"
     shared, parsed = shared_out(rows, columns, parsed, tasks=parsed.tasks or at_a_time or 1)
     sink = Sink(options=parsed, columns=columns)
-    return _sent(shared, partial(_task, sink, write_id, times), sink, write_id)
-
-
-def _sent(rows: DataFrame, task: Any, sink: Sink, write_id: str) -> dict[str, Any]:
-    summary = sink.options.summary
+    done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
     try:
-        found = [pickle.loads(row.report) for row in rows.mapInArrow(task, _REPORT).collect()]
+        reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]
     except BaseException as error:
-        sink.abort([], [write_id], summary)
+        sink.abort([], [write_id], parsed.summary)
         if "No module named 'sqsdelay'" in str(error):
             raise ConfigurationError(
                 "Spark's workers have no sqsdelay: python -m sqsdelay.spark.archive sqsdelay.zip, and give "
                 "them that (spark-submit --py-files, or spark.addArtifact(file, pyfile=True))"
             ) from None
         raise
-    reports: list[TaskReport | None] = list(found)
-    sink.commit(reports, summary)
+    sink.commit(reports, parsed.summary)
     return sink.told(total(reports))
 
 

@@ -48,9 +48,6 @@ class Staging:
     """The objects of one attempt in one wheel; they do not count before the batch is decided.
 
     Args:
-        job: what earlier runs have stored there.
-        run: whose batch it is.
-        attempt: this attempt's name.
         known: a digest of the batches of earlier runs that this attempt knows of.
         retry_seconds: how long an object is written again that S3 does not take.
     """
@@ -87,13 +84,8 @@ class Staging:
     def add(
         self, dues: pa.Int64Array, lines: pa.LargeBinaryArray, ids: array[int], contents: array[int]
     ) -> None:
-        """Stage messages.
-
-        Args:
-            dues: epoch milliseconds.
-            lines: as they lie in objects, with their line breaks.
-            ids, contents: their marks.
-        """
+        """Stage messages: due times (epoch milliseconds), lines as they lie in objects, with their line
+        breaks, and marks."""
         self._ids.extend(ids)
         self._contents.extend(contents)
         self._dues.append(dues)
@@ -104,11 +96,7 @@ class Staging:
             self._write_full()
 
     def close(self) -> Staged | None:
-        """Write the rest; what the driver is told, None where nothing was staged.
-
-        Raises:
-            StoreUnavailable: S3 did not take an object for so long.
-        """
+        """Write the rest; what the driver is told, None where nothing was staged. Raises StoreUnavailable."""
         try:
             self._cut()
             for slot in sorted(self._slots):
@@ -169,11 +157,7 @@ class Staging:
                 self._write(slot, self._slots.pop(slot))
 
     def _write(self, slot: Slot, waiting: _Waiting, *, keep_rest: bool = False) -> None:
-        """Begin to write objects of a slot.
-
-        Args:
-            keep_rest: what does not fill an object waits for more.
-        """
+        """Begin to write objects of a slot; ``keep_rest``: what does not fill one waits for more."""
         dues, lines = pa.concat_arrays(waiting.dues), pa.concat_arrays(waiting.lines)
         self._kept -= waiting.size
         order = pc.sort_indices(dues)
@@ -193,8 +177,7 @@ class Staging:
             text = _joined(lines, start, end)
             batch = self._run.batch
             name = ObjectName(slot, first_ms, last_ms, end - start, text.size, part, batch)
-            key = self._wheel.key(name)
-            self._writing.add(self._pool.submit(self._put, key, text))
+            self._writing.add(self._pool.submit(self._put, self._wheel.key(name), text))
 
     def _put(self, key: str, text: pa.Buffer) -> None:
         body = zlib.compress(text, _LEVEL, _GZIP)

@@ -16,13 +16,15 @@ gives it up if not.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from math import gcd
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -148,6 +150,34 @@ class Job:
         """Keep the marks of what an attempt has staged."""
         if self._name is not None and ids:
             self._bucket.put(self._marks(batch, attempt), ids.tobytes() + contents.tobytes())
+
+    def leave(self, staged: Sequence[Staged]) -> Staged:
+        """Keep what an attempt has staged for endpoints besides the first; what its driver is told then. A
+        report of all would be large, and the driver keeps those of all tasks."""
+        first, *others = staged
+        told = [[e.endpoint, e.messages, e.total, e.last_ms, e.known] for e in others]
+        self._bucket.put(self._others(first), json.dumps(told).encode())
+        return replace(first, others=len(others))
+
+    def left(self, told: Sequence[Staged]) -> list[Staged]:
+        """What attempts have staged for other endpoints than the first.
+
+        Raises:
+            StoreUnavailable
+        """
+        keys = map(self._others, told)
+        found = []
+        for first, kept in zip(told, self._bucket.each(self._bucket.get, keys), strict=True):
+            if kept is None:
+                raise StoreUnavailable(f"{self._others(first)} is gone; run the job again")
+            found += [
+                Staged(e, first.run, first.attempt, *more) for e, *more in json.loads(kept[0])
+            ]
+        return found
+
+    def _others(self, staged: Staged) -> str:
+        # As marks, they are swept with the job.
+        return self._marks(staged.run.batch, f"{staged.attempt}.others")
 
     def note(self, staged: Sequence[Staged], *, parts: int, endpoints: list[str]) -> bool:
         """Put a run into the record, before it is decided.
@@ -280,6 +310,7 @@ def published(
     def insisted(call: Callable[[], _Answer]) -> _Answer:
         return insist(call, options.retry_seconds, sleep=sleep)
 
+    staged = insisted(lambda: _whole(staged, options))
     by_endpoint = _by_endpoint(staged)
     jobs = {insisted(partial(_job, each[0], options)): each for each in by_endpoint}
     names = [job.endpoint for job in jobs] if len(jobs) > 1 else []
@@ -306,15 +337,26 @@ def given_up(staged: Sequence[Staged], options: Options) -> bool:
     Returns:
         False where it is published.
     """
-    by_endpoint = _by_endpoint(staged)
-    for first, *_ in by_endpoint:
+    for_all = len({each.endpoint for each in staged}) > 1 or any(each.others for each in staged)
+    try:
+        staged = _whole(staged, options)
+    except StoreError as error:
+        logger.warning("what was staged for some endpoints is left: %s", one_line(error))
+    for first, *_ in _by_endpoint(staged):
         try:
             job = _job(first, options)
-            if not job.abort(first.run.batch, for_all=len(by_endpoint) > 1):
+            if not job.abort(first.run.batch, for_all=for_all):
                 return False
         except StoreError as error:
             logger.warning("what was staged for %s is left: %s", first.endpoint, one_line(error))
     return True
+
+
+def _whole(staged: Sequence[Staged], options: Options) -> Sequence[Staged]:
+    """What attempts have told, and what they left in the store."""
+    asked = _by_endpoint([each for each in staged if each.others])
+    left = [_job(each[0], options).left(each) for each in asked]
+    return [*(replace(each, others=0) for each in staged), *chain.from_iterable(left)]
 
 
 def _by_endpoint(staged: Sequence[Staged]) -> list[list[Staged]]:

@@ -25,18 +25,11 @@ from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Staged
-from sqsdelay.spark.sink.summary import Counts
+from sqsdelay.spark.sink.run import Counts, Staged
 
 
 class Pace:
-    """Lets messages pass at a rate; None holds none up.
-
-    Args:
-        rate: messages a second, above 0.
-        clock: the local clock.
-        sleep: how to wait so many seconds.
-    """
+    """Lets so many messages a second pass; None holds none up."""
 
     def __init__(self, rate: float | None, *, clock: Clock, sleep: Callable[[float], None]) -> None:
         self._rate = rate
@@ -67,18 +60,12 @@ class Task:
     """Sends the rows of one task.
 
     Args:
-        rows: how to read them.
-        sender: what sends them.
         retry_seconds: how long rows that may be taken later are sent again while none is taken.
-        clock: the local clock.
-        sleep: how to wait so many seconds.
         sent_before: what earlier runs of the job have sent, which is not sent again.
         original: of a replay: what the job has sent; a row that is another by now is rejected.
-        receipts: where to note what was sent.
         slice_rows: rows given to the sender at a time; None for all that Spark hands over.
         rate: messages a second that this task sends at most.
         planned: where to sum up what is sent; None for a job that is no plan.
-        stopped: whether the job is to end now.
         bulk: where rows due far ahead are staged; None where they are sent as all others.
     """
 
@@ -149,9 +136,10 @@ class Task:
             if isinstance(message, SqsDelayError):
                 errors[row] = message
                 continue
-            far = self._bulk is not None and self._bulk.is_far(message)
+            bulk = self._bulk
+            far = bulk is not None and bulk.is_far(message)
             try:
-                mark = self._mark(endpoint, message, far=far)
+                mark = bulk.mark(endpoint, message) if bulk and far else Mark.of(endpoint, message)
                 if self._is_new(mark, endpoint, message):
                     by_endpoint.setdefault((endpoint, far), []).append((row, message, mark))
             except SqsDelayError as not_ours:
@@ -180,11 +168,6 @@ class Task:
         left = self._bulk.take(chunk, self._seen, self.counts)
         if left:
             yield from zip(left, self._rows.read(chunk.take(pa.array(left))), strict=True)
-
-    def _mark(self, endpoint: str, message: Message, *, far: bool) -> Mark:
-        if self._bulk is None or not far:
-            return Mark.of(endpoint, message)
-        return self._bulk.mark(endpoint, message)
 
     def _sent(self, mark: Mark, endpoint: str, message: Message) -> int | None:
         """The content that an earlier run of the job sent under an id, marked as this one is."""
@@ -278,7 +261,7 @@ class Task:
             zip(waiting, results, strict=True)
         ):
             if result.error is None:
-                self.counts.count_sent(result)
+                self.counts.routes[str(result.route)] += 1
                 if self._planned is not None:
                     self._planned.add(message)
                 if receipts is not None:

@@ -6,7 +6,6 @@ import gc
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,7 +18,7 @@ from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.receipts import Receipts, ReceiptsWriter, SentBefore
+from sqsdelay.spark.sink.receipts import Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, run_of
 from sqsdelay.spark.sink.stored_job import wheel_of
@@ -83,12 +82,15 @@ def _sender(options: Options) -> QueueSender:
         store=None if url is None else lambda name: open_store(url, endpoint=name),
         # What a run stages never gets to this sender.
         park_after_seconds=_NEVER if run_of(options, 0) else options.park_after,
-        ledger=None if options.ledger is None else worker_ledger(Path(options.ledger)),
+        ledger=_ledger(options),
     )
 
 
-def worker_ledger(folder: Path) -> FileLedger:
+def _ledger(options: Options) -> FileLedger | None:
     """This process's own file: a file system that is shared keeps lines of two of them not apart."""
+    if options.ledger is None:
+        return None
+    folder = Path(options.ledger)
     folder.mkdir(parents=True, exist_ok=True)
     return FileLedger(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl")
 
@@ -100,11 +102,10 @@ def _spare_the_collector() -> None:
     gc.freeze()
 
 
-@dataclass
 class Throttled:
     """Calls that SQS refused for their rate, in this process."""
 
-    calls: int = 0
+    calls = 0
 
     def note(self, *, response: Any = None, **_: Any) -> None:
         """botocore's event after each attempt on a call."""
@@ -142,11 +143,22 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
             original = Receipts(options.receipts, job).load(attempt.partition, attempt.parts)
         stopped = receipts.stopped
         writer = None if options.plan else receipts.writer(attempt.file_name)
-        if run is not None:
-            staged_receipts = receipts.staging(attempt.file_name)
+        staged_receipts = None if run is None else receipts.staging(attempt.file_name)
         slices.append(in_flight * _BATCHES_BETWEEN_RECEIPTS)
     if rate is not None and not options.plan:
         slices.append(max(MAX_BATCH_ENTRIES, int(rate)))
+    bulk = None
+    if run is not None:
+        bulk = Bulk(
+            rows,
+            run,
+            SqsQueues(_client(options)),
+            attempt=f"{attempt.partition}x{attempt.task_id}",
+            receipts=staged_receipts,
+            ledger=_ledger(options),
+            sent_before=before,
+            open_wheel=_wheel,
+        )
     return Task(
         rows,
         sender,
@@ -158,27 +170,7 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
         rate=None if options.plan else rate,
         planned=Planned(options, now_ms) if options.plan else None,
         stopped=stopped,
-        bulk=None if run is None else _bulk(rows, run, attempt, before, staged_receipts),
-    )
-
-
-def _bulk(
-    rows: Rows,
-    run: Run,
-    attempt: Attempt,
-    before: SentBefore | None,
-    receipts: ReceiptsWriter | None,
-) -> Bulk:
-    options = rows.options
-    return Bulk(
-        rows,
-        run,
-        SqsQueues(_client(options)),
-        attempt=f"{attempt.partition}x{attempt.task_id}",
-        receipts=receipts,
-        ledger=None if options.ledger is None else worker_ledger(Path(options.ledger)),
-        sent_before=before,
-        open_wheel=_wheel,
+        bulk=bulk,
     )
 
 

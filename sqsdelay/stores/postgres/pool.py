@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -170,6 +169,8 @@ class PostgresTable(SqlTable):
     _BEGIN = "use it within connection.transaction()"
     _INDEX: ClassVar[str]
     """How the name of the index ends whose comment tells the version."""
+    _PIECES: ClassVar[dict[str, sql.Composable]] = {}
+    """What queries have in common, besides the names of tables and indexes."""
 
     def __init__(
         self,
@@ -197,14 +198,19 @@ class PostgresTable(SqlTable):
         digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
         # An index lives in its table's schema, and its name may not be cut off either.
         self._prefix = f"sqsdelay_{digest}"
-        self._place = sql.Identifier(schema, table).as_string(None)
-        self._index = sql.Identifier(schema, f"{self._prefix}_{self._INDEX}").as_string(None)
-        self._names_in_queries = self._identifiers() | {
-            "qualified_index": self._identifier(f"{self._prefix}_{self._INDEX}")
+        self._names_in_queries = self._PIECES | {
+            "table": self._identifier(table),
+            "table_name": sql.Literal(self._identifier(table).as_string(None)),
+            "amendments": self._identifier(f"{self._prefix}_amendments"),
+            "qualified_index": self._identifier(f"{self._prefix}_{self._INDEX}"),
+            "version": sql.Literal(f"sqsdelay schema {VERSION}"),
+            **{
+                f"{name}_index": sql.Identifier(f"{self._prefix}_{name}")
+                for name in ("due", "destination", "held", "until")
+            },
         }
         self._book = read_queries("postgres/table.sql") | read_queries(f"postgres/{self._QUERIES}")
         self._sql = {name: self._query(name) for name in self._book}
-        self._checked = False
         self._blocking: set[int] = set()
         self._make_pool = partial(
             ConnectionPool[TimedConnection],
@@ -232,7 +238,6 @@ class PostgresTable(SqlTable):
         """A child keeps its parent's connections, unused: closing one would end the parent's session."""
         self._pool = self._make_pool()
         self._pools.append(self._pool)
-        self._opening = threading.Lock()
         self._own_sessions = True
 
     def _configure(self, connection: TimedConnection) -> None:
@@ -259,42 +264,37 @@ class PostgresTable(SqlTable):
             )
         self._blocking = set(blocking)
 
-    def _borrowed(self) -> TimedConnection:
-        """A connection, to be given back: one that broke, or is inside a transaction, the pool replaces."""
-        try:
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """A connection; one that broke, or is left inside a transaction, the pool replaces."""
+        with self._translated():
             if self._pool.closed:
-                with self._opening:
-                    self._pool.open()
+                self._pool.open()
             # psycopg_pool's own check waits a second after the first dead connection it finds.
             while not _is_open(connection := self._pool.getconn()):
                 self._pool.putconn(connection)
-            return connection
-        except psycopg.Error as error:
-            raise self._error(error) from error
-
-    @contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        """A connection for the time of the context, its errors translated."""
-        connection = self._borrowed()
-        try:
-            with self._translated():
+            try:
                 yield connection
-        finally:
-            self._pool.putconn(connection)
+            finally:
+                self._pool.putconn(connection)
 
     @contextmanager
     def _statement(self) -> Iterator[Connection]:
-        with self._connection() as connection, self._committed(connection):
+        # A pooler's session has no level of ours: READ COMMITTED comes with a transaction.
+        with (
+            self._connection() as connection,
+            nullcontext() if self._own_sessions else connection.transaction(),
+        ):
             yield connection
 
-    def _committed(self, connection: Connection) -> AbstractContextManager[object]:
-        """Commits what is done within it at the latest when it ends, at READ COMMITTED."""
-        return nullcontext() if self._own_sessions else connection.transaction()
-
-    def _begun(self, connection: Connection) -> None:
-        """To be called at the start of a transaction that may be open while its client vanishes."""
-        if not self._own_sessions:
-            connection.execute(_TRANSACTION)
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._connection() as connection, connection.transaction():
+            if not self._own_sessions:
+                # It may be open while its client vanishes.
+                connection.execute(_TRANSACTION)
+            self._check(connection)
+            yield connection
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -316,17 +316,6 @@ class PostgresTable(SqlTable):
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnavailable(text)
         return StoreError(text)
-
-    def _identifiers(self) -> dict[str, sql.Composable]:
-        """What stands in braces in the queries; ``…_index`` is an index's name without its schema."""
-        return {
-            "table": self._identifier(self._table),
-            "version": sql.Literal(f"sqsdelay schema {VERSION}"),
-            **{
-                f"{name}_index": sql.Identifier(f"{self._prefix}_{name}")
-                for name in ("due", "destination", "held", "until")
-            },
-        }
 
     def _identifier(self, name: str) -> sql.Identifier:
         # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
@@ -354,21 +343,20 @@ class PostgresTable(SqlTable):
             connection.execute(self._sql["record_version"], {})
 
     def _is_ours(self, connection: psycopg.Connection[Any]) -> bool:
-        """Whether the table is there; one that another sqsdelay made is refused."""
+        names = {
+            name: sql.Identifier(self._schema, place).as_string(None)
+            for name, place in (
+                ("table", self._table),
+                ("index", f"{self._prefix}_{self._INDEX}"),
+            )
+        }
         # The caller's connection may make rows of another shape.
         cursor = connection.cursor(row_factory=tuple_row)
-        names = {"table": self._place, "index": self._index}
-        row = cursor.execute(self._sql["version"], names).fetchone()
-        exists, comment = row or (False, None)
+        exists, comment = cursor.execute(self._sql["version"], names).fetchone() or (False, None)
         if exists:
             told = _VERSION.fullmatch(comment or "")
             check_version(None if told is None else int(told[1]), table=self._table)
         return bool(exists)
-
-    def _check(self, connection: psycopg.Connection[Any]) -> None:
-        # A missing one says so when it is used.
-        if not self._checked:
-            self._checked = self._is_ours(connection)
 
     def _commits_at_once(self, transaction: psycopg.Connection[Any]) -> bool:
         idle = transaction.info.transaction_status == TransactionStatus.IDLE

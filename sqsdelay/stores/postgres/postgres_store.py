@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import psycopg
 from psycopg import sql
@@ -17,18 +17,12 @@ from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int4, Int8
 
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.stored_message import (
-    AMENDMENT_LIFETIME_MS,
-    Amendment,
-    StoredMessage,
-    from_rows,
-    latest_amendments,
-)
+from sqsdelay.core.stored_message import StoredMessage, from_rows
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.ids import new_once
+from sqsdelay.stores.ids import NO_START, new_once
 from sqsdelay.stores.postgres.pool import (
     DEFAULT_CONNECTIONS,
     DEFAULT_SCHEMA,
@@ -37,7 +31,7 @@ from sqsdelay.stores.postgres.pool import (
     PostgresTable,
 )
 from sqsdelay.stores.postgres.watching import Heads, Listener
-from sqsdelay.stores.sql import SqlInbox, SqlStore, found_among
+from sqsdelay.stores.sql import SqlClaim, SqlInbox, SqlStore
 
 DATABASE_CLOCK: Final = (
     "coalesce({}::bigint, (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
@@ -86,6 +80,13 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
     poll_seconds: Final = 10.0
     modes: Final = frozenset(TransactionMode)
     _INDEX = "due"
+    _PIECES: ClassVar = {
+        "columns": sql.SQL("message_id, destination, due_ms, body, headers, failures"),
+        "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
+        "now": _NOW,
+        "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
+        **_NEW,
+    }
 
     def __init__(
         self,
@@ -105,18 +106,6 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         self._heads = Heads(clock or SystemClock(), seconds=self.poll_seconds)
         self._sql["claim_held"] = self._query("claim_except", **_HELD)
 
-    def _identifiers(self) -> dict[str, sql.Composable]:
-        quoted = self._identifier(self._table).as_string(None)
-        return super()._identifiers() | {
-            "table_name": sql.Literal(quoted),
-            "amendments": self._identifier(f"{self._prefix}_amendments"),
-            "columns": sql.SQL("message_id, destination, due_ms, body, headers, failures"),
-            "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
-            "now": _NOW,
-            **_NEW,
-            "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
-        }
-
     def initialize(self, mode: TransactionMode) -> None:
         if mode not in self.modes:
             raise ConfigurationError(f"a PostgreSQL store cannot give {mode!r}")
@@ -124,29 +113,10 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         with suppress(Locked):
             self._read("exists")
 
-    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
-        if not messages:
-            return []
-        if transaction is not None:
-            self._check_given(transaction)
-        # Not `connection`: each layer less is felt in a call this short.
-        own = None
-        connection: Connection
-        if transaction is None:
-            connection = own = self._borrowed()
-        else:
-            connection = transaction
-        try:
+    def _store(self, messages: Sequence[StoredMessage]) -> list[bool]:
+        with self._statement() as connection:
             self._check(connection)
-            if transaction is not None:
-                return self._insert(connection, messages)
-            with self._committed(connection):
-                return self._insert(connection, messages)
-        except psycopg.Error as error:
-            raise self._error(error) from None
-        finally:
-            if own is not None:
-                self._pool.putconn(own)
+            return self._insert(connection, messages)
 
     def _insert(self, connection: Connection, messages: Sequence[StoredMessage]) -> list[bool]:
         rows = [
@@ -188,7 +158,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
             "except_destinations": list(except_destinations),
         }
         head = self._heads.look(except_destinations)
-        with self._claiming() as connection:
+        with self._transaction() as connection:
 
             def locked(query: str, from_ms: int, most: int) -> list[tuple[Any, ...]]:
                 arguments.update(from_ms=from_ms, limit=most)
@@ -201,19 +171,20 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
                 # Behind what is new: what failed before.
                 held = locked("claim_held", head.held_ms, limit - len(rows))
                 rows += [row for row in held if row[0] is not None]
-                if head.at_start:
+                if head.held_ms == NO_START:
+                    # Nothing is known yet of what is held.
                     rows += locked("claim_never_due", 0, limit - len(rows))
                     now = self._locked_rows(connection, "now", arguments)
                     head.held_ms = now[0][0] - _UNCOMMITTED_MS if now else head.held_ms
                 head.held_ms = min((row[8] for row in held), default=head.held_ms)
                 rows.sort(key=itemgetter(2, 0))
-            yield PostgresClaim(self, connection, rows, now_ms=self._now_ms)
+            yield PostgresClaim(self, connection, rows)
 
     @contextmanager
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
-        with self._claiming() as connection:
+        with self._transaction() as connection:
             rows = self._locked_rows(connection, "claim_ids", {"ids": list(message_ids)})
-            claim = PostgresClaim(self, connection, rows, now_ms=self._now_ms)
+            claim = PostgresClaim(self, connection, rows)
             claim.busy = self._busy(message_ids, claim.messages)
             yield claim
 
@@ -240,31 +211,6 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         if due_ms is not None:
             head.new_ms = due_ms
         return due_ms
-
-    @contextmanager
-    def _claiming(self) -> Iterator[Connection]:
-        """A transaction, whose row locks are the claim."""
-        with self._connection() as connection, connection.transaction():
-            self._begun(connection)
-            self._check(connection)
-            yield connection
-
-    def amend(self, amendments: Sequence[Amendment]) -> None:
-        # In one order always: callers that amend the same messages at once do not deadlock.
-        last = sorted(
-            latest_amendments(amendments).values(), key=lambda amendment: amendment.message_id
-        )
-        arguments = {
-            "ids": [amendment.message_id for amendment in last],
-            "dues": [amendment.due_ms for amendment in last],
-            "untils": [amendment.until_ms for amendment in last],
-            "cancelled": [amendment.cancelled_ms for amendment in last],
-            "lifetime_ms": AMENDMENT_LIFETIME_MS,
-        }
-        with self._connection() as connection, connection.transaction():
-            self._check(connection)
-            connection.execute(self._sql["forget_amendments"], {"now_ms": self._now_ms()})
-            connection.execute(self._sql["amend"], arguments)
 
     def _times(self) -> dict[str, object]:
         return {"now_ms": self._now_ms(), "channel": self._channel, "hold_ms": _TAKEN_MS}
@@ -305,38 +251,25 @@ class RowPlacesDumper(Dumper):
         return _PLACE_BYTES.join([head, *obj])
 
 
-class PostgresClaim:
-    """The rows of a claim.
+class PostgresClaim(SqlClaim):
+    """The rows of a claim, which the connection's open transaction has locked.
 
     Args:
-        table: whose they are.
-        connection: whose open transaction has locked them.
         rows: what a query whose name begins with ``claim`` returned.
-        now_ms: the time of holds; None is the database's own.
     """
 
     def __init__(
-        self,
-        table: PostgresTable,
-        connection: Connection,
-        rows: Sequence[tuple[Any, ...]],
-        *,
-        now_ms: Callable[[], int | None],
+        self, store: PostgresStore, connection: Connection, rows: Sequence[tuple[Any, ...]]
     ) -> None:
         connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
-        self.messages = from_rows(rows)
-        self.again = frozenset(row[0] for row in rows if row[6])
-        self.busy: frozenset[str] = frozenset()
-        self.transaction: Any = connection
-        self._table = table
-        self._now_ms = now_ms
-        self._connection = connection
+        super().__init__(from_rows(rows), (row[0] for row in rows if row[6]), connection)
+        self._store = store
         # A locked row stays where it is, as long as this transaction does not write it.
         self._places = {row[0]: row[7] for row in rows}
 
     def attempt(self) -> AbstractContextManager[None]:
         self._places.clear()
-        return cast(AbstractContextManager[None], self._connection.transaction())
+        return cast(AbstractContextManager[None], self.transaction.transaction())
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         places = RowPlaces(self._places.pop(message_id, None) for message_id in message_ids)
@@ -344,28 +277,17 @@ class PostgresClaim:
             removed = self._execute("remove_places", places=places).rowcount
             if removed == len(places):
                 return [True] * removed
-        return self._change("remove", message_ids)
+        return super().remove(message_ids)
 
-    def count_failures(
-        self, message_ids: Sequence[str], *, retry_after_seconds: float
-    ) -> list[bool]:
-        return self._hold(message_ids, retry_after_seconds, failed=1)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._hold(message_ids, seconds, failed=0)
-
-    def _hold(self, message_ids: Sequence[str], seconds: float, *, failed: int) -> list[bool]:
+    def _run(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[Any]:
         self._places.clear()
-        arguments = {"hold_ms": round(seconds * 1000), "now_ms": self._now_ms()}
-        return self._change("hold", message_ids, failed=failed, **arguments)
-
-    def _change(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
-        rows = self._execute(query, ids=list(message_ids), **arguments).fetchall()
-        return found_among(message_ids, (row[0] for row in rows))
+        return self._execute(query, ids=list(message_ids), **arguments).fetchall()
 
     def _execute(self, query: str, **arguments: object) -> psycopg.Cursor[Any]:
-        with self._table._translated():
-            return self._connection.execute(self._table._sql[query], arguments)
+        given = self._store._times() | arguments
+        with self._store._translated():
+            cursor: psycopg.Cursor[Any] = self.transaction.execute(self._store._sql[query], given)
+            return cursor
 
 
 class PostgresInbox(PostgresTable, SqlInbox):

@@ -285,7 +285,7 @@ DELETE FROM {amendments} WHERE until_ms <= {now}
 -- name: amend
 -- What was cancelled is not rescheduled: a new due time keeps when that was.
 INSERT INTO {amendments} (message_id, due_ms, until_ms, cancelled_ms)
-SELECT * FROM unnest(%(ids)s::text[], %(dues)s::bigint[], %(untils)s::bigint[], %(cancelled)s::bigint[])
+VALUES (%(message_id)s, %(due_ms)s, %(until_ms)s, %(cancelled_ms)s)
 ON CONFLICT (message_id) DO UPDATE SET
     cancelled_ms = CASE
         WHEN excluded.due_ms IS NULL THEN NULL

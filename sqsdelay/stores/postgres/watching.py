@@ -104,11 +104,6 @@ class Head:
     new_ms: int = NO_START
     held_ms: int = NO_START
 
-    @property
-    def at_start(self) -> bool:
-        """Nothing is known yet of what is held."""
-        return self.held_ms == NO_START
-
 
 class Heads:
     """Heads by the destinations that are passed over, each moved by looks to what they found first.

@@ -1,38 +1,200 @@
-"""The embedded store: one SQLite file, in WAL mode, shared by the processes of one machine."""
+"""The embedded store: one SQLite file, in WAL mode, shared by the threads and processes of one machine."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
+import os
 import re
 import sqlite3
+import threading
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.stored_message import (
-    AMENDMENT_LIFETIME_MS,
-    Amendment,
-    StoredMessage,
-    due_found,
-    from_rows,
-)
-from sqsdelay.errors import StoreUnavailable
+from sqsdelay.core.stored_message import StoredMessage, due_found, from_rows
+from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
+from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START
-from sqsdelay.stores.sql import SqlInbox, SqlStore, found_among
-from sqsdelay.stores.sqlite.file import HELD, Reserve, SqliteTable
+from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
+from sqsdelay.stores.sql import SqlClaim, SqlInbox, SqlStore, SqlTable
+from sqsdelay.stores.sqlite.file import Reserve, opened
 
 logger = logging.getLogger(__name__)
 
-_UNDECODED: Final = re.compile("[\\x00\\ud800-\\udfff]")
+_inherited: Final[list[sqlite3.Connection]] = []
+"""Kept, so that they are never closed."""
+
+_PIECES: Final = {
+    "columns": "message_id, destination, due_ms, body, headers, failures",
+    "at": "due_ms",
+    "kept": "held_until_ms = 0",
+    "until": ":due_by_ms",
+}
+"""What queries have in common, and what `claim_except` is for messages that are new."""
+
+_HELD: Final = {"at": "held_until_ms", "kept": "held_until_ms > 0", "until": ":now_ms"}
+_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 _NO_LIMIT: Final = 1 << 31
+
+
+class SqliteTable(SqlTable):
+    """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``."""
+
+    _DRIVER = sqlite3.Connection
+    _BEGIN = "execute BEGIN first"
+
+    def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
+        if "\0" in str(path):
+            # Not shown: a URL's password could stand in it.
+            raise InvalidSetting(
+                "the SQLite file's name contains a NUL character; correct the path"
+            )
+        self._path = path
+        self._table = table = table or f"{endpoint}.{self._SUFFIX}"
+        self._in_queries = _PIECES | {"table": quoted(table)}
+        for name in ("due", "destination", "held", "amendments", "until"):
+            self._in_queries[f"{name}_name"] = quoted(f"{table}.{name}")
+        self._book = read_queries(f"sqlite/{self._QUERIES}")
+        self._sql = {name: self._query(name) for name in self._book}
+        self._lock = threading.RLock()
+        self._connection = self._opened()
+        in_each_child(self, SqliteTable._begin_anew)
+
+    def _query(self, name: str, **more: str) -> str:
+        """A query of the book; in one pass, for a name may itself hold what looks like another's place."""
+        names = self._in_queries | more
+        return re.sub(r"\{(\w+)\}", lambda place: names[place[1]], self._book[name])
+
+    def _begin_anew(self) -> None:
+        """In a forked process, which must neither use nor close its parent's connection.
+
+        Source: sqlite.org/howtocorrupt.html, 2.6. One to memory, or one that is closed, stays as it is.
+        """
+        self._lock = threading.RLock()
+        with suppress(sqlite3.ProgrammingError):
+            self._connection.total_changes  # noqa: B018
+            if str(self._path) != ":memory:":
+                _inherited.append(self._connection)
+                self._connection = self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        with self._translated():
+            connection = opened(self._path)
+            self._file = self._found_file()
+            return connection
+
+    def _found_file(self) -> tuple[int, int] | None:
+        """Which file the path leads to now; None where there is none, or where it cannot be told."""
+        with suppress(OSError):
+            found = os.stat(self._path)
+            return found.st_dev, found.st_ino
+        return None
+
+    def set_up(self) -> None:
+        """Create the table, where it is missing, and write down its version.
+
+        Raises:
+            SchemaMismatch: another sqsdelay made it.
+        """
+        with self._transaction(check=False) as connection:
+            if self._is_ours(connection):
+                return
+            connection.execute(
+                'CREATE TABLE IF NOT EXISTS "sqsdelay.versions" '
+                "(table_name TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL)"
+            )
+            for name in (name for name in self._sql if name.startswith("set_up")):
+                connection.execute(self._sql[name])
+            query = 'INSERT OR REPLACE INTO "sqsdelay.versions" VALUES (?, ?)'
+            connection.execute(query, (self._table, VERSION))
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _is_ours(self, connection: sqlite3.Connection) -> bool:
+        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)"
+        if connection.execute(exists, (self._table,)).fetchone() is None:
+            return False
+        row = None
+        if connection.execute(exists, ("sqsdelay.versions",)).fetchone() is not None:
+            query = 'SELECT version FROM "sqsdelay.versions" WHERE table_name = ?'
+            row = connection.execute(query, (self._table,)).fetchone()
+        check_version(None if row is None else int(row[0]), table=self._table)
+        return True
+
+    @contextmanager
+    def _statement(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._translated():
+            yield self._connection
+
+    def _commits_at_once(self, transaction: sqlite3.Connection) -> bool:
+        if transaction.in_transaction:
+            return False
+        # Python 3.12 has its own switch, which is -1 where isolation_level decides as ever.
+        switch: object = getattr(transaction, "autocommit", -1)
+        return transaction.isolation_level is None if switch == -1 else bool(switch)
+
+    @contextmanager
+    def _transaction(self, *, check: bool = True) -> Iterator[sqlite3.Connection]:
+        """A write transaction, or the one this thread is already in (exactly once).
+
+        Raises:
+            StoreUnavailable: the file was deleted or replaced since it was opened: nobody would find what is
+                written there.
+        """
+        with self._lock, self._translated():
+            connection = self._connection
+            if connection.in_transaction:
+                yield connection
+                return
+            if self._file is not None and self._found_file() != self._file:
+                raise StoreUnavailable(
+                    f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
+                    "it was open; restore it, and open the store again"
+                )
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                if check:
+                    self._check(connection)
+                yield connection
+            except BaseException:
+                if connection.in_transaction:
+                    # A full file has ended it already.
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+
+    def _error(self, error: sqlite3.Error) -> StoreError:
+        """The error to raise for one of SQLite's."""
+        if "no such table" in str(error):
+            return self._missing()
+        if "no such column" in str(error) or "has no column named" in str(error):
+            return mismatch(self._table, error)
+        if "readonly" in str(error):
+            return StoreUnavailable(
+                f"SQLite store {self._table} is read-only: {error}; let this user write to the file and its "
+                "folder"
+            )
+        if isinstance(error, sqlite3.OperationalError):
+            return StoreUnavailable(f"SQLite store {self._table} cannot be used now: {error}")
+        return StoreError(f"SQLite store {self._table}: {error}")
 
 
 class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
@@ -69,22 +231,14 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         self._at_once = _NO_LIMIT
         Wakes.__init__(self)
         SqliteTable.__init__(self, path, endpoint=endpoint, table=table)
-        self._sql["claim_held"] = self._query("claim_except", **HELD)
+        self._sql["claim_held"] = self._query("claim_except", **_HELD)
 
     def initialize(self, mode: TransactionMode) -> None:
-        with self._lock, self._translated():
-            self._check(self._connection)
+        with self._statement() as connection:
+            self._check(connection)
         self._mode = mode
 
-    def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
-        if transaction is not None:
-            self._check_given(transaction)
-        if not messages:
-            return []
-        if transaction is not None:
-            with self._translated():
-                self._check(transaction)
-                return self._insert(transaction, messages)
+    def _store(self, messages: Sequence[StoredMessage]) -> list[bool]:
         with self._transaction() as connection:
             first = connection.execute(self._sql["first_due"], self._times()).fetchone()
             new = self._insert(connection, messages)
@@ -113,12 +267,12 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         if self._mode is TransactionMode.EXACTLY_ONCE:
             # The claim is the write transaction itself: nobody else can write meanwhile.
             with self._transaction() as connection:
-                claim = self._take(limit, due_by_ms, except_destinations)
+                claim = self._leased(limit, due_by_ms, except_destinations)
                 claim.transaction = connection
                 yield claim
                 claim.release()
             return
-        with self._kept(self._take(limit, due_by_ms, except_destinations)) as claim:
+        with self._kept(self._leased(limit, due_by_ms, except_destinations)) as claim:
             yield claim
 
     @contextmanager
@@ -142,12 +296,13 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         finally:
             claim.release()
 
-    def _take(
-        self, limit: int, due_by_ms: int, except_destinations: Collection[str] = ()
+    def _leased(
+        self, limit: int, due_by_ms: int, except_destinations: Collection[str]
     ) -> _SqliteClaim:
+        """Messages that are leased; as few as the disk has room for."""
         while True:
             try:
-                claim = self._leased(min(limit, self._at_once), due_by_ms, except_destinations)
+                claim = self._lease(min(limit, self._at_once), due_by_ms, except_destinations)
                 if self._at_once != _NO_LIMIT:
                     self._write_back()
                 return claim
@@ -164,10 +319,10 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
 
     def _write_back(self) -> None:
         """Empty the log into the file, as far as others allow: its room is needed for what comes next."""
-        with self._lock, self._translated():
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self._statement() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _leased(
+    def _lease(
         self, limit: int, due_by_ms: int, except_destinations: Collection[str]
     ) -> _SqliteClaim:
         token = self._token()
@@ -189,25 +344,14 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             if len(rows) < limit:
                 # Behind what is new: what failed before.
                 held = leased("claim_held", limit - len(rows))
-                rows += leased("claim_never_due", 1)
-        messages = from_rows([row for row in rows + held if _settled_by(row[0])])
-        messages.sort(key=lambda message: (message.due_ms, message.message_id))
-        return _SqliteClaim(self, token, messages, again=frozenset(row[0] for row in held))
-
-    def amend(self, amendments: Sequence[Amendment]) -> None:
-        rows = [
-            {
-                "message_id": amendment.message_id,
-                "due_ms": amendment.due_ms,
-                "until_ms": amendment.until_ms,
-                "cancelled_ms": amendment.cancelled_ms,
-                "lifetime_ms": AMENDMENT_LIFETIME_MS,
-            }
-            for amendment in amendments
+                rows += leased("claim_never_due", 1) + held
+        messages = [
+            message
+            for message, row in zip(from_rows(rows), rows, strict=True)
+            if message.unreadable is None or _settled_by(row[0])
         ]
-        with self._transaction() as connection:
-            connection.execute(self._sql["forget_amendments"], self._times())
-            connection.executemany(self._sql["amend"], rows)
+        messages.sort(key=lambda message: (message.due_ms, message.message_id))
+        return _SqliteClaim(self, token, messages, [row[0] for row in held])
 
     def _read(self, query: str, **arguments: object) -> list[Any]:
         if arguments.get("after_ms") == NO_START:
@@ -226,15 +370,13 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         return f"{uuid.uuid4().hex}{min(round(self._lease_seconds * 1000), 999_999_999):09}"
 
     def _times(self) -> dict[str, object]:
-        return {"now_ms": self._clock.now_ms(), "until_ms": self._in(self._lease_seconds)}
-
-    def _in(self, seconds: float) -> int:
-        return self._clock.now_ms() + round(seconds * 1000)
+        now_ms = self._clock.now_ms()
+        return {"now_ms": now_ms, "until_ms": now_ms + round(self._lease_seconds * 1000)}
 
 
 def _settled_by(message_id: object) -> bool:
     """Whether a row can be removed by its id; one that cannot stays leased, and is told of each time."""
-    if isinstance(message_id, str) and not _UNDECODED.search(message_id):
+    if isinstance(message_id, str) and not _UNFIT.search(message_id):
         return True
     logger.error(
         "a row is not a message, because its message_id is %r and not text; delete it",
@@ -243,19 +385,15 @@ def _settled_by(message_id: object) -> bool:
     return False
 
 
-class _SqliteClaim:
+class _SqliteClaim(SqlClaim):
     def __init__(
         self,
         store: SqliteStore,
         token: str,
         messages: list[StoredMessage],
-        *,
-        again: frozenset[str] = frozenset(),
+        again: Sequence[str] = (),
     ) -> None:
-        self.messages = messages
-        self.again = again
-        self.busy: frozenset[str] = frozenset()
-        self.transaction: Any = None
+        super().__init__(messages, again)
         self._store = store
         self._token = token
         self._open = {message.message_id for message in messages}
@@ -269,37 +407,25 @@ class _SqliteClaim:
             yield
         except BaseException:
             connection.execute("ROLLBACK TO attempt")
-            connection.execute("RELEASE attempt")
             self._open = before
             raise
-        connection.execute("RELEASE attempt")
-
-    def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        return self._settle("remove", message_ids)
-
-    def count_failures(
-        self, message_ids: Sequence[str], *, retry_after_seconds: float
-    ) -> list[bool]:
-        until_ms = self._store._in(retry_after_seconds)
-        return self._settle("hold", message_ids, failed=1, until_ms=until_ms)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._settle("hold", message_ids, failed=0, until_ms=self._store._in(seconds))
+        finally:
+            connection.execute("RELEASE attempt")
 
     def renew(self) -> None:
-        self._change("renew", self._open)
+        self._run("renew", self._open)
 
     def release(self) -> None:
         """Let go of what was neither removed nor held."""
         if self._open:
-            self._change("release", self._open)
+            self._run("release", self._open)
 
     def _settle(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
-        rows = self._change(query, message_ids, **arguments)
+        settled = super()._settle(query, message_ids, **arguments)
         self._open.difference_update(message_ids)
-        return found_among(message_ids, (row[0] for row in rows))
+        return settled
 
-    def _change(self, query: str, message_ids: Collection[str], **arguments: object) -> list[Any]:
+    def _run(self, query: str, message_ids: Collection[str], **arguments: object) -> list[Any]:
         ids = self._store._names(message_ids)
         return self._store._changed(query, ids=ids, claim=self._token, **arguments)
 
@@ -315,3 +441,16 @@ class SqliteInbox(SqliteTable, SqlInbox):
     Raises:
         StoreUnavailable: the file cannot be opened.
     """
+
+
+def quoted(name: str) -> str:
+    """A table's or an index's name for a query.
+
+    Raises:
+        ConfigurationError: SQLite takes no such name.
+    """
+    if _UNFIT.search(name) or name.lower().startswith("sqlite_"):
+        raise InvalidSetting(
+            f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
+        )
+    return '"' + name.replace('"', '""') + '"'

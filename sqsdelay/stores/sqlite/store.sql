@@ -140,7 +140,7 @@ RETURNING message_id
 -- name: hold
 -- Not claimable until then; :failed is 1 to count a failure, else 0. A message that was taken is taken over.
 UPDATE {table}
-SET failures = failures + :failed, held_until_ms = max(1, :until_ms), leased_until_ms = 0, claim = NULL,
+SET failures = failures + :failed, held_until_ms = max(1, :now_ms + :hold_ms), leased_until_ms = 0, claim = NULL,
     moving = 0
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 RETURNING message_id

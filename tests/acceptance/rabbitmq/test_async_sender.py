@@ -43,8 +43,7 @@ class Counted(RabbitMqSender):
 
 @pytest.fixture
 def ready(broker: Broker) -> Broker:
-    broker.queue("orders")
-    assert broker.cli("declare").returncode == 0
+    broker.ready("orders")
     return broker
 
 

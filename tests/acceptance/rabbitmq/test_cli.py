@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from datetime import datetime
 
 import pytest
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare
 from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
-from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.patience import wait_for
 from tests.services.rabbitmq import RabbitNode
 
 MANY = 3000
@@ -20,26 +19,17 @@ MANY = 3000
 
 def test_from_declare_to_teardown(broker: Broker) -> None:
     """Every command a user types, in the order they type them."""
-    assert broker.cli("declare", "--prefix", "acme").stdout == (
+    assert broker.cli("--prefix", "acme", "declare").stdout == (
         "declared acme.delay-level-27 … acme.delay-delivery\n"
     )
     broker.queue("orders")
-    assert broker.cli("bind", "orders", "--prefix", "acme").returncode == 0
-    verified = broker.cli("verify", "--prefix", "acme", "--management", broker.management_url)
+    assert broker.cli("--prefix", "acme", "bind", "orders").returncode == 0
+    verified = broker.cli("--prefix", "acme", "--management", broker.management_url, "verify")
     assert (verified.returncode, verified.stdout) == (0, "acme: no problems found\n")
     with Inbox(broker.url, "orders") as inbox:
         sent = broker.cli(
-            "send",
-            "orders",
-            "--body",
-            "hello",
-            "--delay",
-            "2s",
-            "--header",
-            "tenant=a",
-            "--prefix",
-            "acme",
-            "--json",
+            *("--prefix", "acme", "send", "orders", "--body", "hello", "--delay", "2s"),
+            *("--header", "tenant=a", "--json"),
         )
         assert sent.returncode == 0, sent.stderr
         shown = json.loads(sent.stdout)
@@ -48,14 +38,14 @@ def test_from_declare_to_teardown(broker: Broker) -> None:
     assert arrival.properties.message_id == shown["message_id"]
     assert shown["due"][10] == "T"
     assert arrival.at_ms >= datetime.fromisoformat(shown["due"]).timestamp() * 1000
-    broker.cli("send", "orders", "--body", "later", "--delay", "1d", "--prefix", "acme")
-    refused = broker.cli("teardown", "--prefix", "acme")
+    broker.cli("--prefix", "acme", "send", "orders", "--body", "later", "--delay", "1d")
+    refused = broker.cli("--prefix", "acme", "teardown")
     assert refused.returncode == 1
     assert "1 messages wait in the infrastructure 'acme'" in refused.stderr
-    typo = broker.cli("teardown", "--prefix", "acm", "--force")
+    typo = broker.cli("--prefix", "acm", "teardown", "--force")
     assert (typo.returncode, typo.stdout) == (1, "")
     assert "there is no infrastructure 'acm'" in typo.stderr
-    assert broker.cli("teardown", "--prefix", "acme", "--force").stdout == "deleted acme\n"
+    assert broker.cli("--prefix", "acme", "teardown", "--force").stdout == "deleted acme\n"
 
 
 def test_a_mistake_is_one_line(broker: Broker) -> None:
@@ -66,7 +56,7 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         (2, ("send", "orders", "--body", "x", "--header", "novalue"), "is not NAME=VALUE"),
         (
             2,
-            ("declare", "--url", "http://u:sesame@host"),
+            ("--url", "http://u:sesame@host", "declare"),
             "does not start with amqp:// or amqps://",
         ),
         (2, ("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
@@ -76,21 +66,6 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         assert text in done.stderr
         assert done.stderr.count("\n") == 1
         assert "sesame" not in done.stderr
-
-
-def test_without_pika_the_remedy_is_named() -> None:
-    """An install without the extra says how to get it."""
-    code = "import sys; sys.modules['pika'] = None; from sqsdelay.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "rabbitmq", "declare", "--url", "amqp://localhost"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
-    assert done.returncode == 1
-    assert done.stderr == (
-        "sqsdelay: RabbitMQ needs pika, which is not installed; run: pip install 'sqsdelay[rabbitmq]'\n"
-    )
 
 
 def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:
@@ -104,7 +79,7 @@ def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:
             "orders", [RabbitMqMessage("x", delay=100_000, message_id=str(n)) for n in range(MANY)]
         )
     assert all(result.error is None for result in results)
-    arguments = ["transfer", "--to", broker.url, "--prefix", "old", "--to-prefix", "new", "--force"]
+    arguments = ["--prefix", "old", "transfer", "--to", broker.url, "--to-prefix", "new", "--force"]
     arguments.append("--json")
     process = subprocess.Popen([*CLI, *arguments], env=broker.environment)
     wait_for(lambda: broker.count("new.delay-level-16"))
@@ -140,7 +115,7 @@ def test_tls_and_credentials_by_url(
     assert "TLS with RabbitMQ" in refused.stderr
     assert "its certificate is not trusted" in refused.stderr
     assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
-    plain = broker.cli("declare", "--url", f"amqp://shop:x@{place}")
+    plain = broker.cli("--url", f"amqp://shop:x@{place}", "declare")
     assert "if the port uses TLS, write amqps://" in plain.stderr
     monkeypatch.setenv("SSL_CERT_FILE", f"{fragile.tls_folder}/cert.pem")
     for arguments in (["declare"], ["send", "orders", "--body", "hi", "--delay", "1"]):

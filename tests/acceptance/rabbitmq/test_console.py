@@ -77,7 +77,7 @@ def test_advice_repeats_the_prefix(broker: Broker) -> None:
     settings = ConsoleSettings(endpoints=("orders",), rabbitmq=broker.url, prefix=acme.prefix)
     with closing(Services(settings, Access())) as services:
         (notice,) = page(client_of(services), "/").notices
-    assert "sqsdelay rabbitmq bind ENDPOINT --prefix 'acme corp'" in notice
+    assert "sqsdelay rabbitmq --prefix 'acme corp' bind ENDPOINT" in notice
 
 
 def test_a_broker_that_hangs_is_said(

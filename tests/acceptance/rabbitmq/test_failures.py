@@ -25,7 +25,7 @@ from sqsdelay.rabbitmq.confirms import Jobs, Publication
 from sqsdelay.rabbitmq.link import Link
 from sqsdelay.rabbitmq.message import DELAY_HEADER
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox, manage
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import DeafProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
 
@@ -53,8 +53,7 @@ def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
         messages = [RabbitMqMessage(str(n), message_id=str(n)) for n in range(8_000)]
         thread = threading.Thread(target=lambda: sent.extend(sender.send_many("sent", messages)))
         thread.start()
-        while fragile_broker.count("sent") < 1000:
-            time.sleep(0.02)
+        wait_for(lambda: fragile_broker.count("sent") >= 1000)
         fragile.kill()
         fragile.start()
         restarted = time.time() * 1000

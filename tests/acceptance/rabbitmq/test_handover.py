@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare, teardown, transfer
 from sqsdelay.rabbitmq.management import Management
 from tests.acceptance.rabbitmq.broker import Broker
+from tests.patience import wait_for
 
 MANY = 130
 STUCK = Topology("stuck")
@@ -37,42 +37,41 @@ def stuck(broker: Broker) -> None:
 
 def wait_handed_over(broker: Broker) -> None:
     management = Management(broker.management_url, broker.virtual_host.replace("%20", " "))
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def all_held() -> bool:
         held = management.held().get(HAND_OVER)
-        if held is not None and held.dead_lettering == MANY:
-            return
-        time.sleep(0.2)
-    raise AssertionError("the broker does not report them")
+        return held is not None and held.dead_lettering == MANY
+
+    wait_for(all_held, "the broker does not report them")
 
 
 def test_teardown_counts_what_is_handed_over_the_moment_it_looks_empty(broker: Broker) -> None:
     """Counted after the question, not before: the management API's figures are seconds old."""
     stuck(broker)
-    refused = broker.cli("teardown", "--prefix", "stuck", "--management", broker.management_url)
+    refused = broker.cli("--prefix", "stuck", "--management", broker.management_url, "teardown")
     assert refused.returncode == 1
     assert f"{MANY} messages in the infrastructure 'stuck' are being handed over" in refused.stderr
     assert "--force" in refused.stderr
     # So does verify, which cannot see them without.
-    unseen = broker.cli("verify", "--prefix", "stuck")
+    unseen = broker.cli("--prefix", "stuck", "verify")
     assert unseen.returncode == 1
     assert "problem: management API messages being handed over (messages_dlx)" in unseen.stdout
 
     # None was lost: given their catch-all again, the broker delivers them by and by.
     wait_handed_over(broker)
-    shown = broker.cli("verify", "--prefix", "stuck", "--management", broker.management_url)
+    shown = broker.cli("--prefix", "stuck", "--management", broker.management_url, "verify")
     assert f"endpoint ghost {MANY} messages are due, and wait in {HAND_OVER}" in shown.stdout
 
 
 def test_teardown_refuses_what_it_cannot_count(broker: Broker) -> None:
     """Over AMQP alone all queues look empty; the remedy is named, and --force is a decision."""
     stuck(broker)
-    refused = broker.cli("teardown", "--prefix", "stuck")
+    refused = broker.cli("--prefix", "stuck", "teardown")
     assert refused.returncode == 1
     for part in ("--management http://", "rabbitmq-plugins enable rabbitmq_management", "--force"):
         assert part in refused.stderr
     assert broker.count(STUCK.level_name(0)) == 0  # it is still there
-    forced = broker.cli("teardown", "--prefix", "stuck", "--force")
+    forced = broker.cli("--prefix", "stuck", "teardown", "--force")
     assert (forced.returncode, forced.stdout) == (0, "deleted stuck\n")
 
 
@@ -91,12 +90,12 @@ def test_transfer_counts_what_it_cannot_move(broker: Broker) -> None:
     broker.queue("orders")
     with RabbitMqSender(broker.url, prefix="stuck") as sender:
         sender.send("orders", "later", delay=10_000)
-    move = ("transfer", "--prefix", "stuck", "--to-prefix", "new", "--to", broker.url, "--json")
+    move = ("--prefix", "stuck", "transfer", "--to-prefix", "new", "--to", broker.url, "--json")
     refused = broker.cli(*move)
     assert refused.returncode == 1
     assert "it is unknown what would stay at the source" in refused.stderr
     assert broker.count("stuck.delay-level-13") == 1
-    done = broker.cli(*move, "--management", broker.management_url)
+    done = broker.cli("--management", broker.management_url, *move)
     assert done.returncode == 1
     shown = json.loads(done.stdout)
     assert shown["moved"] == 1
@@ -114,4 +113,4 @@ def test_verify_without_the_management_api_is_a_decision(broker: Broker) -> None
     forced = broker.cli("verify", "--force")
     assert forced.returncode == 0
     assert "warning: management API messages being handed over" in forced.stdout
-    assert broker.cli("verify", "--management", broker.management_url).returncode == 0
+    assert broker.cli("--management", broker.management_url, "verify").returncode == 0

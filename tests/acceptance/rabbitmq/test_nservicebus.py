@@ -117,10 +117,10 @@ def test_an_infrastructure_that_differs_is_not_touched(broker: Broker) -> None:
     """Another queue of a level's name is found by verify, and refused by declare."""
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         connection.channel().queue_declare("nsb.v2.delay-level-05", durable=True)
-    shown = broker.cli("verify", "--prefix", "nsb.v2")
+    shown = broker.cli("--prefix", "nsb.v2", "verify")
     assert shown.returncode == 1
     assert "problem: queue nsb.v2.delay-level-05 differs from what is expected" in shown.stdout
-    refused = broker.cli("declare", "--prefix", "nsb.v2")
+    refused = broker.cli("--prefix", "nsb.v2", "declare")
     assert refused.returncode == 1
     assert "PRECONDITION_FAILED" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -130,7 +130,7 @@ def test_processes_declaring_at_once(broker: Broker) -> None:
     """Endpoints start together after a deployment: all succeed, and the result is whole."""
     processes = [
         subprocess.Popen(
-            [*CLI, "declare", "--prefix", "nsb.v2"], env=broker.environment, stderr=subprocess.PIPE
+            [*CLI, "--prefix", "nsb.v2", "declare"], env=broker.environment, stderr=subprocess.PIPE
         )
         for _ in range(4)
     ]
@@ -154,7 +154,7 @@ def test_two_infrastructures_side_by_side(broker: Broker) -> None:
         ours.send_many("orders", [RabbitMqMessage("a", delay=1)])
         shared.send_many("orders", [RabbitMqMessage("b", delay=1)])
         assert {a.body for a in inbox.wait(2)} == {b"a", b"b"}
-    assert broker.cli("teardown", "--prefix", "nsb.v2", "--force").returncode == 0
+    assert broker.cli("--prefix", "nsb.v2", "teardown", "--force").returncode == 0
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         with pytest.raises(ChannelClosedByBroker, match="no queue"):
             connection.channel().queue_declare("nsb.v2.delay-level-00", passive=True)
@@ -179,11 +179,11 @@ def test_joining_without_the_policy_is_a_decision(broker: Broker) -> None:
     ):
         assert remedy in str(caught.value)
     assert broker.count("nsb.v2.delay-level-00") == 0
-    send = ("send", "orders", "--body", "hi", "--delay", "1", "--prefix", "nsb.v2")
+    send = ("--prefix", "nsb.v2", "send", "orders", "--body", "hi", "--delay", "1")
     refused = broker.cli(*send)
     assert refused.returncode == 1
     assert "--without-alternate-exchange" in refused.stderr
     assert broker.cli(*send, "--without-alternate-exchange").returncode == 0
-    warned = broker.cli("declare", "--prefix", "nsb.v2")
+    warned = broker.cli("--prefix", "nsb.v2", "declare")
     assert warned.returncode == 0
     assert "rabbitmqctl set_policy" in warned.stderr

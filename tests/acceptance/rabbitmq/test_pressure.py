@@ -12,7 +12,7 @@ import pika
 import pytest
 from pika import BasicProperties
 
-from sqsdelay.errors import QueueUnavailable, Unconfirmed
+from sqsdelay.errors import QueueUnavailable, SendFailed, Unconfirmed
 from sqsdelay.rabbitmq import (
     RabbitMqMessage,
     RabbitMqSender,
@@ -27,7 +27,7 @@ from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import PATIENCE_SECONDS, wait_for
-from tests.services.network import DeafProxy, StallingProxy, TcpProxy
+from tests.services.network import CountingProxy, DeafProxy, StallingProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
 
 AWAY_SECONDS = 4
@@ -189,6 +189,20 @@ def test_a_confirm_is_due_from_when_the_socket_has_taken_the_message(broker: Bro
         proxy.down()
         serving.join()
         link.close()
+
+
+def test_a_full_queue_does_not_cost_a_connection_every_second(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses for hours, as a dead leader does for a moment: a new connection helps the latter alone."""
+    monkeypatch.setattr("sqsdelay.rabbitmq.link.NACKS_SECONDS", 0.001)
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    broker.queue("full", full)
+    with CountingProxy(broker.port) as proxy, RabbitMqSender(broker.through(proxy)) as sender:
+        for _ in range(200):
+            with pytest.raises(SendFailed, match="nack"):
+                sender.send("full", "x")
+    assert proxy.connections <= 20
 
 
 def ask(given: Address, proxy: DeafProxy) -> None:

@@ -21,7 +21,7 @@ def test_a_missing_level_is_named_and_not_sent(broker: Broker) -> None:
         assert isinstance(result.error, ConfigurationError)
         assert "no exchange 'typo.delay-level-02'" in str(result.error)
         assert "not sent" in str(result.error)
-        assert "sqsdelay rabbitmq declare --prefix typo" in str(result.error)
+        assert "sqsdelay rabbitmq --prefix typo declare" in str(result.error)
 
 
 @pytest.mark.parametrize("position", [0, 50, 99])
@@ -30,7 +30,10 @@ def test_neighbours_of_a_refused_message_arrive_once(broker: Broker, position: i
     broker.queue("orders")
     publisher = Publisher(parameters(broker.url))
     try:
-        publications = [_plain("nowhere" if n == position else "", n) for n in range(100)]
+        publications = [
+            Publication("nowhere" if n == position else "", "orders", b"%d" % n, BasicProperties())
+            for n in range(100)
+        ]
         publisher.publish(publications)
     finally:
         publisher.close()
@@ -63,9 +66,3 @@ def test_verify_needs_no_permission_to_configure_or_write(broker: Broker) -> Non
     assert (unread.subject, unread.fatal) == ("feature flag stream_queue", False)
     (unseen,) = verify(url, Topology("acme"), force=True)
     assert unseen.subject == "management API"
-
-
-def _plain(exchange: str, number: int) -> Publication:
-    return Publication(
-        exchange, "orders", str(number).encode(), BasicProperties(message_id=str(number))
-    )

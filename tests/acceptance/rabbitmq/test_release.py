@@ -21,7 +21,7 @@ from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Arrival, Broker, Inbox
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.rabbitmq import RabbitNode
 
 COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "dispatch", "orders"]
@@ -144,16 +144,13 @@ def test_a_power_cut_of_the_broker_while_messages_are_released(
     ):
         time.sleep(REGISTERED_SECONDS)
         delivery.store(spread(1000, over_ms=4000))
-        while fragile_broker.count("orders") < 100:
-            time.sleep(0.02)
+        wait_for(lambda: fragile_broker.count("orders") >= 100)
         fragile.kill()
         time.sleep(1)
         assert store.pending_count() > 0
         fragile.start()
         with Inbox(fragile_broker.url, "orders") as inbox:
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while len({a.body for a in inbox.arrivals}) < 1000 and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_for(lambda: len({a.body for a in inbox.arrivals}) == 1000)
         arrivals = inbox.arrivals
     with capsys.disabled():
         print(f"\npower cut: {len(arrivals) - 1000} of 1,000 arrived twice")  # noqa: T201
@@ -204,16 +201,17 @@ def test_a_mistake_is_one_line(broker: Broker, tmp_path: Path) -> None:
         assert "sesame" not in line
 
 
-def test_without_the_extra(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["dispatch orders", "rabbitmq declare"])
+def test_without_the_extra(tmp_path: Path, command: str) -> None:
     """One line that says what to install; the URL may stand in the environment."""
-    hidden = "import sys; sys.modules['pika'] = None\n"
-    code = hidden + "from sqsdelay.cli import main; main()"
+    code = "import sys; sys.modules['pika'] = None; from sqsdelay.cli import main; main()"
     url = f"sqlite:///{tmp_path}/store.db"
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
+    names = ("SQSDELAY_DISPATCH_TO", "SQSDELAY_RABBITMQ_URL")
     done = subprocess.run(
-        [sys.executable, "-c", code, "dispatch", "orders", "--store", url],
-        env={**os.environ, "SQSDELAY_DISPATCH_TO": "amqp://localhost"},
+        [sys.executable, "-c", code, *command.split()],
+        env={**os.environ, "SQSDELAY_STORE": url, **dict.fromkeys(names, "amqp://localhost")},
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,

@@ -13,7 +13,7 @@ import pytest
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
 from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, manage
-from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.patience import wait_for
 from tests.services.rabbitmq import RabbitNode
 
 LOST = 200
@@ -134,13 +134,13 @@ def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
             sender.send(name, name, delay=1)
         broker.delete_queue(name)
     assert broker.wait_count("acme.delay-undeliverable", 2) == 2
-    shown = broker.cli("verify", "--prefix", "acme")
+    shown = broker.cli("--prefix", "acme", "verify")
     assert "warning: endpoint first 1 messages were due, but no queue was bound" in shown.stdout
-    missing = broker.cli("bind", "second", "--prefix", "acme")
+    missing = broker.cli("--prefix", "acme", "bind", "second")
     assert missing.returncode == 1
     assert "no queue 'second'" in missing.stderr
     broker.queue("second")
-    bound = broker.cli("bind", "second", "--prefix", "acme")
+    bound = broker.cli("--prefix", "acme", "bind", "second")
     assert bound.stdout == "bound second; 1 undeliverable messages forwarded to it\n"
     assert broker.wait_count("second", 1) == 1
     assert broker.wait_count("acme.delay-undeliverable", 1) == 1
@@ -186,12 +186,13 @@ def test_a_policy_that_shortens_delays_is_found(
     pattern = r"^sqsdelay\.delay-level-2"
     manage(*policy, pattern=pattern, definition={"message-ttl": 5000})
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        found: list[str] = []
-        while not found and time.monotonic() < deadline:
+
+        def found() -> list[str]:
             problems = verify(fragile_broker.url, management_url=fragile_broker.management_url)
-            found = [p.subject for p in problems if p.fatal and "message-ttl to 5000" in p.text]
-        assert found == [f"queue sqsdelay.delay-level-{level}" for level in range(20, 28)]
+            return [p.subject for p in problems if p.fatal and "message-ttl to 5000" in p.text]
+
+        levels = [f"queue sqsdelay.delay-level-{level}" for level in range(20, 28)]
+        assert wait_for(found) == levels
     finally:
         manage(*policy, method="DELETE")
 
@@ -213,7 +214,7 @@ def test_a_policy_that_limits_deliveries_is_found_and_its_remedy_helps(
     wait_for(lambda: len(problems()) == 28)
     assert look_often(fragile_broker, Topology("nsb.v2")) == MOST_LOOKS + 1
     verified = fragile_broker.cli(
-        "verify", "--prefix", "nsb.v2", "--management", fragile_broker.management_url
+        "--prefix", "nsb.v2", "--management", fragile_broker.management_url, "verify"
     )
     assert verified.returncode == 1
     command, *arguments = shlex.split(problems()[0])

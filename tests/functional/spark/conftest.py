@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sysconfig
+import venv
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -96,3 +99,13 @@ def sqs(one_stub: Stub) -> Stub:
     one_stub.refuse("", calls=0)
     one_stub.keep()
     return one_stub
+
+
+@pytest.fixture
+def python_without_sqsdelay(tmp_path: Path) -> Path:
+    """A Python that has what sqsdelay needs, but not sqsdelay: an executor's."""
+    folder = tmp_path / "venv"
+    venv.create(folder, symlinks=True)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin" / "python"

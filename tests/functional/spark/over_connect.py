@@ -43,6 +43,17 @@ def main(folder: str) -> None:
     spark.stop()
 
 
+def bare(folder: str) -> None:
+    """What a server tells whose workers have no sqsdelay."""
+    spark = SparkSession.builder.remote("local[1]").getOrCreate()
+    rows = spark.range(1).selectExpr("'x' body", "id key", "86400 delay_seconds")
+    try:
+        send(rows, endpoint="orders", job="bare", rejects=f"{folder}/rejects")
+    except ConfigurationError as error:
+        sys.stdout.write(json.dumps(str(error)) + "\n")
+    spark.stop()
+
+
 def reported(spark: SparkSession, folder: str) -> dict[str, Any]:
     """A report; and one line of what cannot be read."""
     out, prices = f"{folder}/report", shipped_prices()
@@ -55,4 +66,4 @@ def reported(spark: SparkSession, folder: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    (bare if sys.argv[2:] else main)(sys.argv[1])

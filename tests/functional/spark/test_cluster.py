@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import sysconfig
 import time
-import venv
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -21,24 +20,17 @@ import pytest
 
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.spark.sink.rows import derived_id
+from sqsdelay.stores.s3 import S3Store
+from sqsdelay.testing.local_aws import free_port
 from tests.functional.spark.conftest import QUICK_JAVA
 from tests.functional.spark.sent import due_ms, ids, on_the_stub
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment, run
+from tests.services.s3_server import S3Server
 
 FILES, ROWS = 4, 1_000
 JOB = "renewals-2027"
 DUE_AT = datetime(2035, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def python_without_sqsdelay(tmp_path: Path) -> Path:
-    """A Python that has what sqsdelay needs, but not sqsdelay: an executor's."""
-    folder = tmp_path / "venv"
-    venv.create(folder, symlinks=True)
-    (packages,) = (folder / "lib").glob("python*/site-packages")
-    (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder / "bin" / "python"
 
 
 def write_table(folder: Path) -> None:
@@ -126,13 +118,63 @@ def test_the_command_ships_itself_to_a_cluster(
     table = {"message_id": ["m1", "m2"], "body": ["x", "y"], "due_at": [DUE_AT] * 2}
     pq.write_table(pa.table(table), tmp_path / "rows.parquet")
     done = run(
-        "pipeline", "schedule", str(tmp_path / "rows.parquet"), "--endpoint", "orders",
-        "--master", "local-cluster[1,1,1024]",
+        "pipeline", "--master", "local-cluster[1,1,1024]",
+        "schedule", str(tmp_path / "rows.parquet"), "--endpoint", "orders",
         env=cluster_of(sqs, python_without_sqsdelay),
         timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert ids(sqs) == {"m1": 1, "m2": 1}
+
+
+@pytest.mark.nightly
+def test_copies_by_speculation_count_once(sqs: Stub, s3: S3Server, tmp_path: Path) -> None:
+    """On a standalone master with workers on two hosts: Spark runs a copy of a slow task on the other one."""
+    settings = cluster_of(sqs, Path(sys.executable)) | {
+        "AWS_ENDPOINT_URL_S3": s3.url,
+        "PYTHONPATH": str(ROOT),
+    }
+    settings.pop("SPARK_LOCAL_IP")
+    program = f"{Path(pyspark.__file__).parent}/bin/spark-class"
+    deploy, port = "org.apache.spark.deploy", str(free_port())
+    master = f"spark://127.0.0.1:{port}"
+    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", port]]
+    for host in ("127.0.0.1", "127.0.0.2"):
+        given = [
+            "--host",
+            host,
+            "--cores",
+            "2",
+            "--memory",
+            "1g",
+            "--work-dir",
+            str(tmp_path / host),
+        ]
+        commands.append([f"{deploy}.worker.Worker", *given, master])
+    with ExitStack() as stack, (tmp_path / "log").open("w") as log:
+        for command in commands:
+            process = subprocess.Popen(
+                [program, *command, "--webui-port", "0"],
+                env=plain() | settings,
+                stdout=log,
+                stderr=log,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        script = Path(__file__).with_name("speculated.py")
+        done = subprocess.run(
+            [sys.executable, str(script), str(tmp_path), master],
+            env=plain() | settings, cwd=tmp_path, stdout=log, stderr=log,
+            timeout=5 * PATIENCE_SECONDS, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, (tmp_path / "log").read_text()[-5000:]
+    assert (tmp_path / "second").exists(), "no task was copied"
+    client: Any = s3.s3
+    store = S3Store("parked", endpoint="orders", prefix="delays", client=client)
+    assert Counter(m.body.decode() for m in store.pending(1000)) == {
+        f"body {n}": 1 for n in range(400)
+    }
+    assert sqs.kept() == []
 
 
 def cluster_of(sqs: Stub, python: Path) -> dict[str, str]:

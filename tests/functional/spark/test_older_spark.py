@@ -26,14 +26,13 @@ from tests.services.processes import ROOT, environment
 from tests.services.s3_server import S3Server
 
 
-def run(script: str, packages: Path, stub: Stub, tmp_path: Path, **more: str) -> Any:
+def run(script: str, packages: Path, stub: Stub, tmp_path: Path, *told: str, **more: str) -> Any:
     """What a script of this folder prints, with other packages before those of this Python."""
     stub.keep()
-    settings = on_the_stub(
-        stub, PYTHONPATH=f"{packages}{os.pathsep}{ROOT}", PYSPARK_PYTHON=sys.executable, **more
-    )
+    settings = on_the_stub(stub, PYTHONPATH=f"{packages}{os.pathsep}{ROOT}")
+    settings |= {"PYSPARK_PYTHON": sys.executable} | more
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(script)), str(tmp_path)],
+        [sys.executable, str(Path(__file__).with_name(script)), str(tmp_path), *told],
         env=environment(settings),
         cwd=tmp_path,
         capture_output=True,
@@ -76,18 +75,38 @@ def over_connect(
 ) -> tuple[dict[str, Any], Counter[str], Path]:
     """What the newest Spark tells behind a server of its own, with pandas, which Connect needs, of an older
     one; how often each message was sent; and where the report is."""
-    older = ROOT / "build" / "pyspark-4.0"
-    if not older.exists():
-        pytest.skip(f"no {older}: make older-spark")
     folder = tmp_path_factory.mktemp("connect")
-    packages = folder / "packages"
-    packages.mkdir()
-    for name in ("pandas", "pytz"):
-        (packages / name).symlink_to(older / name)
+    packages = with_pandas(folder)
     (folder / "ledger.jsonl").write_text("\n".join(told.lines()))
     arrived = [replace(LATE, message_id=derived_id("connect", n)) for n in range(3, 20)]
     (folder / "job.jsonl").write_text("\n".join(to_json(event) for event in arrived))
     return run("over_connect.py", packages, one_stub, folder), ids(one_stub), folder / "report"
+
+
+def with_pandas(folder: Path) -> Path:
+    """Connect's, of an older Spark."""
+    older = ROOT / "build" / "pyspark-4.0"
+    if not older.exists():
+        pytest.skip(f"no {older}: make older-spark")
+    packages = folder / "packages"
+    packages.mkdir()
+    for name in ("pandas", "pytz"):
+        (packages / name).symlink_to(older / name)
+    return packages
+
+
+@pytest.mark.nightly
+def test_a_server_without_the_package_is_one_line(
+    one_stub: Stub, tmp_path: Path, python_without_sqsdelay: Path
+) -> None:
+    """With the remedy, not the trace of a worker."""
+    packages, bare = with_pandas(tmp_path), tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {python_without_sqsdelay} "$@"\n')
+    bare.chmod(0o755)
+    told = run("over_connect.py", packages, one_stub, tmp_path, "bare", PYSPARK_PYTHON=str(bare))
+    assert told.startswith("Spark's workers have no sqsdelay: python -m sqsdelay.spark.archive")
+    assert "\n" not in told
+    assert one_stub.kept() == []
 
 
 LATE: Final = Event(

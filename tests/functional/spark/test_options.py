@@ -28,7 +28,9 @@ def run(command: str, *arguments: str | Path, code: int = 0) -> Any:
     given = [str(each) for each in arguments]
     USED.setdefault(command, set()).update(each for each in given if each.startswith("--"))
     done = CliRunner().invoke(
-        app, [*AWS, "pipeline", command, *given, "--json"], catch_exceptions=False
+        app,
+        [*AWS, "pipeline", "--master", "local[2]", command, *given, "--json"],
+        catch_exceptions=False,
     )
     assert done.exit_code == code, done.output
     return json.loads(done.stdout.splitlines()[-1])
@@ -61,7 +63,7 @@ def test_a_job_from_its_plan_to_its_replay(sqs: Stub, s3: S3Server, tmp_path: Pa
     rows.write_text("n,due_at,body\n1,2035-07-01 09:00:00,x\n2,2001-01-01 00:00:00,late\n")
     job: list[str | Path] = [
         "--endpoint", "orders", "--key", "n", "--job", "j", "--receipts", tmp_path / "receipts",
-        "--format", "csv", "--time-zone", "Europe/Berlin", "--master", "local[2]",
+        "--format", "csv", "--time-zone", "Europe/Berlin",
     ]  # fmt: skip
     sends: list[str | Path] = [
         *job, "--rejects", tmp_path / "rejects", "--unique", "--past-due", "reject", "--rate", "100",
@@ -73,7 +75,7 @@ def test_a_job_from_its_plan_to_its_replay(sqs: Stub, s3: S3Server, tmp_path: Pa
     assert s3.s3.requests["PutObject"] > 0
     heard = told.received(told.sent("another"))
     (tmp_path / "seen.jsonl").write_text(to_json(heard) + "\n")
-    run("events", tmp_path / "seen.jsonl", "--out", tmp_path / "seen", "--master", "local[2]")
+    run("events", tmp_path / "seen.jsonl", "--out", tmp_path / "seen")
     known: list[str | Path] = [
         *job, "--ledger-format", "parquet", "--as-of", "2036-01-01T00:00:00Z", "--grace", "60",
     ]  # fmt: skip
@@ -94,8 +96,8 @@ def test_what_is_read(tmp_path: Path) -> None:
     """A report of a table of events at an instant, and the cost of a workload, by prices of one's own."""
     events = [told.sent("m"), told.received(told.sent("m"))]
     (tmp_path / "ledger.jsonl").write_text("".join(to_json(event) + "\n" for event in events))
-    run("events", tmp_path / "ledger.jsonl", "--out", tmp_path / "events", "--master", "local[2]")
-    more: list[str | Path] = ["--prices", prices(tmp_path), "--master", "local[2]"]
+    run("events", tmp_path / "ledger.jsonl", "--out", tmp_path / "events")
+    more: list[str | Path] = ["--prices", prices(tmp_path)]
     found = run(
         "report", tmp_path / "events", "--out", tmp_path / "report", "--format", "parquet", "--as-of",
         "2036-01-01T00:00:00Z", "--grace", "60", "--store", "s3", *more,

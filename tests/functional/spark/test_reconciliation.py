@@ -272,6 +272,10 @@ def test_what_cannot_be_compared_is_one_line(
         reconcile(delayed, written(tmp_path, *EVENTS), **plain)
     with pytest.raises(ConfigurationError, match="a replay compares rows with the job's receipts"):
         replay(rows, written(tmp_path, *EVENTS), **plain)
+    with pytest.raises(
+        ConfigurationError, match=r"past_due='reject' cannot be kept by a replay.*leave"
+    ):
+        replay(rows, written(tmp_path, *EVENTS), past_due="reject", **plain)
     with pytest.raises(ConfigurationError, match="the ledger has no events"):
         reconcile(rows, written(tmp_path), **plain)
     (row,) = reconcile(rows, written(tmp_path, *EVENTS), **plain).collect()

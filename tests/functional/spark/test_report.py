@@ -23,7 +23,7 @@ from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
 from sqsdelay.errors import ConfigurationError, MalformedEvent
 from sqsdelay.ledger.events import EventKind, Source, from_json, to_json
-from sqsdelay.spark.report.charts import cost_chart, moments_chart
+from sqsdelay.spark.report.charts import Histogram, cost_chart, lateness_chart, moments_chart
 from sqsdelay.spark.report.messages import gathered, judged
 from sqsdelay.spark.report.page import Figures
 from sqsdelay.spark.report.read import read_ledger
@@ -279,11 +279,19 @@ def test_the_page_shows_its_figures_and_plots(reported: tuple[Path, Figures]) ->
             browser.set_window_size(width, 900)
             wide = browser.execute_script(
                 "const most = document.documentElement.clientWidth;"
-                "return [...document.querySelectorAll('th, td, dd, p, svg')].filter(e => e.offsetParent "
-                "&& (e.getBoundingClientRect().right > most || e.scrollWidth > e.clientWidth + 1))"
+                "const right = e => e.getBoundingClientRect().right;"
+                "return [...document.querySelectorAll('th, td, dd, p, svg, table')].filter("
+                "e => e.offsetParent && (right(e) > most || e.scrollWidth > e.clientWidth + 1 "
+                "|| e.matches('table') && right(e) > right(e.parentElement) - 20.5))"
                 ".map(e => e.outerHTML.slice(0, 200))"
             )
             assert wide == [], width
+            broken = browser.execute_script(
+                "return [...document.querySelectorAll('td:not(.text)')].filter(e => {"
+                "const text = document.createRange(); text.selectNodeContents(e);"
+                "return text.getBoundingClientRect().height > 30; }).map(e => e.outerHTML)"
+            )
+            assert broken == [], width
         browser.set_window_size(1200, 900)
         order = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#last-seen tbody th")]
         assert order == sorted(order, key=["Lost", "Unknown", "Pending"].index)
@@ -295,6 +303,31 @@ def test_the_page_shows_its_figures_and_plots(reported: tuple[Path, Figures]) ->
         ids = browser.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)")
         assert len(ids) == len(set(ids))
         assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+
+
+def test_no_label_lies_over_a_bar(tmp_path: Path) -> None:
+    """Few are early and few later, and the bars beside them high."""
+    bars = Histogram(width_ms=100, early=1, bins=[50, 30, *[5] * 20, 40], later=2)
+    (tmp_path / "page.html").write_text(
+        f"<style>:root {{--bad: red}}</style>{lateness_chart(bars)}"
+    )
+    with chromium() as browser:
+        browser.get((tmp_path / "page.html").as_uri())
+        boxes = browser.execute_script(
+            "const of = (what, pattern) => [...document.querySelectorAll(what)]"
+            ".filter(e => pattern.test(e.outerHTML)).map(e => e.getBoundingClientRect().toJSON());"
+            "return [of('text', /early|later|%</), of('path', /var\\(--(good|bad|third)\\)/)]"
+        )
+    labels, drawn = boxes
+    assert len(labels) > 4
+    assert len(drawn) == 25
+    assert not [
+        (label, bar)
+        for label in labels
+        for bar in drawn
+        if label["left"] < bar["right"] and bar["left"] < label["right"]
+        if label["top"] < bar["bottom"] and bar["top"] < label["bottom"] - 2
+    ]
 
 
 def test_the_median_is_seen_beside_the_99th_percentile() -> None:

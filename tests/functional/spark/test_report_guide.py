@@ -1,4 +1,4 @@
-"""docs/report.md does what it says, and the demo's report is the demo's."""
+"""docs/report.md does what it says, with the demo's ledger."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from typer.testing import CliRunner
 from benchmarks.spark.report import generate
 from benchmarks.spark.report_rivals import FIGURES, RIVALS
 from sqsdelay.cli import app
-from sqsdelay.cli.pipeline.cost import DEFAULT_PARK_AFTER
-from sqsdelay.cli.pipeline.spark_job import GRACE_SECONDS
+from sqsdelay.cli.cost import DEFAULT_PARK_AFTER
+from sqsdelay.cli.spark_job import GRACE_SECONDS
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError, MissingExtra
-from sqsdelay.ledger.events import to_json
 from sqsdelay.spark.report import messages, requests, tables
 from sqsdelay.spark.report import write as report
 from sqsdelay.spark.report.write import write_report
@@ -34,33 +33,24 @@ if TYPE_CHECKING:
 GUIDE = (Path(__file__).parents[3] / "docs/report.md").read_text().partition("\n## What a job")[0]
 
 
-@pytest.fixture
-def placed(spark: SparkSession, tmp_path: Path) -> dict[str, str]:
-    """The guide's files, where Spark finds them."""
-    fine = told.sent("fine")
-    events = [fine, told.hop(fine), told.handed_over(fine), told.received(fine)]
-    (tmp_path / "ledger.jsonl").write_text("\n".join(map(to_json, events)))
+def test_its_commands_and_its_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Every command, on the demo's ledger; each table has the columns it names."""
+    ledger = tmp_path / "ledger.jsonl"
+    file = tmp_path / "demo.jsonl"
+    file.write_text("".join(f'{{"body": "{delay}", "delay": {delay}}}\n' for delay in (0, 1, 5)))
     (tmp_path / "workload.csv").write_text("delay_seconds,size,messages\n86400,500,1000\n")
-    (tmp_path / "demo.jsonl").write_text(
-        "".join(f'{{"body": "{delay}", "delay": {delay}}}\n' for delay in (0, 1, 5))
-    )
-    names = ("ledger.jsonl", "workload.csv", "orders-report", "orders-events")
-    return {name: str(tmp_path / name) for name in names}
-
-
-def test_its_commands_and_its_tables(placed: dict[str, str], tmp_path: Path) -> None:
-    """Every command, the demo's with three short messages; each table has the columns it names."""
+    arguments = ["demo", "--file", str(file), "--ledger", str(ledger), "--json"]
+    demo = CliRunner().invoke(app, arguments)
+    assert demo.exit_code == 0, demo.output
+    summary = json.loads(demo.stdout)
     commands = re.findall(r"^sqsdelay (.*)$", GUIDE, re.M)
     commands = [command for command in commands if not command.endswith(":")]
-    assert len(commands) == 4
+    assert len(commands) == 3
+    names = ("ledger.jsonl", "workload.csv", "orders-report", "orders-events")
+    placed = {name: str(tmp_path / name) for name in names}
     for command in commands:
-        arguments = [placed.get(word, word) for word in shlex.split(command)]
-        if arguments[0] == "demo":
-            arguments += ["--file", str(tmp_path / "demo.jsonl"), "--json"]
-        done = CliRunner().invoke(app, arguments)
+        done = CliRunner().invoke(app, [placed.get(word, word) for word in shlex.split(command)])
         assert done.exit_code == 0, done.output
-        if arguments[0] == "demo":
-            summary = json.loads(done.stdout)
     figures = json.loads((tmp_path / "orders-report/report.json").read_text())
     assert summary["sent"] == figures["messages"] == figures["delivered"] == 3
     for name in ("lost", "duplicated", "early"):
@@ -100,12 +90,12 @@ def test_its_numbers_are_the_codes() -> None:
     assert sorted(statuses) == sorted(messages.STATUSES)
 
 
-def test_without_java_the_demo_does_not_begin(
+def test_a_report_without_java_does_not_begin(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One line, before a local AWS is started."""
+    """One line."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    done = CliRunner().invoke(app, ["demo", "--report", str(tmp_path / "report")])
+    done = CliRunner().invoke(app, ["pipeline", "report", "x", "--out", str(tmp_path / "report")])
     assert isinstance(done.exception, ConfigurationError)
     assert "Spark needs Java 17" in str(done.exception)
 

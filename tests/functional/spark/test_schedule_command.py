@@ -160,7 +160,7 @@ def test_a_plan_sends_nothing(sqs: Stub, tmp_path: Path) -> None:
 def test_a_master_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
     """After what Spark's launcher prints; no trace."""
     done = run(
-        "pipeline", "schedule", str(tmp_path / "rows.csv"), "--endpoint", "o", "--master", "no",
+        "pipeline", "--master", "no", "schedule", str(tmp_path / "rows.csv"), "--endpoint", "o",
         env={},
         timeout=PATIENCE_SECONDS,
     )  # fmt: skip

@@ -215,6 +215,18 @@ def test_a_job_run_again_reads_its_share(
     assert store_of(s3).pending_count() == 210
 
 
+@pytest.mark.nightly
+def test_two_million_rows_of_a_small_driver(spark: SparkSession, sqs: Stub, s3: S3Server) -> None:
+    """Of 1 GiB: it is told of tasks, not of rows."""
+    assert spark.conf.get("spark.driver.memory") == "1g"
+    rows = spark.range(0, 2_000_000, 1, 8).selectExpr(
+        "id", "concat('body ', id) body", f"(id % 300 + 1) * {DAY} delay_seconds"
+    )
+    save(rows, key="id", job="large")
+    assert store_of(s3).pending_count() == 2_000_000
+    assert sqs.kept() == []
+
+
 def test_another_job_stores_the_same_ids_again(
     spark: SparkSession, sqs: Stub, s3: S3Server
 ) -> None:

@@ -54,6 +54,18 @@ def explore(machine: type[DeliveryMachine], examples: int, **changes: object) ->
     run_state_machine_as_test(machine, settings=chosen)
 
 
+def first_found(machine: type[DeliveryMachine]) -> None:
+    """As many runs as it takes to find something wrong; the rarest needs some hundreds."""
+    explore(
+        machine,
+        5000,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        database=None,
+    )
+
+
 @pytest.mark.parametrize(
     ("machine", "examples"),
     [(InMemory, 200), (InMemoryFifo, 120), (Sqlite, 80), (SqliteFifo, 50)],
@@ -103,14 +115,7 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     """A model that finds nothing must have been able to find something."""
     monkeypatch.setattr(*BUGS[bug])
     with pytest.raises(AssertionError):
-        explore(
-            InMemory,
-            5000,  # it ends with the first one found; the rarest needs some hundreds
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-            database=None,
-        )
+        first_found(InMemory)
 
 
 def wrong_in_any_interleaving() -> list[str]:

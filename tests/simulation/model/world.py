@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from sqsdelay.core.delay import delay_ms, due_at_ms
@@ -35,6 +37,22 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
 
 KNOWN_TO_MS: Final = 1000
 """An HTTP ``Date`` tells the broker's time to the second, rounded down."""
+
+_PAGE: Final = (Path(__file__).parents[3] / "docs/how-it-works.md").read_text()
+STATES: Final = _PAGE.partition("## The states of a message")[2]
+
+
+def drawn(page: str) -> set[tuple[str, str]]:
+    """From where to where the table of `docs/how-it-works.md` lets a message move."""
+    moves: set[tuple[str, str]] = set()
+    for cell in re.findall(r"^\| `[a-z-]+` \| ([^|]+) \|", page, re.MULTILINE):
+        for clause in cell.split("; "):
+            before, after = (places.split(", ") for places in clause.split(" → "))
+            moves |= {(place, to) for place in before for to in after}
+    return moves
+
+
+MOVES: Final = drawn(STATES)
 
 HARMLESS: Final = frozenset({Fault.SEND_REFUSED, Fault.SEND_HALF_REFUSED, Fault.STORE_REFUSED})
 """After these nobody can hold anything twice; every other fault is a documented cause of duplicates
@@ -70,6 +88,13 @@ class World:
         self.store.set_up()
         self._park_after = park_after_seconds
         self._touched: set[str] = set()
+        self._before: dict[str, set[str]] = {}
+        self._homes = {
+            self.endpoint.delay_queue.name: "hopping",
+            self.endpoint.due_queue.name: "due queue",
+            self.endpoint.queue.name: "destination",
+            self.endpoint.error_queue.name: "error queue",
+        }
         self._no_new_hop: set[str] = set()
         self._later: list[Callable[[bool], None]] = []
         self._in_hand: dict[str, str] = {}
@@ -131,7 +156,7 @@ class World:
         exact_ms = self.clock.true_ms + delay_ms(delay or 0)
         promise.dues.add(exact_ms if due_at is None else due_at_ms(due_at))
         result = None
-        with self._operation({message_id}), suppress(SqsDelayError):
+        with self._operation({message_id}, sends=True), suppress(SqsDelayError):
             sender = self.sender if parks else self.sender_without_store
             result = sender.send(
                 self.endpoint.name,
@@ -314,9 +339,17 @@ class World:
 
     @contextmanager
     def _operation(
-        self, concerned: set[str], *, killed: Callable[[], None] = lambda: None
+        self,
+        concerned: set[str],
+        *,
+        sends: bool = False,
+        killed: Callable[[], None] = lambda: None,
     ) -> Iterator[None]:
         self._touched, self._later = set(concerned), []
+        self._before = {message_id: self._where(message_id) for message_id in self.promises}
+        if sends:
+            for message_id in concerned:
+                self._before[message_id].add("new")
         self.store.amendments_unread = False
         armed = self.breaker.fault
         try:
@@ -341,6 +374,23 @@ class World:
             + bool(self.promises[message_id].handed_over)
         )
 
+    def _where(self, message_id: str) -> set[str]:
+        places = {"hopping"} if self._copies(message_id) else set()
+        if self._stored(message_id):
+            places.add("parked")
+        due = self.queues.held(self.endpoint.due_queue.name) if self.endpoint.fifo else ()
+        if any(text_of(held.message.attributes, MESSAGE_ID) == message_id for held in due):
+            places.add("due queue")
+        return places
+
+    def _reaches(self, message_id: str, to: str) -> None:
+        """A message has a new home: one to which the page's table leads from where it was."""
+        before = self._before[message_id]
+        if not any((place, to) in MOVES for place in before):
+            was = ", ".join(sorted(before)) or "nowhere"
+            self.wrong.append(f"{message_id} was {was} and is {to}: not in docs/how-it-works.md")
+        before.add(to)
+
     def _copies(self, message_id: str) -> int:
         return self.queues.copies(self.endpoint.delay_queue.name, message_id)
 
@@ -348,7 +398,9 @@ class World:
         return self.store.inner.find(message_id) is not None
 
     def _on_stored(self, messages: Sequence[StoredMessage]) -> None:
-        self._touched |= {message.message_id for message in messages}
+        for message in messages:
+            self._touched.add(message.message_id)
+            self._reaches(message.message_id, "parked")
 
     def _on_sent(self, sent: Sent) -> None:
         """A queue took a message: whichever process sent it, this is what counts."""
@@ -364,6 +416,7 @@ class World:
         self._touched.add(message_id)
         if not sent.new:
             return
+        self._reaches(message_id, self._homes[queue])
         if in_delay_queue:
             if message_id in self._no_new_hop:
                 self.wrong.append(f"{message_id} hops twice within the deduplication interval")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from sqsdelay.cli.console import err, out, print_json
-from sqsdelay.cli.cost import PricesFile, read_prices
-from sqsdelay.cli.options import Master
-from sqsdelay.cli.pipeline.spark_job import GRACE_SECONDS, AsOf, Grace, as_of_ms, on_spark
+from sqsdelay.cli.console import err, out, print_json, say, show
+from sqsdelay.cli.cost import read_prices
+from sqsdelay.cli.options import PricesFile, instant_ms
+from sqsdelay.cli.spark_job import GRACE_SECONDS, AsOf, Grace, on_spark
 from sqsdelay.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def report(
+    context: typer.Context,
     ledger: Annotated[
         str,
         typer.Argument(
@@ -49,7 +49,6 @@ def report(
             help="Store whose price parked messages have: dynamodb, s3, scheduler, postgresql or sqlite."
         ),
     ] = "dynamodb",
-    master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Report what happened to the messages in a ledger.
@@ -59,40 +58,8 @@ def report(
     Writes Parquet tables and a page, report.html. Lost or duplicated messages do not change the exit
     code.
     """
-    figures = reported(
-        ledger,
-        folder,
-        ledger_format=ledger_format,
-        grace=grace,
-        at_ms=as_of_ms(as_of),
-        prices=prices,
-        store=store,
-        master=master,
-    )
-    if as_json:
-        print_json(asdict(figures))
-    else:
-        print_figures(figures, folder)
-
-
-def reported(
-    ledger: str,
-    folder: str,
-    *,
-    ledger_format: str | None = None,
-    grace: int = GRACE_SECONDS,
-    at_ms: int | None = None,
-    prices: Path | None = None,
-    store: str = "dynamodb",
-    master: str | None = None,
-) -> Figures:
-    """Write the report, with a sign of life on stderr.
-
-    Raises:
-        MissingExtra, ConfigurationError: nothing was written.
-    """
-    check_report(folder)
-    used = read_prices(prices)
+    _check(folder)
+    used, at_ms = read_prices(prices), instant_ms("--as-of", as_of)
 
     def run(spark: SparkSession) -> Figures:
         from sqsdelay.spark.report.write import write_report
@@ -109,10 +76,15 @@ def reported(
         )
 
     with err.status("reading the ledger with Spark"):
-        return on_spark("report", run, master=master)
+        figures = on_spark("report", run, master=context.obj)
+    if as_json:
+        print_json(asdict(figures))
+    else:
+        _print(figures)
+        say(f"{folder.rstrip('/')}/report.html")
 
 
-def check_report(folder: str) -> None:
+def _check(folder: str) -> None:
     """Find out whether a report can be made there, before anything is begun.
 
     Raises:
@@ -135,8 +107,7 @@ def check_report(folder: str) -> None:
     check_replaceable(folder)
 
 
-def print_figures(figures: Figures, folder: str) -> None:
-    """The figures, and where the page is."""
+def _print(figures: Figures) -> None:
     table = Table(box=None, show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -154,16 +125,11 @@ def print_figures(figures: Figures, folder: str) -> None:
     out.print(table)
     for row in figures.last_seen:
         seen = f"last seen in the {row['last_seen']}" if row["last_seen"] else "never seen"
-        out.print(
-            f"{row['messages']:,} {row['status']} of {row['endpoint']}: {seen}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-    out.print(f"{folder.rstrip('/')}/report.html", highlight=False, markup=False, soft_wrap=True)
+        say(f"{row['messages']:,} {row['status']} of {row['endpoint']}: {seen}")
 
 
 def events(
+    context: typer.Context,
     ledger: Annotated[
         str,
         typer.Argument(help="JSON lines, plain or .gz: a file, folder (recursively), glob or URI."),
@@ -171,7 +137,6 @@ def events(
     folder: Annotated[
         str, typer.Option("--out", help="Folder or URI of the table; events are appended to it.")
     ],
-    master: Master = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Append a ledger's events to a Parquet table, by day.
@@ -186,10 +151,6 @@ def events(
         return write_events(spark, ledger, folder)
 
     with err.status("reading the ledger with Spark"):
-        appended, bad_lines = on_spark("events", run, master=master)
-    if as_json:
-        print_json({"events": appended, "bad_lines": bad_lines})
-    else:
-        out.print(
-            f"{appended:,} events appended, {bad_lines:,} bad lines left out", highlight=False
-        )
+        appended, bad_lines = on_spark("events", run, master=context.obj)
+    line = f"{appended:,} events appended, {bad_lines:,} bad lines left out"
+    show({"events": appended, "bad_lines": bad_lines}, line, as_json=as_json)

@@ -1,10 +1,10 @@
-"""``sqsdelay pipeline schedule``: a file of millions of messages, sent by Spark."""
+"""``sqsdelay pipeline schedule`` and ``reconcile``: send a table of messages; what became of them."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,17 +17,19 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Table
 
-from sqsdelay.cli.console import err, out, print_json
+from sqsdelay.cli.console import err, out, print_json, say, tell
 from sqsdelay.cli.options import (
     DEFAULT_MAX_DELAY,
     Hop,
-    Master,
     MaxDelay,
     OptionalStoreUrl,
+    instant_ms,
     max_delay_seconds,
+    whole_seconds,
 )
-from sqsdelay.cli.pipeline.spark_job import (
+from sqsdelay.cli.spark_job import (
     GRACE_SECONDS,
     AsOf,
     EndpointOption,
@@ -37,10 +39,8 @@ from sqsdelay.cli.pipeline.spark_job import (
     Key,
     LedgerFormat,
     TimeZone,
-    as_of_ms,
     with_table,
 )
-from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 def schedule(
+    context: typer.Context,
     table: Annotated[
         str,
         typer.Argument(metavar="INPUT", help="Parquet, CSV or JSON lines: a file, folder or glob."),
@@ -97,7 +98,6 @@ def schedule(
         typer.Option(help="Folder for ledger files, which record what was sent and when."),
     ] = None,
     time_zone: TimeZone = "UTC",
-    master: Master = None,
     concurrency: Annotated[int | None, typer.Option(help="Batches in flight per task.")] = None,
     hop: Hop = DEFAULT_HOP_SECONDS,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
@@ -137,7 +137,7 @@ def schedule(
         "past_due": past_due,
         "rate": rate,
         "store": store,
-        "park_after": None if park_after is None else -(-delay_ms(parse_delay(park_after)) // 1000),
+        "park_after": None if park_after is None else whole_seconds(park_after),
         "ledger": ledger,
         "concurrency": concurrency,
         "hop_seconds": hop,
@@ -154,6 +154,7 @@ def schedule(
         )
     if replay is not None and receipts is None:
         raise typer.BadParameter("--replay compares rows with the job's receipts: give --receipts")
+    at_ms = instant_ms("--as-of", as_of)
     started = time.monotonic()
 
     def run(rows: DataFrame) -> dict[str, Any]:
@@ -169,20 +170,20 @@ def schedule(
                 replay,
                 include=include,
                 ledger_format=ledger_format,
-                as_of_ms=as_of_ms(as_of),
+                as_of_ms=at_ms,
                 grace_seconds=grace,
                 record=ledger,
                 **{name: value for name, value in options.items() if name != "ledger"},
             )
 
     summary = with_table(
-        "schedule", table, file_format, run, time_zone=time_zone, master=master, sends=options
+        "schedule", table, file_format, run, time_zone=time_zone, master=context.obj, sends=options
     )
     if as_json:
         print_json(summary)
     else:
         if replay is not None:
-            out.print(f"{summary['chosen']:,} {' or '.join(include)}", highlight=False)
+            say(f"{summary['chosen']:,} {' or '.join(include)}")
         _print_summary(summary, time.monotonic() - started, rejects)
     if summary["rejected"] or summary["repeated"]:
         raise typer.Exit(1)
@@ -226,36 +227,111 @@ def _doing(stage: str) -> str:
     return "sending" if stage.startswith("save") else "reading"
 
 
-def _print_plan(plan: dict[str, Any]) -> None:
-    out.print(f"{plan['seconds_at_quota']:,} s at the delay queue's quota", highlight=False)
-    for name, cost in plan["costs"].items():
-        shown = "too large" if cost is None else f"{cost} {plan['currency']}"
-        mark = " (this job)" if name == plan["way"] else ""
-        out.print(f"  {name}{mark}: {shown}", highlight=False)
-    for warning in plan["warnings"]:
-        err.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
-
-
 def _print_summary(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
     """What was sent, and what was not and why."""
     routes = ", ".join(f"{number:,} {route}" for route, number in summary["routes"].items())
     by_route = f" ({routes})" if routes else ""
     plan = summary.get("plan")
     done = "sent" if plan is None else "to be sent"
-    out.print(f"{summary['sent']:,} {done}{by_route} in {seconds:,.0f} s", highlight=False)
+    say(f"{summary['sent']:,} {done}{by_route} in {seconds:,.0f} s")
     if plan is not None:
         _print_plan(plan)
     if summary["already_sent"]:
-        out.print(f"{summary['already_sent']:,} sent by an earlier run", highlight=False)
+        say(f"{summary['already_sent']:,} sent by an earlier run")
     if summary["repeated"]:
-        text = (
+        say(
             f"{summary['repeated']:,} rows repeat the id of another: receivers treat them as copies"
         )
-        out.print(text, highlight=False, soft_wrap=True)
     if summary["rejected"]:
         kept = "" if rejects is None else f": kept in {rejects}"
-        text = f"{summary['rejected']:,} not sent{kept}"
-        out.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(f"{summary['rejected']:,} not sent{kept}")
         for kind, reason in summary["reasons"].items():
-            text = f"  {reason['rows']:,} {kind}, e.g. {reason['example']}"
-            out.print(text, highlight=False, markup=False, soft_wrap=True)
+            say(f"  {reason['rows']:,} {kind}, e.g. {reason['example']}")
+
+
+def _print_plan(plan: dict[str, Any]) -> None:
+    say(f"{plan['seconds_at_quota']:,} s at the delay queue's quota")
+    for name, cost in plan["costs"].items():
+        shown = "too large" if cost is None else f"{cost} {plan['currency']}"
+        mark = " (this job)" if name == plan["way"] else ""
+        say(f"  {name}{mark}: {shown}")
+    for warning in plan["warnings"]:
+        tell(f"warning: {warning}")
+
+
+def reconcile(
+    context: typer.Context,
+    table: Annotated[
+        str, typer.Argument(metavar="INPUT", help="The job's table, as `schedule` was given it.")
+    ],
+    ledger: Annotated[
+        str, typer.Argument(help="The ledger, as `report` reads it: lines, or a table's name.")
+    ],
+    job: Job = None,
+    endpoint: EndpointOption = None,
+    key: Key = None,
+    receipts: Annotated[
+        str | None, typer.Option(help="The folder of receipts that `schedule` was given.")
+    ] = None,
+    file_format: FileFormat = None,
+    ledger_format: LedgerFormat = None,
+    as_of: AsOf = None,
+    grace: Grace = GRACE_SECONDS,
+    time_zone: TimeZone = "UTC",
+    folder: Annotated[
+        str | None,
+        typer.Option("--out", help="New folder or URI for a Parquet table of all messages."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Compare what a job planned with what was sent and delivered.
+
+    It shows planned, sent, released, delivered and lost messages.
+
+    Compares the job's table with its receipts and the ledger. Lost messages do not change the exit code.
+    """
+    at_ms = instant_ms("--as-of", as_of)
+    given = {"job": job, "endpoint": endpoint, "key": key, "receipts": receipts}
+    options = {name: value for name, value in given.items() if value is not None}
+
+    def run(rows: DataFrame) -> list[dict[str, Any]]:
+        from sqsdelay.spark.locations import hadoop_uri
+        from sqsdelay.spark.reconciliation import reconcile, totals
+
+        found = reconcile(
+            rows,
+            ledger,
+            ledger_format=ledger_format,
+            as_of_ms=at_ms,
+            grace_seconds=grace,
+            **options,
+        )
+        if folder is None:
+            return totals(found)
+        place = hadoop_uri(rows.sparkSession, folder, "--out")
+        found.write.mode("errorifexists").parquet(place)
+        return totals(rows.sparkSession.read.parquet(place))
+
+    with err.status("reading the table, the receipts and the ledger with Spark"):
+        counted = with_table(
+            "reconcile", table, file_format, run, time_zone=time_zone, master=context.obj
+        )
+    if as_json:
+        print_json({"endpoints": counted})
+    else:
+        _print_counts(counted)
+
+
+_COLUMNS: Final = (
+    "planned", "sent", "parked", "released", "at_destination", "delivered", "handed_over", "lost",
+    "pending", "unknown", "not_sent", "rejected", "cancelled", "repeated", "unplanned", "replayed",
+)  # fmt: skip
+
+
+def _print_counts(counted: Sequence[dict[str, Any]]) -> None:
+    printed = Table("", *(str(row["endpoint"]) for row in counted), box=None)
+    for column in printed.columns[1:]:
+        column.justify = "right"
+    for name in _COLUMNS:
+        printed.add_row(name.replace("_", " "), *(f"{row[name]:,}" for row in counted))
+    out.print(printed)

@@ -1,4 +1,4 @@
-"""What the commands share that run on Spark: options, a session, errors of one line, and an end by Ctrl-C."""
+"""What the commands of `sqsdelay pipeline` share: options, Spark, errors of one line, an end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from sqsdelay.cli.console import err
-from sqsdelay.core.delay import due_at_ms, parse_due_at
+from sqsdelay.cli.console import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,15 +57,20 @@ GRACE_SECONDS: Final = 3600
 _Found = TypeVar("_Found")
 
 
+def pipeline(
+    context: typer.Context,
+    master: Annotated[
+        str | None, typer.Option(help="Spark master; default: all cores of this machine.")
+    ] = None,
+) -> None:
+    """Spark jobs over millions of messages."""
+    context.obj = master
+
+
 def format_of(table: str, told: str | None = None) -> str | None:
     """How the input holds its rows; None if neither its name nor --format says so."""
     chosen = told or _FORMATS.get(Path(table.removesuffix(".gz").rstrip("/")).suffix)
     return chosen if chosen in _FORMATS.values() else None
-
-
-def as_of_ms(text: str | None) -> int | None:
-    """The instant that --as-of tells, epoch milliseconds."""
-    return None if text is None else due_at_ms(parse_due_at(text))
 
 
 def on_spark(
@@ -81,6 +85,7 @@ def on_spark(
 
     Args:
         what: the command's name.
+        master: Spark's; None is this machine.
         sends: the options of what it sends; None if it sends nothing.
 
     Raises:
@@ -111,11 +116,7 @@ def on_spark(
 
 
 def with_table(
-    what: str,
-    table: str,
-    file_format: str | None,
-    run: Callable[[DataFrame], _Found],
-    **more: Any,
+    what: str, table: str, file_format: str | None, run: Callable[[DataFrame], _Found], **more: Any
 ) -> _Found:
     """What a command does with the rows of a file; see `on_spark`.
 
@@ -171,7 +172,7 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[_Interruptible
     except BaseException as error:
         if not pressed.is_set() and not isinstance(error, KeyboardInterrupt):
             raise
-        err.print(f"stopped{_how_to_go_on(sends)}", highlight=False, markup=False, soft_wrap=True)
+        tell(f"stopped{_how_to_go_on(sends)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
