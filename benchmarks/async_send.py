@@ -17,11 +17,10 @@ import importlib.util
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.support.contest import Work, compared
 from benchmarks.support.sqs_stub import BODY, REGION, Stub, running_stub
 from sqsdelay import AsyncDelaySender, DelaySender
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS
@@ -32,16 +31,6 @@ from sqsdelay.sqs.sender import ASYNC_CONCURRENCY
 DAY = 24 * 3600
 FEW = 5
 """Requests above the tenth: groups that were not full when their first message had lingered."""
-
-Work = Callable[[int], Awaitable[None]]
-"""Sends so many messages, all at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    seconds: float
-    cpu_seconds: float
-    requests: int
 
 
 def delay_sender(stub: Stub, *, concurrency: int, linger_ms: float = 0) -> DelaySender:
@@ -58,7 +47,7 @@ def to_thread(stub: Stub) -> Work:
         sends = (asyncio.to_thread(sender.send, "orders", BODY, delay=DAY) for _ in range(messages))
         await asyncio.gather(*sends)
 
-    return work
+    return lambda messages: asyncio.run(work(messages))
 
 
 def coalesced(stub: Stub, *, linger_ms: float = DEFAULT_LINGER_MS) -> Work:
@@ -69,20 +58,19 @@ def coalesced(stub: Stub, *, linger_ms: float = DEFAULT_LINGER_MS) -> Work:
         async with AsyncDelaySender(sender, linger_ms=linger_ms) as sends:
             await asyncio.gather(*(sends.send("orders", BODY, delay=DAY) for _ in range(messages)))
 
-    return work
+    return lambda messages: asyncio.run(work(messages))
 
 
 def threads(stub: Stub, *, number: int, linger_ms: float) -> Work:
     """So many threads that send one message after the other."""
     sender = delay_sender(stub, concurrency=16, linger_ms=linger_ms)
 
-    async def work(messages: int) -> None:
-        def one(_: int) -> None:
-            sender.send("orders", BODY, delay=DAY)
+    def one(_: int) -> None:
+        sender.send("orders", BODY, delay=DAY)
 
+    def work(messages: int) -> None:
         with ThreadPoolExecutor(number) as pool:
-            for _ in pool.map(one, range(messages)):
-                pass
+            list(pool.map(one, range(messages)))
 
     return work
 
@@ -99,17 +87,12 @@ def entries() -> list[Any]:
 def boto3_by_hand(stub: Stub) -> Work:
     """Batches of ten in 16 threads."""
     client = stub.client(config=client_config(connections=16, parameter_validation=False))
+    url = f"{stub.url}/000000000000/orders"
 
-    async def work(messages: int) -> None:
-        loop = asyncio.get_running_loop()
-        url = f"{stub.url}/000000000000/orders"
-
-        def send() -> None:
-            client.send_message_batch(QueueUrl=url, Entries=entries())
-
+    def work(messages: int) -> None:
         with ThreadPoolExecutor(16) as pool:
-            batches = range(messages // MAX_BATCH_ENTRIES)
-            await asyncio.gather(*(loop.run_in_executor(pool, send) for _ in batches))
+            for _ in range(messages // MAX_BATCH_ENTRIES):
+                pool.submit(client.send_message_batch, QueueUrl=url, Entries=entries())
 
     return work
 
@@ -138,45 +121,7 @@ def aiobotocore_by_hand(stub: Stub) -> Work:
             batches = range(messages // MAX_BATCH_ENTRIES)
             await asyncio.gather(*(send(client) for _ in batches))
 
-    return work
-
-
-def measured(stub: Stub, work: Work, messages: int) -> Round:
-    """One round: timed, its requests counted."""
-    before = stub.requests().total()
-    cpu, wall = time.process_time(), time.perf_counter()
-    asyncio.run(_awaited(work, messages))
-    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
-    return Round(
-        seconds=seconds, cpu_seconds=cpu_seconds, requests=stub.requests().total() - before
-    )
-
-
-async def _awaited(work: Work, messages: int) -> None:
-    await work(messages)
-
-
-def compare(
-    stub: Stub, contestants: Sequence[tuple[str, Work]], *, messages: int, rounds: int
-) -> list[list[Round]]:
-    """Measure, taking turns, and print; the first contestant is what the others are compared with."""
-    for _, work in contestants:
-        measured(stub, work, MAX_BATCH_ENTRIES)
-    turns = [[measured(stub, work, messages) for _, work in contestants] for _ in range(rounds)]
-    columns = [list(column) for column in zip(*turns, strict=True)]
-    for (name, _), column in zip(contestants, columns, strict=True):
-        pairs = list(zip(columns[0], column, strict=True))
-        speed = statistics.median(messages / each.seconds for each in column)
-        cpu = statistics.median(each.cpu_seconds / messages for each in column)
-        faster = statistics.median(first.seconds / each.seconds for first, each in pairs)
-        dearer = statistics.median(each.cpu_seconds / first.cpu_seconds for first, each in pairs)
-        requests = max(each.requests for each in column)
-        print(
-            f"  {name:<44}{speed:>8,.0f} msg/s{cpu * 1e6:>8.0f} µs CPU/msg{faster:>8.2f} x speed"
-            f"{dearer:>7.2f} x CPU{requests:>7,} requests",
-            flush=True,
-        )
-    return columns
+    return lambda messages: asyncio.run(work(messages))
 
 
 def alone(stub: Stub, awaits: int) -> None:
@@ -203,28 +148,22 @@ def alone(stub: Stub, awaits: int) -> None:
 
 def benchmark(stub: Stub, *, messages: int, rounds: int) -> bool:
     """Run all comparisons at the stub's latency; whether coalescing took few enough requests."""
-    contestants = [("boto3, batches by hand, 16 threads", boto3_by_hand(stub))]
+    contestants: dict[str, Work] = {}
     if importlib.util.find_spec("aiobotocore"):
-        contestants.insert(0, ("aiobotocore, batches by hand", aiobotocore_by_hand(stub)))
-    contestants += [
-        ("asyncio.to_thread(sender.send)", to_thread(stub)),
-        ("AsyncDelaySender.send", coalesced(stub)),
-    ]
+        contestants["aiobotocore, batches by hand"] = aiobotocore_by_hand(stub)
+    contestants["boto3, batches by hand, 16 threads"] = boto3_by_hand(stub)
+    contestants["asyncio.to_thread(sender.send)"] = to_thread(stub)
+    contestants["AsyncDelaySender.send"] = coalesced(stub)
     print(f"{messages:,} tasks at once")
-    *_, plain, ours = compare(stub, contestants, messages=messages, rounds=rounds)
-    most = plain[0].requests / MAX_BATCH_ENTRIES + FEW
-    few_enough = all(each.requests <= most for each in ours)
+    *_, plain, ours = compared(stub, contestants, messages=messages, rounds=rounds).values()
     print("100 threads, a message at a time")
-    compare(
-        stub,
-        [
-            ("DelaySender.send", threads(stub, number=100, linger_ms=0)),
-            ("DelaySender(linger_ms=5).send", threads(stub, number=100, linger_ms=5)),
-        ],
-        messages=messages,
-        rounds=rounds,
-    )
-    return few_enough
+    in_threads = {
+        f"DelaySender(linger_ms={ms}).send": threads(stub, number=100, linger_ms=ms)
+        for ms in (0, 5)
+    }
+    compared(stub, in_threads, messages=messages, rounds=rounds)
+    most = plain[0].requests / MAX_BATCH_ENTRIES + FEW
+    return all(each.requests <= most for each in ours)
 
 
 def main() -> int:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from aws_lambda_powertools import Logger, Metrics
 
+from benchmarks.support.contest import Work, compared
 from benchmarks.support.sqs_stub import BODY, Stub, running_stub
 from lambdas.settings import PowertoolsLedger, report_outcomes
 from sqsdelay import DelayConsumer, DelaySender, FileLedger, Message
@@ -31,9 +29,6 @@ from sqsdelay.relaying.mover import Outcome, Status
 
 ENDPOINT = "orders"
 DELAY_SECONDS = 24 * 3600
-
-Work = Callable[[int], None]
-"""Does the work for so many messages."""
 
 
 def send(stub: Stub, ledger: Ledger | None) -> Work:
@@ -57,16 +52,6 @@ def poll(stub: Stub, ledger: Ledger | None) -> Work:
     return work
 
 
-def record(ledger: Ledger) -> Work:
-    """The recording alone: events made and appended, ten at a time."""
-
-    def work(messages: int) -> None:
-        for start in range(0, messages, MAX_BATCH_ENTRIES):
-            ledger.record([_event(start + n) for n in range(MAX_BATCH_ENTRIES)])
-
-    return work
-
-
 def _event(number: int) -> Event:
     return Event(
         kind=EventKind.SENT,
@@ -82,41 +67,15 @@ def _event(number: int) -> Event:
     )
 
 
-def cpu_seconds(work: Work, messages: int) -> float:
-    """What so many messages take of the processor."""
-    started = time.process_time()
-    work(messages)
-    return time.process_time() - started
-
-
-def compare(name: str, off: Sequence[float], on: Sequence[float], messages: int) -> str:
-    """A line: CPU time a message without and with a ledger, and the ratio of a turn's two."""
-    ratio = statistics.median(b / a for a, b in zip(off, on, strict=True))
-    without, having = (statistics.median(each) * 1e6 / messages for each in (off, on))
-    return f"{name:<24}{without:>9.1f} µs/msg off{having:>9.1f} µs/msg on{ratio:>8.2f} x CPU"
-
-
 def run(stub: Stub, file: Path, *, messages: int, rounds: int) -> int:
     """Measure and print; returns how many events are missing."""
     ledger = FileLedger(file)
-    for name, of in (("send_many", send), ("poll", poll)):
-        works = of(stub, None), of(stub, ledger)
-        turns: list[list[float]] = []
-        for _ in range(rounds + 1):
-            turn = []
-            for work in works:
-                if of is poll:
-                    stub.supply(messages, remaining_seconds=[DELAY_SECONDS])
-                turn.append(cpu_seconds(work, messages))
-            turns.append(turn)
-        off, on = zip(*turns[1:], strict=True)  # the first warms up
-        print(compare(name, off, on, messages), flush=True)
-    expected = 2 * (rounds + 1) * messages
+    for name, work, supply in (("send_many", send, None), ("poll", poll, DELAY_SECONDS)):
+        works = {f"{name} without": work(stub, None), f"{name} with": work(stub, ledger)}
+        compared(stub, works, messages=messages, rounds=rounds, supply=supply)
+    expected = 2 * (rounds * messages + MAX_BATCH_ENTRIES)
     with file.open("rb") as lines:
-        missing = expected - sum(1 for _ in lines)
-    alone = statistics.median(cpu_seconds(record(ledger), messages) for _ in range(rounds))
-    print(f"{'recording alone':<24}{alone * 1e6 / messages:>9.1f} µs/msg")
-    return missing
+        return expected - sum(1 for _ in lines)
 
 
 LOGS_PER_GB: Final = 0.50

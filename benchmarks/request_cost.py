@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -25,6 +23,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.httpsession import URLLib3Session
 
+from benchmarks.support.contest import Work, compared
 from benchmarks.support.sqs_stub import REGION, Stub, forget_proxies, running_stub
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.sqs.client import client_config
@@ -173,61 +172,38 @@ def by_signing_curl(stub: Stub) -> Call:
     return call
 
 
-def only_json(stub: Stub) -> Call:
-    """No requests at all: what a faster JSON library could save at most."""
-    answers: dict[str, str] = {}
-    ask = by_signing_curl(stub)
-
-    def call(action: str, parameters: dict[str, Any]) -> Any:
-        json.dumps(parameters).encode()
-        if action not in answers:
-            answers[action] = json.dumps(ask(action, parameters))
-        return json.loads(answers[action])
-
-    return call
-
-
-def ways(stub: Stub, closing: ExitStack) -> dict[str, Call]:
-    """The first is what the others are compared with."""
-    own = client_config(connections=1, parameter_validation=False)
-    return {
-        "boto3, its defaults": by_client(stub, None),
-        "boto3, parameter_validation=False": by_client(stub, Config(parameter_validation=False)),
-        "sqsdelay's own client": by_client(stub, own),
-        "sqsdelay's own client, by libcurl": by_client(stub, own, curl=True),
-        "by hand: botocore's HTTP session": by_session(stub),
-        "by hand: urllib3": by_urllib3(stub),
-        "by hand: httpx": by_httpx(stub, closing),
-        "by hand: aiohttp": by_aiohttp(stub, closing),
-        "by hand: libcurl": by_curl(stub),
-        "by hand: libcurl, which signs": by_signing_curl(stub),
-        "JSON only, no request": only_json(stub),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=300, help="requests a round")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each, taking turns")
     options = parser.parse_args()
     forget_proxies()
-    turns = max(1, options.requests // len(ACTIONS))
     with running_stub(apart=True) as stub, ExitStack() as closing:
+        own = client_config(connections=1, parameter_validation=False)
+        ways = {
+            "boto3, its defaults": by_client(stub, None),
+            "sqsdelay's own client": by_client(stub, own),
+            "sqsdelay's own client, by libcurl": by_client(stub, own, curl=True),
+            "by hand: botocore's HTTP session": by_session(stub),
+            "by hand: urllib3": by_urllib3(stub),
+            "by hand: httpx": by_httpx(stub, closing),
+            "by hand: aiohttp": by_aiohttp(stub, closing),
+            "by hand: libcurl": by_curl(stub),
+            "by hand: libcurl, which signs": by_signing_curl(stub),
+        }
         queue_url = f"{stub.url}/000000000000/{QUEUE}"
-        calls = ways(stub, closing)
-        spent: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(options.rounds):
-            for name, call in calls.items():
-                stub.supply(MAX_BATCH_ENTRIES * (turns + 1), remaining_seconds=[REMAINING_SECONDS])
-                round_of(call, queue_url)
-                began = time.process_time()
+
+        def asked(call: Call) -> Work:
+            def work(requests: int) -> None:
+                turns = max(1, requests // len(ACTIONS))
+                stub.supply(MAX_BATCH_ENTRIES * turns, remaining_seconds=[REMAINING_SECONDS])
                 for _ in range(turns):
                     round_of(call, queue_url)
-                spent[name].append((time.process_time() - began) / turns / len(ACTIONS))
-        plain = next(iter(spent.values()))
-        for name, column in spent.items():
-            ratio = statistics.median(ours / p for ours, p in zip(column, plain, strict=True))
-            print(f"{name:<36}{statistics.median(column) * 1e6:>8.0f} µs CPU{ratio:>7.2f} x boto3")
+
+            return work
+
+        works = {name: asked(call) for name, call in ways.items()}
+        compared(stub, works, messages=options.requests, rounds=options.rounds, unit="request")
 
 
 if __name__ == "__main__":

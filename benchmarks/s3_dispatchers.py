@@ -1,7 +1,6 @@
 """Releasing from S3 beside DynamoDB, up to the send: messages a CPU second of the dispatcher, in one run.
 
-Both stores are the local AWS's, on this machine; what the server uses is not counted. Then messages that
-are all due in the same second are released by dispatchers that claim at the same time. Exits with 1 if a
+Both stores are the local AWS's, on this machine; what the server uses is not counted. Exits with 1 if a
 message is released twice or never, or if the ratio is below 5. How many are released in time is reckoned
 in docs/capacity.md.
 """
@@ -12,17 +11,14 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any
 
-from benchmarks.support.body import BODY
+from benchmarks.s3_store import BODY
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import LocalAws, ManualClock
-from tests.services.in_memory_s3 import InMemoryS3
 
 BATCH = 1000
 AIM = 5
@@ -59,34 +55,6 @@ def per_cpu_second(parker: DelayedMessageStore, store: DelayedMessageStore, coun
     return count / spent
 
 
-def shares(count: int, dispatchers: int) -> list[int]:
-    """How many each of so many releases that claim while the others hold their claims."""
-    clock, objects = ManualClock(), dict[str, bytes]()
-    client: Any = InMemoryS3(objects)
-    stores = [
-        S3Store("parked", endpoint="orders", client=client, clock=clock) for _ in range(dispatchers)
-    ]
-    due_ms = clock.now_ms() + 600_000
-    given = list(messages(count, due_ms))
-    for start in range(0, count, 5000):
-        stores[0].store(given[start : start + 5000])
-    arrived: Counter[str] = Counter()
-    each = [0] * dispatchers
-    while len(arrived) < count:
-        with ExitStack() as held:
-            claims = [held.enter_context(s.claim(BATCH, due_by_ms=due_ms + 1000)) for s in stores]
-            for number, claim in enumerate(claims):
-                names = [message.message_id for message in claim.messages]
-                assert all(claim.remove(names))
-                arrived.update(names)
-                each[number] += len(names)
-    for store in stores:
-        store.close()
-    assert set(arrived.values()) == {1}
-    assert len(arrived) == count
-    return each
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=10_000)
@@ -114,7 +82,6 @@ def main() -> int:
             )
     ratio = rates["S3"] / rates["DynamoDB"]
     print(f"S3 / DynamoDB: {ratio:.1f}")
-    print(f"due in one second, four dispatchers at once: shares {shares(40_000, 4)}")
     return int(ratio < AIM)
 
 

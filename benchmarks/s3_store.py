@@ -2,14 +2,14 @@
 
 Delay consumer, store and dispatcher are the ones that run in production, on queues and a bucket in memory
 and under virtual time: messages of 204 bytes are received from the delay queue and parked in groups,
-wait for a year, go through all levels of slots, and are released. With ``--spark`` a Spark job writes them
-instead, over HTTP, and its requests are counted where they arrive. Prices are sqsdelay's own file. Exits
+wait for a year, go through all levels of slots, and are released. Prices are sqsdelay's own file. Exits
 with 1 if anything is lost, released twice or early, or dearer than it should be.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import random
 import time
@@ -18,14 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
-from benchmarks.support.body import BODY
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.cost import Prices, Workload, bill, bills, shipped_prices
+from sqsdelay.cost import Prices, Workload, bill, shipped_prices
 from sqsdelay.cost.places import LINE_BYTES, MONTH_SECONDS
 from sqsdelay.cost.workload import FUNCTION_MS
 from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB
@@ -38,6 +37,11 @@ from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.s3.s3_store import TURN_SECONDS
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
+
+BODY: Final = json.dumps(
+    {"order": 7, "text": base64.b85encode(random.Random(7).randbytes(144)).decode()}
+)
+"""204 bytes of noise as text can be: they deflate to 182, where an order's JSON becomes half of it."""
 
 DAY = 86_400
 YEAR = 365 * DAY
@@ -145,22 +149,6 @@ class Wheel:
         return bool(ids)
 
 
-class SparkWheel(Wheel):
-    """The same, written by a Spark job."""
-
-    def __init__(self, messages: int, spread_seconds: int) -> None:
-        super().__init__(messages, spread_seconds)
-        self.clock = ManualClock(time.time_ns() // 1_000_000)
-        client: Any = self.s3
-        self.store = S3Store("parked", endpoint="orders", client=client, clock=self.clock)
-
-    def park(self) -> None:
-        """One job."""
-        from benchmarks.spark.year import written
-
-        written(self.s3, [self.message() for _ in range(self.messages)])
-
-
 class Queueing:
     """An endpoint's queues, a store behind them, and messages of a year sent to the delay queue."""
 
@@ -242,11 +230,6 @@ def deployed(messages: int = 5_000) -> Deployed:
     assert [each.status for each in parked] == [Status.PARKED] * messages
     parking_queue += sum(site.counted().values()) - before
     return Deployed(messages, delay_queue, parking_queue, cpu_seconds)
-
-
-def year(messages: int) -> Released:
-    """What becomes of so many, due as close together as 100,000 a day."""
-    return Wheel(messages, messages * DAY // 100_000).year()
 
 
 def parts(done: Released, prices: Prices, *, delay_seconds: int = YEAR) -> dict[str, Fraction]:
@@ -331,56 +314,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--spread", type=int, default=DAY // 2, help="seconds they are due within")
-    parser.add_argument("--spark", action="store_true", help="written by a Spark job")
     options = parser.parse_args()
     prices = shipped_prices()
     started = time.process_time()
-    wheel = SparkWheel if options.spark else Wheel
-    done = wheel(options.messages, options.spread).year()
+    done = Wheel(options.messages, options.spread).year()
     paid = parts(done, prices)
     looks = Fraction(YEAR, TURN_SECONDS) * prices.s3_put
     print(
         f"{done.messages:,} messages of {len(BODY)} bytes, a year each, due within "
-        f"{options.spread:,} s; "
-        + ("written by a Spark job" if options.spark else f"parked {GROUP:,} at a time")
+        f"{options.spread:,} s; parked {GROUP:,} at a time"
     )
     print(f"compressed and stored: {done.stored_bytes / done.messages:.0f} bytes a message")
-    if options.spark:
-        del paid[DELAY_QUEUE]
-        direct = _print_parts("written by a Spark job", paid)
-        # The cost command reckons with a worker's groups; a job's smaller objects are read more often.
-        return _failed(done, Fraction(), direct)
     queue = _print_parts("through the delay queue, a worker parks", paid)
     functions = _print_parts("through the delay queue, as deployed", function_parts(done, prices))
     direct = queue - paid[DELAY_QUEUE]
     print(f"\nstored by the sender, a worker releases: {float(direct):.4f} USD per million")
     print(f"fixed, a dispatcher that looks once a minute for a year: {float(looks):.2f} USD")
-    print("\n| USD, a year | 1 million | 30 million | 1 billion |\n|---|--:|--:|--:|")
-    for name, amount in (
-        ("S3, through the queue, a worker", queue),
-        ("S3, through the queue, as deployed", functions),
-        ("S3, stored by the sender", direct),
-    ):
-        _row(name, [amount * millions + looks for millions in (1, 30, 1000)])
-    for index, one in enumerate(bills(Workload(delay_seconds=YEAR), prices)):
-        if not one.for_messages:
-            continue  # takes no such delay
-        totals = []
-        for millions in (1, 30, 1000):
-            load = Workload(
-                delay_seconds=YEAR, messages=millions * MILLION, message_bytes=len(BODY), batch=10
-            )
-            totals.append(bills(load, prices)[index].for_messages)
-        _row(one.name, totals)
     rate = done.messages / done.cpu_seconds
     print(f"\nreleased up to the send: {rate:,.0f} messages a CPU second (an S3 in memory)")
     print(f"in all {time.process_time() - started:.0f} s of CPU")
     return _failed(done, max(queue, functions), direct, dearer_than_told(done, options.spread))
 
 
-def _failed(
-    done: Released, queue: Fraction, direct: Fraction, reckoned: Sequence[str] = ()
-) -> bool:
+def _failed(done: Released, queue: Fraction, direct: Fraction, reckoned: Sequence[str]) -> bool:
     """Tell what is not as it should be; whether anything is."""
     wrong = list(reckoned)
     if len(done.arrived) != done.messages or set(done.arrived.values()) != {1}:
@@ -394,10 +350,6 @@ def _failed(
     for text in wrong:
         print(f"FAILED: {text}")
     return bool(wrong)
-
-
-def _row(name: str, amounts: list[Fraction]) -> None:
-    print(f"| {name} | " + " | ".join(f"{float(amount):,.2f}" for amount in amounts) + " |")
 
 
 if __name__ == "__main__":

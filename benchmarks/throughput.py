@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import statistics
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks.support.contest import Work, compared, measured
 from benchmarks.support.sqs_stub import BODY, Stub, forget_proxies, running_stub
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, MESSAGE_ID
@@ -34,28 +33,6 @@ LAST_SECONDS = 60
 MAX_REQUESTS_PER_BATCH_AND_HOP = 3
 THREADS = 16
 """Of the rival, and batches in flight of ours."""
-
-Work = Callable[[int], None]
-"""Does the work for so many messages."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """One timed round."""
-
-    messages: int
-    seconds: float
-    cpu_seconds: float
-    requests: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contestant:
-    """Something to measure, and what a round needs beforehand."""
-
-    name: str
-    work: Work
-    supply: Sequence[int] = ()
 
 
 class PlainBoto3:
@@ -208,61 +185,6 @@ def run(client: Any) -> Work:
     return work
 
 
-def measure(stub: Stub, contestant: Contestant, messages: int) -> Round:
-    """One round, timed, its requests counted."""
-    if contestant.supply:
-        stub.supply(messages, remaining_seconds=contestant.supply)
-    requests = stub.requests().total()
-    cpu, wall = time.process_time(), time.perf_counter()
-    contestant.work(messages)
-    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
-    requests = stub.requests().total() - requests
-    return Round(messages=messages, seconds=seconds, cpu_seconds=cpu_seconds, requests=requests)
-
-
-def alternate(
-    stub: Stub, contestants: Sequence[Contestant], *, messages: int, rounds: int
-) -> list[list[Round]]:
-    """Rounds of each contestant, after one that warms up, taking turns."""
-    for contestant in contestants:
-        measure(stub, contestant, MAX_BATCH_ENTRIES)
-    turns = [
-        [measure(stub, contestant, messages) for contestant in contestants] for _ in range(rounds)
-    ]
-    return [list(column) for column in zip(*turns, strict=True)]
-
-
-def requests_per_batch(rounds: Sequence[Round]) -> float:
-    """Requests per 10 messages; the same in every round, or the worst of them."""
-    return max(round_.requests * MAX_BATCH_ENTRIES / round_.messages for round_ in rounds)
-
-
-def line(contestant: Contestant, rounds: Sequence[Round], plain: Sequence[Round]) -> str:
-    """A contestant's medians, and its ratios to the rival in the same turn."""
-    speed = statistics.median(r.messages / r.seconds for r in rounds)
-    cpu = statistics.median(r.cpu_seconds / r.messages for r in rounds)
-    pairs = list(zip(rounds, plain, strict=True))
-    faster = statistics.median(p.seconds / p.messages / (r.seconds / r.messages) for r, p in pairs)
-    dearer = statistics.median(
-        r.cpu_seconds / r.messages / (p.cpu_seconds / p.messages) for r, p in pairs
-    )
-    return (
-        f"{contestant.name:<40}{speed:>9,.0f} msg/s{cpu * 1e6:>9.1f} µs CPU/msg"
-        f"{faster:>8.2f} x speed{dearer:>7.2f} x CPU{requests_per_batch(rounds):>7.2f} requests/10"
-    )
-
-
-def compare(
-    stub: Stub, title: str, contestants: Sequence[Contestant], *, messages: int, rounds: int
-) -> list[list[Round]]:
-    """Measure and print; the first contestant is what the others are compared with."""
-    measured = alternate(stub, contestants, messages=messages, rounds=rounds)
-    print(title)
-    for contestant, column in zip(contestants, measured, strict=True):
-        print("  " + line(contestant, column, measured[0]), flush=True)
-    return measured
-
-
 def benchmark(stub: Stub, *, messages: int, rounds: int) -> float:
     """Run all comparisons at the stub's latency.
 
@@ -271,25 +193,24 @@ def benchmark(stub: Stub, *, messages: int, rounds: int) -> float:
     """
     plain = PlainBoto3(stub)
     rival = f"boto3, {THREADS} threads"
-    sends = [Contestant(name=rival, work=plain.send)]
-    sends.append(Contestant(name="send_many", work=send_many(stub)))
-    compare(stub, "send, delay of a day", sends, messages=messages, rounds=rounds)
+    print("send, delay of a day")
+    sends = {rival: plain.send, "send_many": send_many(stub)}
+    compared(stub, sends, messages=messages, rounds=rounds)
     works = {
         rival: plain.relay,
         "DelayConsumer.run": run(own_client(stub, http="botocore")),
         "DelayConsumer.run, http=curl": run(own_client(stub, http="curl")),
     }
     worst = 0.0
-    for title, remaining_seconds in (
-        ("relay, all requeued", [A_DAY]),
-        ("relay, all handed over", [LAST_SECONDS]),
-    ):
-        relays = [Contestant(name=n, work=w, supply=remaining_seconds) for n, w in works.items()]
-        compare(stub, title, relays, messages=messages, rounds=rounds)
+    for what, seconds in (("requeued", A_DAY), ("handed over", LAST_SECONDS)):
+        print(f"relay, all {what}")
+        compared(stub, works, messages=messages, rounds=rounds, supply=seconds)
         # `run` also receives what there is no more: judged is what each batch took.
-        polls = Contestant(name="poll", work=poll(stub.client()), supply=remaining_seconds)
-        measure(stub, polls, MAX_BATCH_ENTRIES)
-        worst = max(worst, requests_per_batch([measure(stub, polls, 10 * MAX_BATCH_ENTRIES)]))
+        polls, many = poll(stub.client()), 10 * MAX_BATCH_ENTRIES
+        for messages_polled in (MAX_BATCH_ENTRIES, many):
+            stub.supply(messages_polled, remaining_seconds=[seconds])
+            polled = measured(stub, polls, messages_polled)
+        worst = max(worst, polled.requests * MAX_BATCH_ENTRIES / many)
     return worst
 
 

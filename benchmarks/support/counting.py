@@ -6,19 +6,16 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import boto3
 import time_machine
 from moto import mock_aws
 
-from benchmarks.support.body import BODY
 from benchmarks.support.dynalite import (
     AMENDMENTS,
     MESSAGE_WRITES,
@@ -35,7 +32,6 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import to_store
-from sqsdelay.cost import Workload
 from sqsdelay.cost.workload import CHUNK_BYTES
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.limits import GATHERING_SECONDS, MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
@@ -48,7 +44,6 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.dynamodb.layout import position
 from sqsdelay.stores.s3 import S3Store
@@ -56,20 +51,11 @@ from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
 
-STORED = 200
-SHARDS = 2
-"""Batches of a hundred messages of a shard."""
-
-DAY = 24 * 3600
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
 ENDPOINT = Endpoint.parse("orders")
 
-# Asked once in a process's life, whatever the number of messages.
-LOOK_UPS = {
-    "CreateQueue",
-    "GetQueueAttributes",
-    "GetQueueUrl",
-}
+LOOK_UPS = ("CreateQueue", "GetQueueAttributes", "GetQueueUrl")
+"""Asked once in a process's life, whatever the number of messages."""
 
 
 class TravellingClock(SystemClock):
@@ -79,167 +65,33 @@ class TravellingClock(SystemClock):
         return time.time()
 
 
-@dataclass
-class Wire:
-    """The requests that left through botocore, retries included."""
+def relayed(delay_seconds: int, messages: int, body: str) -> Counter[str]:
+    """Send together, relay hop by hop, until the last is handed over: what left through botocore, retries
+    included."""
+    counts: Counter[str] = Counter()
 
-    counts: Counter[str] = field(default_factory=Counter)
+    def count(request: Any, event_name: str, **_: Any) -> None:
+        if event_name.rpartition(".")[2] not in LOOK_UPS:
+            fifo = json.loads(request.body)["QueueUrl"].endswith(".fifo")
+            counts["sqs fifo" if fifo else "sqs standard"] += 1
 
-    def watch(self, client: Any) -> Any:
-        """Count a client's requests."""
-        client.meta.events.register_first("before-send", self._count)
-        return client
-
-    def _count(self, request: Any, event_name: str, **_: Any) -> None:
-        service, operation = event_name.split(".")[1:]
-        if operation in LOOK_UPS:
-            return
-        assert service == "sqs", service
-        fifo = json.loads(request.body)["QueueUrl"].endswith(".fifo")
-        self.counts["sqs fifo" if fifo else "sqs standard"] += 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counted:
-    """Requests of some messages; ``invocations`` of a function, had the batches gone to one."""
-
-    messages: int
-    counts: Counter[str]
-    invocations: int
-    hops: int = 0
-
-    def per_message(self, what: str) -> Fraction:
-        return Fraction(self.counts[what]) / self.messages
-
-
-@contextmanager
-def emulated() -> Iterator[tuple[time_machine.Traveller, Wire, Any]]:
-    """An endpoint on moto, under a clock that stands still, and the wire to it."""
     with mock_aws(), time_machine.travel(START, tick=False) as travel:
-        wire = Wire()
-        client: Any = wire.watch(boto3.client("sqs", region_name="us-east-1"))
+        client: Any = boto3.client("sqs", region_name="us-east-1")
+        client.meta.events.register_first("before-send", count)
         create_endpoint(client, ENDPOINT)
-        yield travel, wire, client
-
-
-@cache
-def relayed(delay_seconds: int, messages: int, body: str = BODY) -> Counted:
-    """Send together, relay hop by hop, until the last is handed over."""
-    with emulated() as (travel, wire, client):
         clock = TravellingClock()
         sent = DelaySender(client, clock=clock).send_many(
             "orders", [Message(body, delay=delay_seconds)] * messages
         )
         assert all(result.error is None for result in sent)
         consumer = DelayConsumer("orders", client, clock=clock)
-        handed_over = polls = 0
+        handed_over = 0
         while handed_over < messages:
             travel.shift(MAX_MESSAGE_TIMER_SECONDS)
             outcomes = consumer.poll(wait_seconds=0)
             assert len(outcomes) == messages, outcomes
             handed_over += sum(o.status is Status.HANDED_OVER for o in outcomes)
-            polls += 1
-        return Counted(messages=messages, counts=wire.counts, invocations=polls, hops=polls)
-
-
-@cache
-def stored(
-    url: str, delay_seconds: int, messages: int, body: str = BODY, *, own_ids: bool = False
-) -> Counted:
-    """Put into the store by the sender, and released by the dispatcher."""
-    with emulated() as (travel, wire, client):
-        clock = TravellingClock()
-        store = open_table(url, wire, clock)
-        now_ms = clock.now_ms()
-        given = [
-            Message(body, delay=delay_seconds, message_id=f"order-{n}" if own_ids else None)
-            for n in range(messages)
-        ]
-        store.store([to_store(message, "orders", now_ms=now_ms) for message in given])
-        # Registering the store's shards is no message's cost.
-        wire.counts[AMENDMENTS] = 0
-        travel.shift(delay_seconds - MAX_MESSAGE_TIMER_SECONDS)
-        keep_up(store, clock, wire)
-        release(store, client, clock, messages)
-        return Counted(messages=messages, counts=wire.counts, invocations=1)
-
-
-@cache
-def parked(url: str, delay_seconds: int, messages: int) -> Counted:
-    """Sent, parked by the delay consumer after one hop, and released by the dispatcher."""
-    with emulated() as (travel, wire, client):
-        clock = TravellingClock()
-        store = open_table(url, wire, clock)
-        DelaySender(client, clock=clock).send_many(
-            "orders", [Message(BODY, delay=delay_seconds)] * messages
-        )
-        consumer = DelayConsumer(
-            "orders",
-            client,
-            store=store,
-            # Parked whatever the delay, so that an hour can be compared.
-            park_after_seconds=MAX_MESSAGE_TIMER_SECONDS,
-            clock=clock,
-        )
-        consumer.start()
-        # The start asks the store once, and its shards are registered; that is no message's cost.
-        store._table.register()
-        wire.counts[AMENDMENTS] = 0
-        travel.shift(MAX_MESSAGE_TIMER_SECONDS)
-        batches = 0
-        while outcomes := consumer.poll(wait_seconds=0):
-            assert {outcome.status for outcome in outcomes} == {Status.PARKED}
-            batches += 1
-            if batches * MAX_BATCH_ENTRIES >= messages:
-                break
-        travel.shift(delay_seconds - 2 * MAX_MESSAGE_TIMER_SECONDS)
-        keep_up(store, clock, wire)
-        release(store, client, clock, messages)
-        return Counted(messages=messages, counts=wire.counts, invocations=batches + 1, hops=1)
-
-
-def open_table(url: str, wire: Wire, clock: SystemClock, *, shards: int = SHARDS) -> DynamoDbStore:
-    """A store whose calls are metered."""
-    meter = Meter(wire.counts)
-    client: Any = meter.client(url)
-    meter.tell_messages(client)
-    create_table(client)
-    return DynamoDbStore(TABLE, endpoint="orders", client=client, shards=shards, clock=clock)
-
-
-def keep_up(store: DynamoDbStore, clock: SystemClock, wire: Wire) -> None:
-    """Leave the cursors where a dispatcher that has run every minute has them; not counted here, it is
-    the cost of a system that runs, not of a message."""
-    counts = Counter(wire.counts)
-    for lease in store._table.read_leases().shards:
-        taken = store._table.take_lease(lease, far="", near="")
-        assert taken is not None
-        store._table.settle_lease(taken, cursor=position(clock.now_ms()))
-    wire.counts.clear()
-    wire.counts.update(counts)
-
-
-def release(store: DynamoDbStore, client: Any, clock: SystemClock, messages: int) -> None:
-    """Dispatch what is due within a message timer, and close the store."""
-    outbox = SqsOutbox(SqsQueues(client, clock=clock), ENDPOINT)
-    dispatcher = Dispatcher(
-        store, outbox, settings=DispatchSettings(batch_size=2 * messages), clock=clock
-    )
-    dispatcher.start()
-    done = dispatcher.dispatch()
-    assert len(done.released) == messages, done
-    outbox.close()
-    store.close()
-
-
-def extrapolated(counted: Counted, delay_seconds: int) -> Counted:
-    """The same requests at every hop, for the hops of a longer delay."""
-    hops = Workload(delay_seconds=delay_seconds).hops
-    a_hop = Fraction(counted.counts["sqs fifo"], counted.hops)
-    assert a_hop.denominator == 1, "hops differ in their requests"
-    counts = Counter(counted.counts)
-    counts["sqs fifo"] = a_hop.numerator * hops
-    return Counted(messages=counted.messages, counts=counts, invocations=hops, hops=hops)
+    return counts
 
 
 class CountedQueues(InMemoryQueues):
@@ -498,7 +350,7 @@ def counted(url: str, kind: Kind, delay_seconds: int, body: str) -> Counter[str]
 def idle(url: str, code: str, hours: int) -> Counter[str]:
     """Requests of a dispatcher, and of who empties the parking queue, while one message waits for weeks."""
     kind = Kind(code=code, groups=1, batch=1, due_together=1, own_ids=False)
-    site = Site(url, kind, 30 * DAY, BODY)
+    site = Site(url, kind, 30 * 86_400, "x")
     if "s3" in code:
         site.store._sweep = partial(S3Store._sweep, site.store)
     site.store.store(

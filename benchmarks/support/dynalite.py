@@ -15,7 +15,6 @@ import boto3
 from botocore.config import Config
 
 from sqsdelay.stores.dynamodb import table_definition
-from sqsdelay.stores.dynamodb.layout import item_bytes
 
 ROOT: Final = Path(__file__).parents[2]
 DYNALITE: Final = ROOT / "node_modules" / "dynalite" / "cli.js"
@@ -26,7 +25,6 @@ MESSAGE_WRITES: Final = "dynamodb write units"
 OTHER_WRITES: Final = "dynamodb lease writes"
 READS: Final = "dynamodb read units"
 AMENDMENTS: Final = "dynamodb amendments"
-STORED_BYTES: Final = "bytes of items"
 
 _WRITES: Final = {"PutItem", "DeleteItem"}
 
@@ -120,8 +118,6 @@ class Meter:
 
         def tell(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
             context["message"] = bool({"b", "z"} & set(params["Item"]))
-            if context["message"]:
-                self.counts[STORED_BYTES] += item_bytes(params["Item"])
 
         client.meta.events.register("provide-client-params.dynamodb.PutItem", tell)
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from sqsdelay.testing import LocalAws
 from tests.acceptance.faults.real_world import RealWorld, Setting
 from tests.services.sqs_proxy import Fault
-from tests.simulation.model.s3_world import FAULTS, S3World
-from tests.simulation.model.store_world import BATCH
-from tests.simulation.tally import Cause, Tally
+from tests.simulation.tally import Tally
 from tests.simulation.virtual_party import Trouble
 from tests.simulation.virtual_world import HOUR_MS, Plan, Run
 
@@ -142,51 +139,4 @@ REAL: Final = (
         consumers="worker, function",
         setting=Setting(workers=1, functions=1, denied_seconds=4),
     ),
-)
-
-
-_ACTIONS: Final = 60
-
-
-@dataclass(frozen=True, kw_only=True)
-class S3Scenario:
-    """Parkers, dispatchers that split and merge, and people who cancel and move, under virtual time."""
-
-    fault: str
-    kinds: Sequence[str]
-    consumers: str = "S3 store: parkers, dispatchers"
-    time: str = "virtual"
-
-    def run(self, *, seeds: Iterable[int], messages: int) -> Tally:
-        """Count all runs together, each of about so many messages."""
-        tallies = [self._tally(seed, messages) for seed in seeds]
-        return sum(tallies[1:], tallies[0])
-
-    def _tally(self, seed: int, messages: int) -> Tally:
-        world = S3World(seed, kinds=self.kinds)
-        world.play(["act"] * (_ACTIONS * messages // 100))
-        world.close()
-        accepted = [known for known in world.known.values() if known.confirmed]
-        bounded = world.repeated <= BATCH * world.breaks
-        return Tally(
-            sent=len(accepted),
-            unknown=len(world.known) - len(accepted),
-            hops=0,
-            injected=sum(world.faults.values()),
-            lost=world.lost,
-            early=world.early,
-            strange=world.strange,
-            duplicated=world.repeated,
-            causes=Counter({Cause.CLAIM_BROKEN: world.repeated} if world.repeated else {}),
-            undocumented=[] if bounded else [f"{world.repeated} after {world.breaks} breaks"],
-        )
-
-
-S3: Final = (
-    S3Scenario(fault="503s and lost answers", kinds=("503", "answer lost")),
-    S3Scenario(fault="killed at any call of commit, split, merge, release", kinds=("killed",)),
-    S3Scenario(
-        fault="frozen for up to 3 h, another dispatcher in between", kinds=("frozen", "meanwhile")
-    ),
-    S3Scenario(fault="all of these", kinds=FAULTS),
 )

@@ -1,9 +1,10 @@
-"""Scenarios that break the DynamoDB store on purpose, in virtual time: a row each in the docs."""
+"""Scenarios that break the DynamoDB and S3 stores on purpose, in virtual time: a row each in the docs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,80 +12,32 @@ from unittest.mock import patch
 
 from moto import mock_aws
 
-from tests.simulation.model.dynamodb_world import FAULTS, DynamoDbWorld
+from tests.simulation.model import dynamodb_world, s3_world
 from tests.simulation.model.store_world import BATCH, StoreWorld
+from tests.simulation.tally import Cause, Tally
 
-ACTIONS: Final = 35
+ACTIONS: Final = 60
+ON_DYNAMODB: Final = 35
 SCRIPT: Final = ("park", "park", "dispatch", "change", "dispatch")
 """What happens where every point of a run is broken in turn."""
 
-HEADER: Final = (
-    "fault",
-    "stored",
-    "faults",
-    "claims and writes broken",
-    "lost",
-    "early",
-    "otherwise wrong",
-    "delivered again",
-    "at most",
-)
 
-
-@dataclass(frozen=True, kw_only=True)
-class StoreTally:
-    """What became of the messages of some runs.
-
-    ``stored`` were confirmed and not changed. ``again`` are deliveries above each message's first; each
-    claim or write that was broken off may cost a batch of them.
-    """
-
-    stored: int = 0
-    faults: int = 0
-    broken: int = 0
-    lost: Sequence[str] = ()
-    early: Sequence[str] = ()
-    wrong: Sequence[str] = ()
-    again: int = 0
-
-    @classmethod
-    def of(cls, world: StoreWorld) -> StoreTally:
-        return cls(
-            stored=sum(known.confirmed for known in world.known.values()),
-            faults=sum(world.faults.values()),
-            broken=world.breaks,
-            lost=world.lost,
-            early=world.early,
-            wrong=world.strange,
-            again=world.repeated,
-        )
-
-    def __add__(self, other: StoreTally) -> StoreTally:
-        return StoreTally(
-            stored=self.stored + other.stored,
-            faults=self.faults + other.faults,
-            broken=self.broken + other.broken,
-            lost=[*self.lost, *other.lost],
-            early=[*self.early, *other.early],
-            wrong=[*self.wrong, *other.wrong],
-            again=self.again + other.again,
-        )
-
-    @property
-    def most_again(self) -> int:
-        """A batch for each claim or write that was broken off."""
-        return BATCH * self.broken
-
-    def check(self) -> None:
-        """Fail unless the promise was kept.
-
-        Raises:
-            AssertionError
-        """
-        assert not self.lost, f"lost: {self.lost}"
-        assert not self.early, f"early: {self.early}"
-        assert not self.wrong, f"wrong: {self.wrong}"
-        assert self.again <= self.most_again, f"{self.again} delivered again"
+def tally(world: StoreWorld) -> Tally:
+    """What became of a world's messages: each claim or write that was broken off may cost a batch."""
+    accepted = [known for known in world.known.values() if known.confirmed]
+    bounded = world.repeated <= BATCH * world.breaks
+    return Tally(
+        sent=len(accepted),
+        unknown=len(world.known) - len(accepted),
+        hops=0,
+        injected=sum(world.faults.values()),
+        lost=world.lost,
+        early=world.early,
+        strange=world.strange,
+        duplicated=world.repeated,
+        causes=Counter({Cause.CLAIM_BROKEN: world.repeated} if world.repeated else {}),
+        undocumented=[] if bounded else [f"{world.repeated} after {world.breaks} breaks"],
+    )
 
 
 @contextmanager
@@ -97,35 +50,52 @@ def without_renewals() -> Iterator[None]:
         yield
 
 
-def played(
-    seed: int, *, actions: int = ACTIONS, script: Sequence[str] = (), **told: Any
-) -> DynamoDbWorld:
+def on_dynamodb(
+    seed: int, *, actions: int = ON_DYNAMODB, script: Sequence[str] = (), **told: Any
+) -> dynamodb_world.DynamoDbWorld:
     """A world after so many actions, or these, and after all that waits was served."""
     keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "test")
     with (
         patch.dict(os.environ, keys),
         without_renewals(),
         mock_aws(),
-        closing(DynamoDbWorld(seed, **told)) as world,
+        closing(dynamodb_world.DynamoDbWorld(seed, **told)) as world,
     ):
         world.play(script or ["act"] * actions)
     return world
 
 
+def on_s3(seed: int, *, actions: int = ACTIONS, **told: Any) -> s3_world.S3World:
+    """The same in a bucket."""
+    with closing(s3_world.S3World(seed, **told)) as world:
+        world.play(["act"] * actions)
+    return world
+
+
+Play = Callable[..., StoreWorld]
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoreScenario:
-    """Parkers, dispatchers and people who change their minds, broken by chance at their calls."""
+    """Parkers, dispatchers and people who cancel and move, broken by chance at their calls."""
 
     fault: str
     kinds: Sequence[str]
-    share: float = 0.05
+    play: Play = on_s3
+    share: float = 0.03
+    time: str = "virtual"
 
-    def run(self, seeds: int) -> StoreTally:
-        """Count so many runs together."""
-        worlds = (
-            played(seed, fault_share=self.share, kinds=self.kinds) for seed in range(1, seeds + 1)
+    @property
+    def consumers(self) -> str:
+        return f"{'S3' if self.play is on_s3 else 'DynamoDB'} store: parkers, dispatchers"
+
+    def run(self, *, seeds: Iterable[int], messages: int) -> Tally:
+        """Count all runs together, each of about so many messages in a bucket, and fewer in a table."""
+        actions = ACTIONS * messages // 100 if self.play is on_s3 else ON_DYNAMODB
+        return added(
+            tally(self.play(seed, actions=actions, fault_share=self.share, kinds=self.kinds))
+            for seed in seeds
         )
-        return sum(map(StoreTally.of, worlds), StoreTally())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,48 +104,43 @@ class EachPoint:
 
     fault: str
     seed: int = 2
+    time: str = "virtual"
+    consumers: str = "DynamoDB store: parkers, dispatchers"
 
-    def run(self, seeds: int = 1, *, every: int = 1) -> StoreTally:
-        """Count the runs together, of one seed each; ``seeds`` is for those by chance."""
+    def run(self, *, every: int = 1, **_: object) -> Tally:
+        """Count the runs together, of one seed; seeds and messages are for those by chance."""
         points = self._played(0).points
-        return sum(
-            (StoreTally.of(self._played(point)) for point in range(1, points + 1, every)),
-            StoreTally(),
-        )
+        return added(tally(self._played(point)) for point in range(1, points + 1, every))
 
-    def _played(self, point: int) -> DynamoDbWorld:
-        return played(self.seed, script=SCRIPT, kinds=["killed"], only_at=point)
+    def _played(self, point: int) -> dynamodb_world.DynamoDbWorld:
+        return on_dynamodb(self.seed, script=SCRIPT, kinds=["killed"], only_at=point)
 
 
-SCENARIOS: Final = (
+def added(tallies: Iterable[Tally]) -> Tally:
+    """All together."""
+    return sum(tallies, Tally(sent=0, unknown=0, hops=0, injected=0))
+
+
+def _dynamodb(fault: str, kinds: Sequence[str], share: float = 0.05) -> StoreScenario:
+    return StoreScenario(fault=fault, kinds=kinds, play=on_dynamodb, share=share)
+
+
+DYNAMODB: Final = (
     EachPoint(fault="SIGKILL before and after each call, in turn"),
-    StoreScenario(fault="SIGKILL at any call", kinds=["killed"]),
-    StoreScenario(fault="throttled", kinds=["throttled"]),
-    StoreScenario(fault="answers lost", kinds=["answer lost"]),
-    StoreScenario(
-        fault="stopped for 70 s to 3 h, so that a lease runs out mid-batch", kinds=["frozen"]
-    ),
-    StoreScenario(fault="clocks an hour off, nothing else", kinds=[], share=0),
-    StoreScenario(fault="somebody else acts between two calls", kinds=["meanwhile"], share=0.08),
-    StoreScenario(fault="all of these", kinds=FAULTS, share=0.03),
+    _dynamodb("SIGKILL at any call", ["killed"]),
+    _dynamodb("throttled", ["throttled"]),
+    _dynamodb("answers lost", ["answer lost"]),
+    _dynamodb("stopped for 70 s to 3 h, so that a lease runs out mid-batch", ["frozen"]),
+    _dynamodb("clocks an hour off, nothing else", [], share=0),
+    _dynamodb("somebody else acts between two calls", ["meanwhile"], share=0.08),
+    _dynamodb("all of these", dynamodb_world.FAULTS, share=0.03),
 )
 
-
-def row(scenario: EachPoint | StoreScenario, counted: StoreTally) -> str:
-    """A scenario's line."""
-    numbers = (
-        counted.stored,
-        counted.faults,
-        counted.broken,
-        len(counted.lost),
-        len(counted.early),
-        len(counted.wrong),
-        counted.again,
-        counted.most_again,
-    )
-    return "| " + " | ".join([scenario.fault, *(f"{n:,}" for n in numbers)]) + " |"
-
-
-def table(rows: Sequence[str]) -> str:
-    """The table with these lines."""
-    return "\n".join(["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER), *rows])
+S3: Final = (
+    StoreScenario(fault="503s and lost answers", kinds=("503", "answer lost")),
+    StoreScenario(fault="killed at any call of commit, split, merge, release", kinds=("killed",)),
+    StoreScenario(
+        fault="frozen for up to 3 h, another dispatcher in between", kinds=("frozen", "meanwhile")
+    ),
+    StoreScenario(fault="all of these", kinds=s3_world.FAULTS),
+)

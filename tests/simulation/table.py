@@ -1,4 +1,4 @@
-"""The tables in docs/reliability.md, made from the scenarios' tallies: `make faults` rewrites them."""
+"""The table in docs/reliability.md, made from the scenarios' tallies: `make faults` rewrites it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from typing import Final, TypeVar
 
 from sqsdelay.testing import LocalAws
 from tests.services.processes import ROOT
-from tests.simulation import store_faults
-from tests.simulation.scenarios import REAL, S3, VIRTUAL, RealScenario, S3Scenario, VirtualScenario
+from tests.simulation.scenarios import REAL, VIRTUAL, RealScenario, VirtualScenario
+from tests.simulation.store_faults import DYNAMODB, S3, EachPoint, StoreScenario
 from tests.simulation.tally import Tally
 
 DOCUMENT: Final = ROOT / "docs" / "reliability.md"
 BEGIN: Final = "<!-- made by make faults: begin -->"
 END: Final = "<!-- made by make faults: end -->"
-STORE_BEGIN: Final = "<!-- made by make faults: begin store -->"
-STORE_END: Final = "<!-- made by make faults: end store -->"
 SIDE_BY_SIDE: Final = 8
 """Real-time scenarios mostly wait."""
 
@@ -42,11 +40,10 @@ HEADER: Final = (
     "why",
 )
 
-Scenario = RealScenario | S3Scenario | VirtualScenario
-StoreScenario = store_faults.EachPoint | store_faults.StoreScenario
-STORE: Final[tuple[StoreScenario, ...]] = store_faults.SCENARIOS
-T = TypeVar("T", bound=Scenario | StoreScenario)
-COMPUTED: Final[tuple[VirtualScenario | S3Scenario, ...]] = (*VIRTUAL, *S3)
+Computed = VirtualScenario | StoreScenario | EachPoint
+Scenario = RealScenario | Computed
+T = TypeVar("T", bound=Scenario)
+COMPUTED: Final[tuple[Computed, ...]] = (*VIRTUAL, *S3, *DYNAMODB)
 SCENARIOS: Final[tuple[Scenario, ...]] = (*COMPUTED, *REAL)
 """In the table's order."""
 
@@ -68,10 +65,8 @@ def line_of(scenario: Scenario, counted: Tally) -> str:
     return "| " + " | ".join([_name(scenario), *(f"{n:,}" for n in numbers), causes]) + " |"
 
 
-def _name(scenario: Scenario | StoreScenario) -> str:
-    """A line's first cells, which no other line of its table begins with."""
-    if isinstance(scenario, StoreScenario):
-        return scenario.fault
+def _name(scenario: Scenario) -> str:
+    """A line's first cells, which no other line begins with."""
     return f"{scenario.fault} | {scenario.time} | {scenario.consumers}"
 
 
@@ -93,9 +88,9 @@ def summary(made: str) -> str:
     )
 
 
-def cells(document: str, *, begin: str = BEGIN, end: str = END) -> list[dict[str, str]]:
-    """A table's rows as a document has them."""
-    return _cells(document.partition(begin)[2].partition(end)[0])
+def cells(document: str) -> list[dict[str, str]]:
+    """The table's rows as a document has them."""
+    return _cells(document.partition(BEGIN)[2].partition(END)[0])
 
 
 def _cells(text: str) -> list[dict[str, str]]:
@@ -104,10 +99,10 @@ def _cells(text: str) -> list[dict[str, str]]:
     return [dict(zip(header, values, strict=True)) for values in split]
 
 
-def rewritten(document: str, made: str, *, begin: str = BEGIN, end: str = END) -> str:
+def rewritten(document: str, made: str) -> str:
     """The document with another table."""
-    before, _, rest = document.partition(begin)
-    return f"{before}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
+    before, _, rest = document.partition(BEGIN)
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> None:
@@ -123,42 +118,26 @@ def main() -> None:
         wanted = tuple(options.line)
         return [each for each in scenarios if not wanted or _name(each).startswith(wanted)]
 
-    stores = chosen(STORE)
     # Virtual time computes, real time mostly waits.
     with (
         LocalAws() as aws,
         ThreadPoolExecutor(SIDE_BY_SIDE) as threads,
         ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_prepare) as processes,
     ):
-        store_runs = [processes.submit(each.run, options.seeds) for each in stores]
         seeds = range(1, options.seeds + 1)
         runs: list[tuple[Scenario, Future[Tally]]] = []
         runs += [(s, processes.submit(s.run, seeds=seeds, messages=300)) for s in chosen(COMPUTED)]
         told = {"messages": options.messages, "stretch": options.stretch}
         runs += [(s, threads.submit(s.run, aws, seed=1, **told)) for s in chosen(REAL)]
         rows = [_checked(line_of(scenario, run.result()), run.result()) for scenario, run in runs]
-        store_rows = [
-            _checked(store_faults.row(scenario, run.result()), run.result())
-            for scenario, run in zip(stores, store_runs, strict=True)
-        ]
     document = DOCUMENT.read_text()
-    store_rows = _with_earlier(store_rows, STORE, document, STORE_BEGIN, STORE_END)
-    made = store_faults.table(store_rows)
-    document = rewritten(document, made, begin=STORE_BEGIN, end=STORE_END)
-    rows = _with_earlier(rows, SCENARIOS, document, BEGIN, END)
-    DOCUMENT.write_text(rewritten(document, table(rows)))
+    DOCUMENT.write_text(rewritten(document, table(_with_earlier(rows, document))))
 
 
-def _with_earlier(
-    rows: Sequence[str],
-    scenarios: Sequence[Scenario | StoreScenario],
-    document: str,
-    begin: str,
-    end: str,
-) -> list[str]:
+def _with_earlier(rows: Sequence[str], document: str) -> list[str]:
     """A line for each scenario: what was counted now, else what the document has."""
-    known = [*rows, *document.partition(begin)[2].partition(end)[0].splitlines()]
-    return [next(r for r in known if r.startswith(f"| {_name(s)} |")) for s in scenarios]
+    known = [*rows, *document.partition(BEGIN)[2].partition(END)[0].splitlines()]
+    return [next(r for r in known if r.startswith(f"| {_name(s)} |")) for s in SCENARIOS]
 
 
 def _prepare() -> None:
@@ -166,7 +145,7 @@ def _prepare() -> None:
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 
 
-def _checked(line: str, counted: Tally | store_faults.StoreTally) -> str:
+def _checked(line: str, counted: Tally) -> str:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
     counted.check()

@@ -161,7 +161,7 @@ class Tally:
         assert not self.lost, f"lost: {self.lost}"
         assert not self.early, f"early: {self.early}"
         assert not self.altered, f"altered: {self.altered}"
-        assert not self.strange, f"never sent: {self.strange}"
+        assert not self.strange, f"never sent, or otherwise wrong: {self.strange}"
         assert not self.undocumented, f"duplicated for no documented cause: {self.undocumented}"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.scenarios import S3, VIRTUAL, S3Scenario, VirtualScenario
+from tests.simulation.scenarios import VIRTUAL, VirtualScenario
+from tests.simulation.store_faults import S3, StoreScenario
 from tests.simulation.virtual_party import Trouble
 from tests.simulation.virtual_world import Plan, Run
 
@@ -25,7 +26,7 @@ def test_the_promise_is_kept(scenario: VirtualScenario) -> None:
 
 
 @pytest.mark.parametrize("scenario", S3, ids=lambda scenario: scenario.fault)
-def test_the_s3_store_keeps_it(scenario: S3Scenario) -> None:
+def test_the_s3_store_keeps_it(scenario: StoreScenario) -> None:
     """Broken at its calls: nothing lost or early, and repeated no more than a batch for each break."""
     counted = scenario.run(seeds=SEEDS[:1], messages=MESSAGES)
     counted.check()

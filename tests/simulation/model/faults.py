@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +14,7 @@ from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import QueueUnavailable, StoreUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
+from sqsdelay.ports.stores import Claim, DelayedMessageStore
 from sqsdelay.testing import ManualClock
 from tests.simulation.virtual_party import Killed, WatchedQueues
 
@@ -155,8 +155,9 @@ class BreakingQueues(WatchedQueues):
         return min((held.visible_ms for held in self.held(queue_url)), default=None)
 
 
-class BreakingStore(DelayedMessageStore):
-    """A store that breaks as told: one call, or all of them while it is ``away``."""
+class BreakingStore:
+    """A store that breaks as told: one call, or all of them while it is ``away``. What is not here is the
+    store's own."""
 
     def __init__(
         self,
@@ -171,19 +172,8 @@ class BreakingStore(DelayedMessageStore):
         self._breaker = breaker
         self._abandoned: list[AbstractContextManager[Claim]] = []
 
-    @property
-    def modes(self) -> frozenset[TransactionMode]:
-        return self.inner.modes
-
-    @property
-    def poll_seconds(self) -> float:
-        return self.inner.poll_seconds
-
-    def set_up(self) -> None:
-        self.inner.set_up()
-
-    def initialize(self, mode: TransactionMode) -> None:
-        self.inner.initialize(mode)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
         with self._call():
@@ -192,13 +182,13 @@ class BreakingStore(DelayedMessageStore):
             return new
 
     @contextmanager
-    def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
+    def claim(self, limit: int, **given: Any) -> Iterator[_BreakingClaim]:
         self._refuse()
         claiming = self.inner.claim(limit, **given)
         claim = claiming.__enter__()
         self._breaker.between_calls()
         try:
-            yield _BreakingClaim(claim, self)
+            yield _BreakingClaim(claim, self._breaker)
         except Killed:
             # A dead process lets go of nothing; its lease has to end by itself.
             self._abandoned.append(claiming)
@@ -207,31 +197,6 @@ class BreakingStore(DelayedMessageStore):
             claiming.__exit__(*sys.exc_info())
             raise
         claiming.__exit__(None, None, None)
-
-    def remove(self, claim: Claim, message_ids: Sequence[str]) -> list[bool]:
-        """What a claim of this store is asked for."""
-        if message_ids and self._breaker.take(Fault.REMOVE_REFUSED):
-            raise StoreUnavailable("broken on purpose")
-        self._breaker.between_calls()
-        return claim.remove(message_ids)
-
-    def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        return self.inner.next_due_ms(except_destinations)
-
-    def pending_count(self) -> int:
-        return self.inner.pending_count()
-
-    def pending(
-        self,
-        limit: int,
-        *,
-        after: tuple[int, str] | None = None,
-        due_from_ms: int | None = None,
-        due_before_ms: int | None = None,
-    ) -> list[StoredMessage]:
-        return self.inner.pending(
-            limit, after=after, due_from_ms=due_from_ms, due_before_ms=due_before_ms
-        )
 
     def find(self, message_id: str) -> StoredMessage | None:
         self._refuse()
@@ -256,9 +221,6 @@ class BreakingStore(DelayedMessageStore):
         found = self.inner.amendments(message_ids)
         self._breaker.between_calls()
         return found
-
-    def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
-        return self.inner.watch(wake)
 
     def close(self) -> None:
         """Let go of what dead processes held, and of the store."""
@@ -285,28 +247,15 @@ class BreakingStore(DelayedMessageStore):
 class _BreakingClaim:
     """A claim whose removals break as told."""
 
-    def __init__(self, claim: Claim, store: BreakingStore) -> None:
+    def __init__(self, claim: Claim, breaker: Breaker) -> None:
         self._claim = claim
-        self._store = store
+        self._breaker = breaker
 
-    @property
-    def messages(self) -> Sequence[StoredMessage]:
-        return self._claim.messages
-
-    @property
-    def transaction(self) -> Any:
-        return self._claim.transaction
-
-    def attempt(self) -> AbstractContextManager[None]:
-        return self._claim.attempt()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._claim, name)
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        return self._store.remove(self._claim, message_ids)
-
-    def count_failures(
-        self, message_ids: Sequence[str], *, retry_after_seconds: float
-    ) -> list[bool]:
-        return self._claim.count_failures(message_ids, retry_after_seconds=retry_after_seconds)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._claim.hold(message_ids, seconds=seconds)
+        if message_ids and self._breaker.take(Fault.REMOVE_REFUSED):
+            raise StoreUnavailable("broken on purpose")
+        self._breaker.between_calls()
+        return self._claim.remove(message_ids)

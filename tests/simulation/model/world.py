@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqsdelay.core.delay import delay_ms, due_at_ms
 from sqsdelay.core.message import MESSAGE_ID, Attribute, string, text_of
@@ -84,7 +84,7 @@ class World:
         self.wrong: list[str] = []
         self.queues = BreakingQueues(self.clock, self.breaker, self._on_sent)
         self.endpoint = self.queues.create_endpoint(endpoint)
-        self.store = BreakingStore(make_store(self.clock), self.breaker, self._on_stored)
+        self.store: Any = BreakingStore(make_store(self.clock), self.breaker, self._on_stored)
         self.store.set_up()
         self._park_after = park_after_seconds
         self._touched: set[str] = set()
@@ -310,7 +310,7 @@ class World:
     def _waiting(self) -> int:
         queues = [self.endpoint.delay_queue.name]
         queues += [self.endpoint.due_queue.name] if self.endpoint.fifo else []
-        return self.store.pending_count() + sum(map(self.queues.count, queues))
+        return int(self.store.pending_count()) + sum(map(self.queues.count, queues))
 
     def waiting_ids(self) -> list[str]:
         """The messages that a change can still reach."""
