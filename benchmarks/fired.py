@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import boto3
+
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import StoredMessage
@@ -50,15 +52,14 @@ def run(endpoint: str, event: dict[str, object], fates: Any) -> None:
     from lambdas.dispatcher import handler as module
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    real = module.boto3.client
+    real: Any = boto3.client
 
     class Functions:
         def invoke(self, *, Payload: str, **_: object) -> None:
             begin(endpoint, json.loads(Payload), fates)
 
-    module.boto3.client = lambda name, **more: (
-        Functions() if name == "lambda" else real(name, **more)
-    )
+    made: Any = boto3
+    made.client = lambda name, **more: Functions() if name == "lambda" else real(name, **more)
     fates.put(module.handler(event, Context(remaining_ms=(GATHERING_SECONDS - 10) * 1000)))
 
 

