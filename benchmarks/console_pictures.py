@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
 
 from sqsdelay import DelaySender, Message
 from sqsdelay.console.guard import Access
@@ -36,6 +37,7 @@ from sqsdelay.testing.local_aws import LocalAws
 from tests.services.chromium import chromium
 
 FOLDER = Path("docs/images")
+RELOADS = 40
 NAMES = ("orders", "invoices")
 SHOTS = (
     ("overview", "", "light", 1280, 860),
@@ -59,20 +61,28 @@ def main() -> None:
         services.source(NAMES[0]).errors_sample.get()
         with serving(services, port=0) as address, chromium() as browser:
             for name, path, scheme, width, height in SHOTS:
-                take(
-                    browser, address + path, scheme, (width, height), folder / f"console-{name}.png"
-                )
+                screen(browser, scheme, width, height)
+                take(browser, services, address + path, folder / f"console-{name}.png")
 
 
-def take(browser: Chrome, url: str, scheme: str, size: tuple[int, int], to: Path) -> None:
-    """One picture, of what stands at the top of the page."""
+def screen(browser: Chrome, scheme: str, width: int, height: int) -> None:
+    """Light or dark, and how large."""
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
-    browser.get(url)
-    time.sleep(0.5)
+
+
+def take(browser: Chrome, services: Services, url: str, to: Path) -> None:
+    """One picture, of what stands at the top of the page, once no answer is late."""
+    for _ in range(RELOADS):
+        for source in services.sources.values():
+            source.changed()
+        browser.get(url)
+        time.sleep(0.5)
+        if not browser.find_elements(By.CSS_SELECTOR, "#troubles p, .old"):
+            break
     taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
     to.write_bytes(base64.b64decode(taken["data"]))
     print(f"{to}  {to.stat().st_size:,} bytes")

@@ -241,11 +241,7 @@ class Guard:
         session = scope["session"]
         if not static and "csrf" not in session:
             session["csrf"] = secrets.token_hex(32)
-        scope["state"] = {
-            **scope.get("state", {}),
-            "visitor": self._name(headers),
-            "csrf": session.get("csrf", ""),
-        }
+        scope.setdefault("state", {})["visitor"] = self._name(headers)
         unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def read() -> Message:

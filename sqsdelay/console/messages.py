@@ -41,19 +41,20 @@ def text_of(raw: bytes | str) -> str:
 
 
 def kind_of_body(body: str) -> str:
-    """What a body looks like: JSON, XML, text, or no text at all."""
-    start = body[:BODY_SHOWN].strip()
+    """What a body looks like: JSON, XML, text, or no text at all; a long one by its ends."""
+    start, end = body[:BODY_SHOWN].lstrip()[:1], body[-BODY_SHOWN:].rstrip()[-1:]
     if not start:
         return "empty"
-    if start[0] in "{[":
+    if start + end in ("{}", "[]"):
         try:
-            json.loads(body)
+            if len(body) <= BODY_SHOWN:
+                json.loads(body)
         except (ValueError, RecursionError):
             return "text"
         return "JSON"
-    if start[0] == "<" and start[-1] == ">":
+    if start + end == "<>":
         return "XML"
-    return "binary" if "\\x" in start else "text"
+    return "binary" if "\\x" in body[:BODY_SHOWN] else "text"
 
 
 def utc_input(text: str) -> str:

@@ -142,7 +142,7 @@ def _form(handle: Posted) -> Callable[[Request], Awaitable[Response]]:
         form = await request.form(
             max_files=0, max_fields=MOST_CHANGED + 20, max_part_size=MAX_REQUEST_BYTES
         )
-        own: str = request.state.csrf
+        own: str = request.session.get("csrf", "")
         if not own or not hmac.compare_digest(_text(form, "csrf").encode(), own.encode()):
             raise HTTPException(
                 403,

@@ -20,7 +20,8 @@ DEFAULT_FAILURES_PER_SECOND: Final = 1
 
 @dataclass(eq=False)
 class _Breaker:
-    """
+    """What is told, and to whom, when there was too much trouble.
+
     Args:
         name: what it watches, for the message of the critical error.
         limit: how many seconds failures may last, or how many there may be within a second.
@@ -72,10 +73,10 @@ class CircuitBreaker(_Breaker):
 
     def failed(self, error: Exception) -> None:
         """Arm; or trigger once failures have lasted, and arm again."""
-        self.arm()
-        now = self.clock.monotonic()
         with self._lock:
-            lasted = 0.0 if self._armed_at is None else now - self._armed_at
+            now = self.clock.monotonic()
+            self._armed_at = now if self._armed_at is None else self._armed_at
+            lasted = now - self._armed_at
             if lasted < self.limit:
                 return
             self._armed_at = now

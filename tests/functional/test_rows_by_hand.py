@@ -215,9 +215,12 @@ def test_a_store_in_memory_keeps_the_same_promise() -> None:
     assert reasons(world) == {"a": "Unreadable: odd"}
 
 
-def test_their_events_can_be_read_back() -> None:
+@pytest.mark.parametrize(
+    ("due_ms", "told"), [(-1, None), (0, 0), (MAX_DUE_MS, MAX_DUE_MS), (MAX_DUE_MS + 1, None)]
+)
+def test_their_events_can_be_read_back(due_ms: int, told: int | None) -> None:
     """A ledger with such a row's rejection stays a ledger."""
-    odd = StoredMessage(message_id="", destination="", due_ms=-1, body=b"x", unreadable="odd")
+    odd = StoredMessage(message_id="", destination="", due_ms=due_ms, body=b"x", unreadable="odd")
     (event,) = settlement.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
     again = from_json(to_json(event))
-    assert (again.endpoint, again.message_id, again.due_ms) == ("-", "-", None)
+    assert (again.endpoint, again.message_id, again.due_ms) == ("-", "-", told)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sqsdelay import AsyncDelaySender, Change, Message, SendResult
+from sqsdelay.core.delay import utc
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -336,6 +337,64 @@ def test_a_store_takes_many_in_one_call(queues: GatedQueues) -> None:
     run(work)
     assert calls == [250]
     assert len(ledger.events) == 252
+
+
+def test_every_argument_counts(queues: GatedQueues) -> None:
+    """As with a `QueueSender`."""
+    queues.create_endpoint("bills.fifo")
+    given: dict[str, Any] = {
+        "due_at": utc(queues.clock.true_ms + 60_000),
+        "attributes": {"kind": "reminder"},
+        "message_group_id": "g",
+        "message_deduplication_id": "d",
+        "trace_header": "Root=1-5759e988-bd862e3fe1be46a994272793",
+    }
+
+    async def work() -> None:
+        async with sender(queues, linger_ms=0) as sends:
+            assert (await sends.send("bills.fifo", "x", message_id="m", **given)).error is None
+
+    run(work)
+    QueueSender(queues).send("bills.fifo", "x", message_id="m", **given)
+    queues.clock.advance(60)
+    one, other = queues.receive_batch("bills-due", wait_seconds=0)
+    assert (one.attributes, one.trace_header) == (other.attributes, other.trace_header)
+    assert one.attributes["kind"] == {"DataType": "String", "StringValue": "reminder"}
+
+
+def test_what_waits_is_listed_in_part_and_moved_to_an_instant(queues: GatedQueues) -> None:
+    """A page of a hundred is read before the first is seen, and no more."""
+    store = InMemoryStore(queues.clock)
+    parking = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
+    parking.send_many(
+        "orders",
+        [Message("x", delay=DAY + timedelta(hours=n), message_id=f"m{n}") for n in range(300)],
+    )
+    pages: list[int] = []
+    page = store.pending
+
+    def counted(limit: int, **given: Any) -> Any:
+        pages.append(limit)
+        return page(limit, **given)
+
+    store.pending = counted  # type: ignore[method-assign]
+    start = utc(queues.clock.true_ms)
+
+    async def work() -> None:
+        async with AsyncDelaySender(parking) as sends:
+            async for _ in sends.pending("orders"):
+                break
+            assert pages == [100]
+            moved = start + 20 * DAY
+            assert await sends.reschedule("orders", "m1", due_at=moved) is Change.DONE
+            for since, until, expected in (
+                (2 * DAY, 2 * DAY + timedelta(hours=3), ["m24", "m25", "m26"]),
+                (19 * DAY, 21 * DAY, ["m1"]),
+            ):
+                some = sends.pending("orders", due_from=start + since, due_before=start + until)
+                assert [message.message_id async for message in some] == expected
+
+    run(work)
 
 
 def test_two_messages_with_one_id(queues: GatedQueues) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from sqsdelay.console.guard import Access
 from sqsdelay.console.ledger_file import LedgerFile
+from sqsdelay.console.messages import BODY_SHOWN, kind_of_body
 from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
 from sqsdelay.console.services import Change, Outcome, Result, Services
 from sqsdelay.console.source import ConsoleSettings
@@ -179,6 +180,24 @@ def test_who_waits_is_let_go_and_the_server_is_not_overrun(
     assert patience.ask(lambda: "now") == "now"
     with pytest.raises(KeyError):
         patience.ask(lambda: dict[str, str]()["x"])
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("", "empty"),
+        (' {"a": 1}\n', "JSON"),
+        ("{a}", "text"),
+        ("[1", "text"),
+        ("<a>" + "x" * BODY_SHOWN + "</a>\n", "XML"),
+        ("[" + "1," * BODY_SHOWN + "1]", "JSON"),
+        ("[" + "1," * BODY_SHOWN, "text"),
+        ("\\xff\\x00", "binary"),
+    ],
+)
+def test_what_a_body_looks_like(body: str, kind: str) -> None:
+    """A long one is judged by its ends: a list may show a thousand."""
+    assert kind_of_body(body) == kind
 
 
 @pytest.fixture

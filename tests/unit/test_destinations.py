@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import AtLeastOnce
+from sqsdelay.dispatching.destinations import SENT_BEFORE, AtLeastOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import (
     CriticalError,
@@ -22,8 +22,22 @@ from sqsdelay.errors import (
     SendFailed,
 )
 from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.ports.stores import Claim
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
+
+
+def test_what_was_sent_is_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its removal failed. The oldest is forgotten, and sent once more: memory has an end."""
+    monkeypatch.setattr("sqsdelay.dispatching.destinations._REMEMBERED", 2)
+    bench = Bench()
+    bench.put("q", 3)
+    messages, claim = bench.store.pending(3), cast(Claim, None)
+    destination = AtLeastOnce(bench.outbox, bench.clock)
+    destination.remember(messages)
+    outcomes = destination.deliver(claim, messages)
+    assert [outcome is SENT_BEFORE for outcome in outcomes] == [False, True, True]
+    assert [message.message_id for message in bench.outbox.sent] == ["q-0"]
 
 
 class Bench:

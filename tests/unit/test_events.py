@@ -326,27 +326,44 @@ def test_released_ahead_of_its_due_time_with_a_message_timer(site: Site) -> None
 
 def test_an_outbox_that_does_not_tell_its_timer(site: Site) -> None:
     """Ahead of the due time lateness is not known; past it, it is what has passed."""
-    site.store.store([parked(site, "ahead", 30_000), parked(site, "late", -40, destination="a.b#")])
+    site.store.store(
+        [
+            parked(site, "ahead", 30_000),
+            parked(site, "late", -40, destination="a.b#"),
+            parked(site, "punctual", 0),
+        ]
+    )
     outbox = InMemoryOutbox(site.clock, max_ahead_seconds=60)
     Dispatcher(site.store, outbox, ledger=site.ledger, clock=site.clock).dispatch()
     events = {event.message_id: event for event in site.take()}
-    assert (events["ahead"].late_ms, events["late"].late_ms) == (None, 40)
-    assert (events["ahead"].batch, events["ahead"].timer_seconds) == (None, None)
-    assert events["late"].endpoint == "a.b#"
+    assert (events["ahead"].late_ms, events["punctual"].late_ms) == (None, 0)
+    assert events["late"] == Event(
+        kind=EventKind.RELEASED,
+        at_ms=site.clock.true_ms,
+        endpoint="a.b#",
+        message_id="late",
+        source=Source.DISPATCHER,
+        due_ms=site.clock.true_ms - 40,
+        late_ms=40,
+    )
 
 
 def test_rejected_from_the_store(site: Site) -> None:
     """With the reason the error queue gets; a message that is tried again is no event yet."""
-    site.store.store([parked(site, "lost", 0, body=b"\xff"), parked(site, "good", 0)])
+    site.store.store([parked(site, "lost", -1, body=b"\xff"), parked(site, "good", 0)])
     site.dispatch()
     events = {event.message_id: event for event in site.take()}
     assert events["good"].kind is EventKind.RELEASED
-    assert (events["lost"].kind, events["lost"].source) == (
-        EventKind.REJECTED,
-        Source.DISPATCHER,
-    )
-    assert (events["lost"].reason or "").startswith(
-        "InvalidMessage: the stored body of lost is not"
+    reason = events["lost"].reason
+    assert (reason or "").startswith("InvalidMessage: the stored body of lost is not")
+    assert events["lost"] == Event(
+        kind=EventKind.REJECTED,
+        at_ms=site.clock.true_ms,
+        endpoint="orders",
+        message_id="lost",
+        source=Source.DISPATCHER,
+        due_ms=site.clock.true_ms - 1,
+        reason=reason,
     )
     site.store.store([parked(site, "nowhere", 0, destination="nowhere")])
     site.dispatch(retries=1)

@@ -304,6 +304,7 @@ def test_a_round_receives_for_a_minute(site: Site) -> None:
     received: Any = site.queues.receive_batch
 
     def slow(*arguments: Any, **named: Any) -> Any:
+        assert named["wait_seconds"] == 1, "all servers are asked, and nobody waits for longer"
         site.clock.advance(7)
         return received(*arguments, **named)
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.delay import utc
-from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, size_of, string
+from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, Route, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
@@ -21,7 +22,7 @@ from sqsdelay.sending.batches import (
     payload_size,
     read_pointer,
 )
-from sqsdelay.sending.router import SenderSettings
+from sqsdelay.sending.router import ALWAYS_PARKED_BYTES, SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 
@@ -64,6 +65,9 @@ def test_a_pointer_that_is_none_is_refused_without_its_body(body: str) -> None:
         read_pointer(body, {PAYLOAD_SIZE: SIZE})
 
 
+DELAY = "orders-delay.fifo"
+
+
 class Bodies:
     """Keeps large bodies in memory."""
 
@@ -79,10 +83,18 @@ class Bodies:
 class Site:
     """A sender that leaves bodies above so many bytes elsewhere."""
 
-    def __init__(self, above_bytes: int, *, store: bool = False, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        above_bytes: int,
+        *,
+        store: bool = False,
+        limit: int | None = None,
+        small: str = "orders",
+        **attributes: str,
+    ) -> None:
         self.queues = InMemoryQueues(ManualClock())
         if limit is not None:
-            self.queues.create_queue("orders", MaximumMessageSize=str(limit))
+            self.queues.create_queue(small, MaximumMessageSize=str(limit), **attributes)
         self.queues.create_endpoint("orders")
         self.bodies, self.ledger = Bodies(above_bytes), InMemoryLedger()
         self.store = InMemoryStore(self.queues.clock)
@@ -107,6 +119,7 @@ class Site:
     [
         (1000, 1000, None, False),
         (1001, 1000, None, True),
+        (MAX_MESSAGE_BYTES + 1, 1000, None, True),
         (MAX_MESSAGE_BYTES - MOST_ADDED_BYTES, MAX_MESSAGE_BYTES, None, False),
         (MAX_MESSAGE_BYTES - MOST_ADDED_BYTES + 1, MAX_MESSAGE_BYTES, None, True),
         (2048 - MOST_ADDED_BYTES, MAX_MESSAGE_BYTES, 2048, False),
@@ -128,6 +141,50 @@ def test_a_body_leaves_above_the_least_of_three_sizes(
     assert copy.attributes == {PAYLOAD_SIZE: payload_size("x" * characters)}
     until_ms = site.queues.clock.true_ms + MAX_RETENTION_SECONDS * 1000
     assert site.bodies.kept == [("x" * characters, until_ms)]
+
+
+@pytest.mark.parametrize(
+    ("small", "delay", "offloaded"),
+    [
+        ("orders", 1000, True),
+        (DELAY, 1000, True),
+        (DELAY, None, False),
+        ("orders-delay-error", 1000, False),
+    ],
+)
+def test_every_queue_on_the_way_counts(small: str, delay: int | None, offloaded: bool) -> None:
+    """The error queue is not on it."""
+    delays = {"DelaySeconds": "900", "VisibilityTimeout": "180"}
+    attributes: dict[str, Any] = delays if small == DELAY else {}
+    site = Site(MAX_MESSAGE_BYTES, limit=2048, small=small, **attributes)
+    site.sender.send("orders", "x" * 2048, delay=delay)
+    assert [body for body, _ in site.bodies.kept] == ["x" * 2048] * offloaded
+
+
+@pytest.mark.parametrize(
+    ("size", "delay", "offloaded"),
+    [
+        (ALWAYS_PARKED_BYTES, 8101, False),
+        (ALWAYS_PARKED_BYTES + 1, 8101, True),
+        (ALWAYS_PARKED_BYTES + 1, 8100, False),
+    ],
+)
+def test_a_body_leaves_that_is_too_large_for_the_store(
+    size: int, delay: int, offloaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message would be parked, were it smaller. What every store keeps is not asked for."""
+    site = Site(MAX_MESSAGE_BYTES, store=True)
+    asked: list[str] = []
+
+    def too_large(message: StoredMessage) -> bool:
+        asked.append(message.destination)
+        return len(message.body) > ALWAYS_PARKED_BYTES
+
+    monkeypatch.setattr(site.store, "too_large", too_large)
+    route = site.sender.send("orders", "x" * size, delay=delay).route
+    assert route is (Route.STORE if delay == 8101 else Route.DELAY_QUEUE)
+    assert len(site.bodies.kept) == offloaded
+    assert set(asked) <= {"orders"}
 
 
 def test_a_body_is_kept_until_its_message_has_been_in_the_destination_for_fourteen_days() -> None:

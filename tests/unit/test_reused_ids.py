@@ -19,6 +19,7 @@ from sqsdelay.core.message import (
     MESSAGE_ID,
     WAS_DUE_AT,
     Attribute,
+    Message,
     OutgoingMessage,
     size_of,
     string,
@@ -459,6 +460,33 @@ def test_sent_means_this_message(store: InMemoryStore, queues: InMemoryQueues) -
     with pytest.raises(MessageConflict, match="give its due time instead"):
         sender.send("orders", "x", delay=5 * DAY, message_id="m")
     assert [message.due_ms for message in store.pending(9)] == [first.due and _ms(first.due)]
+
+
+def test_amendments_that_a_sender_cannot_read_are_taken_for_left(
+    queues: InMemoryQueues,
+    store: InMemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody knows whether its id was cancelled a moment ago: it is set apart from anything left by now. Of
+    other messages nothing is asked."""
+    asked: list[Any] = []
+
+    def away(message_ids: Any) -> dict[str, Amendment]:
+        asked.append(list(message_ids))
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(store, "amendments", away)
+    sender, _ = amended(queues, store)
+    sender.send_many("orders", [Message("direct", message_id="d"), Message("made up", delay=1000)])
+    assert asked == []
+    sender.send_many("orders", [Message("m", delay=1000, message_id="m"), Message("x", delay=1000)])
+    left_ms = queues.broker_clock.latest_ms()
+    assert (asked, caplog.messages) == ([["m"]], ["amendments of 1 messages not read: away"])
+    queues.clock.advance(900)
+    copies = {copy.body: copy for copy in queues.receive_batch(DELAY, wait_seconds=0)}
+    assert re.fullmatch(rf"send\.{left_ms}\.[0-9a-f]{{64}}", copies["m"].deduplication_id or "")
+    assert re.fullmatch(r"send\.[0-9a-f]{64}", copies["x"].deduplication_id or "")
 
 
 def test_another_message_group_is_another_message(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.core import outgoing
+from sqsdelay.core.checked_message import checked
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import (
@@ -36,10 +37,11 @@ from sqsdelay.errors import (
     SqsDelayError,
     TooManyAttributes,
 )
+from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route, with_header
-from sqsdelay.testing import InMemoryQueues, ManualClock
+from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import AWAY, FaultyQueues
 
 DELAY = "orders-delay.fifo"
@@ -364,16 +366,42 @@ class Slow(InMemoryQueues):
         return super().send_batch(queue_url, entries)
 
 
-def test_time_spent_on_earlier_batches_does_not_make_later_ones_late(clock: ManualClock) -> None:
+@pytest.mark.parametrize(
+    ("endpoint", "queue"), [("orders", "orders"), ("orders.fifo", "orders-due")]
+)
+def test_time_spent_on_earlier_batches_does_not_make_later_ones_late(
+    clock: ManualClock, endpoint: str, queue: str
+) -> None:
     """The timer of an absolute due time is set when its batch is sent, not when the call began."""
     queues = Slow(clock)
-    queues.create_endpoint("orders")
+    fifo = queues.create_endpoint(endpoint).fifo
     due_ms = clock.true_ms + 60_000
     sender = QueueSender(queues, SenderSettings(concurrency=1))
-    sender.send_many("orders", [Message(f"{n}", due_at=utc(due_ms)) for n in range(300)])
-    late = [m.visible_ms - due_ms for m in queues._queues["orders"].messages.values()]
+    group = "g" if fifo else None
+    sender.send_many(
+        endpoint,
+        [Message(f"{n}", due_at=utc(due_ms), message_group_id=group) for n in range(300)],
+    )
+    late = [m.visible_ms - due_ms for m in queues._queues[queue].messages.values()]
     assert min(late) >= 0
     assert max(late) <= 2000
+
+
+@pytest.mark.parametrize("endpoint", ["orders", "orders.fifo"])
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("delay", [None, 0, 1, 2, 900, 901, 8100, 8101])
+def test_the_route_that_is_expected_is_the_one_it_takes(
+    clock: ManualClock, endpoint: str, stored: bool, delay: int | None
+) -> None:
+    """What is expected to go the same way shares requests."""
+    queues = InMemoryQueues(clock)
+    fifo = queues.create_endpoint(endpoint).fifo
+    parking = ParkingSettings(InMemoryStore(clock)) if stored else None
+    sender = QueueSender(queues, SenderSettings(parking=parking))
+    message = Message("x", delay=delay, message_group_id="g" if fifo else None)
+    expected, most = sender.batches.together(Endpoint.parse(endpoint), checked(message, fifo=fifo))
+    assert expected is sender.preview(endpoint, message).route
+    assert most == (500 if expected is Route.STORE else 10)
 
 
 def test_an_entry_the_service_failed_is_an_error_in_its_place(clock: ManualClock) -> None:

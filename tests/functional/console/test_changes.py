@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from sqsdelay.console.guard import Access
-from sqsdelay.console.messages import BODY_SHOWN
+from sqsdelay.console.messages import BODY_SHOWN, Filter, listed
 from sqsdelay.console.services import MOST_CHANGED, Services
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.ledger import from_json
+from sqsdelay.ledger import EventKind, Source, from_json
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import HOUR_MS, Running, client_of
@@ -208,6 +208,9 @@ def test_a_slow_store_is_listed_in_parts(running: Running, monkeypatch: pytest.M
     assert page.ids == [f"m{n:03}" for n in range(100) if "9" in str(n)]
     (link,) = (each.attributes["href"] for each in page.main.all("a") if each.text == "Search on")
     assert Page(running.client, running.client.get(link)).ids[0] == "m109"
+    source, which = running.services.source(None), Filter(text="m0")
+    named = listed(source, which, after=None, limit=MOST_CHANGED, bodies=False)
+    assert {row.body for row in named.rows} == {b""}, "a thousand bodies are not held to be counted"
 
 
 def test_pages_of_messages(running: Running) -> None:
@@ -252,6 +255,9 @@ def test_all_that_is_known_of_a_message(running: Running) -> None:
     assert "it is in the error queue" in found.text
     assert "its delay is 'x'" in found.notices
     assert steps(found) == {"Sent": True, "Error queue": False}
+    for kind in EventKind:
+        running.record(kind, f"last-{kind}", Source.CONSUMER)
+        assert running.page("/message", id=f"last-{kind}").status == 200
     nobody = running.page("/message", id="nobody")
     assert "nothing is known of it" in nobody.text
     assert not steps(nobody)["Sent"]
