@@ -112,12 +112,7 @@ class StoredInPart(StoreUnavailable):
 
 
 class ReadInPart(StoreUnavailable):
-    """Some of what one call asked for was read, and the rest could not be.
-
-    Attributes:
-        found: what was read, by message id; an id that is in neither has nothing.
-        unread: the ids of the rest.
-    """
+    """Amendments that were read (``found``, by message id), and ids whose could not be (``unread``)."""
 
     def __init__(self, text: str, found: dict[str, Any], unread: list[str]) -> None:
         super().__init__(text)
