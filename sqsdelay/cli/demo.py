@@ -25,6 +25,7 @@ from sqsdelay.cli.followed import Run, Summary, seconds
 from sqsdelay.cli.options import Hop, Json, LedgerFile, opened_ledger
 from sqsdelay.cli.run import Tally, log_to_stderr, stop_on_signals
 from sqsdelay.cli.send import Defaults, read_messages
+from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
@@ -133,7 +134,7 @@ def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quie
     endpoint = Endpoint.parse(ENDPOINT)
     create_endpoint(aws.client("sqs"), endpoint, hop_seconds=hop)
     run = Run(endpoint, SqsQueues(aws.client("sqs")), ledger)
-    started_ms = time.time_ns() // 1_000_000
+    started_ms = SystemClock().now_ms()
     messages = read_demo_file(file, utc(started_ms))
     sender = DelaySender(aws.client("sqs"), hop_seconds=hop, ledger=ledger)
     run.sent(messages, sender.send_many(ENDPOINT, messages))
@@ -194,7 +195,7 @@ def _table(run: Run, started_ms: int, most: int | None = None) -> Table:
         column.justify = "right"
     rows = run.rows()
     if most is not None and len(rows) > most:
-        rows.sort(key=lambda row: (bool(row[1].copies), abs(row[1].due_ms - time.time_ns() / 1e6)))
+        rows.sort(key=lambda row: (bool(row[1].copies), abs(row[1].due_ms - 1000 * time.time())))
         rows = sorted(rows[:most], key=lambda row: row[1].due_ms)
     for message_id, entry in rows:
         due = (entry.due_ms - started_ms) / 1000

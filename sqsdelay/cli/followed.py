@@ -223,7 +223,7 @@ class Run:
             while ended is None or time.time() < ended + second_copy_seconds:
                 if any(job.done() for job in jobs):
                     break  # It failed: what it raises is the answer.
-                if ended is None and (not self.summary().lost or _now_ms() > give_up_ms):
+                if ended is None and (not self.summary().lost or 1000 * time.time() > give_up_ms):
                     ended = time.time()
                 time.sleep(0.25)
                 live.update(table(room))
@@ -264,10 +264,6 @@ def let_go(queues: Queues, queue: QueueRef, copies: Iterable[ReceivedMessage]) -
     with suppress(SqsDelayError):
         for start in range(0, len(held), MAX_BATCH_ENTRIES):
             queues.hide_batch(queues.url(queue), held[start : start + MAX_BATCH_ENTRIES])
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def seconds(late_ms: int | None) -> str:

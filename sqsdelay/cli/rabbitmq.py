@@ -44,7 +44,6 @@ class Broker:
 
     @property
     def topology(self) -> Topology:
-        """The names of the infrastructure."""
         return _topology(self.prefix)
 
 

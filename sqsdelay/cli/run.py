@@ -107,18 +107,16 @@ def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Ev
         signal.signal(number, signal.SIG_DFL)
         stop.set()
         if last_words is not None:
-            ending = threading.Timer(STOP_SECONDS, _end, [last_words])
-            ending.daemon = True
-            ending.start()
+            end_soon(last_words, STOP_SECONDS)
 
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     return stop
 
 
-def end_soon(last_words: Callable[[], str]) -> None:
-    """All work is done: end the process in a moment, even if a connection cannot be closed by then."""
-    ending = threading.Timer(CLOSING_SECONDS, _end, [last_words])
+def end_soon(last_words: Callable[[], str], seconds: float = CLOSING_SECONDS) -> None:
+    """End the process then, even if a call is not answered or a connection cannot be closed by then."""
+    ending = threading.Timer(seconds, _end, [last_words])
     ending.daemon = True
     ending.start()
 
@@ -200,7 +198,15 @@ def consume(
 
     def report(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            tally.add(outcome.status.value, [_moved(outcome)])
+            moved = {
+                "message_id": outcome.copy.message_id,
+                "due_ms": outcome.due_ms,
+                "delay_seconds": outcome.delay_seconds,
+                "late_ms": outcome.late_ms,
+                "receive_count": outcome.copy.receive_count,
+                "error": outcome.error,
+            }
+            tally.add(outcome.status.value, [moved])
 
     tracing, book = if_installed(opened_ledger(ledger))
     with Target(endpoint, store).optional_place() as opened:
@@ -229,17 +235,6 @@ def consume(
             consumer.run(stop)
         end_soon(lambda: str(tally))
     tell(str(tally))
-
-
-def _moved(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "message_id": outcome.copy.message_id,
-        "due_ms": outcome.due_ms,
-        "delay_seconds": outcome.delay_seconds,
-        "late_ms": outcome.late_ms,
-        "receive_count": outcome.copy.receive_count,
-        "error": outcome.error,
-    }
 
 
 def dispatch(

@@ -160,10 +160,10 @@ def reschedule(
 
 def _print_tables(records: Iterator[dict[str, object]]) -> None:
     """A table for every thousand, so that any number of them takes the memory of as many."""
-    some = list(islice(records, TABLE_ROWS))
-    show_rows(some, ("due", "message_id", "bytes", "failures"), as_json=False)
+    columns = ("due", "message_id", "bytes", "failures")
+    show_rows(islice(records, TABLE_ROWS), columns, as_json=False)
     while some := list(islice(records, TABLE_ROWS)):
-        show_rows(some, ("due", "message_id", "bytes", "failures"), as_json=False)
+        show_rows(some, columns, as_json=False)
 
 
 def _record(message: StoredMessage) -> dict[str, object]:

@@ -14,31 +14,25 @@ from typing import Any
 import boto3
 import pytest
 from moto import mock_aws
+from rich.table import Table
 
-from sqsdelay.cli import app, main
+from sqsdelay.cli import app
+from sqsdelay.cli.followed import Run
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message
+from sqsdelay.sqs import DelaySender, SqsQueues
 from tests.patience import PATIENCE_SECONDS
-from tests.services.processes import run
+from tests.services.processes import run, typed
 
 Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    """Run ``sqsdelay`` in this process, on moto; gives exit code, stdout, stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["sqsdelay", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
+def cli() -> Iterator[Cli]:
+    """``sqsdelay`` on moto."""
     stopping = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with mock_aws():
-        yield call
+        yield typed
     for number, handler in stopping.items():
         signal.signal(number, handler)  # a worker takes them
 
@@ -316,6 +310,22 @@ def test_receive_takes_no_more_than_asked(cli: Cli) -> None:
         client.send_message(QueueUrl=url, MessageBody=body)
     assert len(cli("receive", "orders", "--count", "1", "--delete", "--json")[1].splitlines()) == 1
     assert len(cli("receive", "orders", "--count", "2", "--json")[1].splitlines()) == 2
+
+
+def test_a_run_deletes_its_own_messages_only(cli: Cli) -> None:
+    """What others send meanwhile is left in the queue, and can be read at once."""
+    cli("endpoint", "create", "orders")
+    endpoint, client = Endpoint.parse("orders"), boto3.client("sqs")
+    run = Run(endpoint, SqsQueues(client))
+    own = [Message(str(n), message_id=f"own-{n}") for n in range(3)]
+    run.sent(own, DelaySender(client).send_many("orders", own))
+    assert cli("send", "orders", "--body", "foreign")[0] == 0
+    run.follow(
+        lambda _: Table(), patience_seconds=60, second_copy_seconds=1, wait_seconds=0, quiet=True
+    )
+    summary = run.summary()
+    assert (summary.delivered, summary.lost, summary.altered) == (3, 0, 0)
+    assert [each["Body"] for each in messages("orders")] == ["foreign"]
 
 
 def test_a_foreign_due_time_is_no_crash(cli: Cli) -> None:

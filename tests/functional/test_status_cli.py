@@ -17,7 +17,6 @@ import pytest
 from botocore.stub import Stubber
 
 from sqsdelay import DelaySender, Message
-from sqsdelay.cli import main
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
@@ -32,29 +31,17 @@ from sqsdelay.sqs.consumer import DelayConsumer
 from sqsdelay.stores import open_store
 from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
+from tests.services.processes import typed
 
 Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cli(
-    local_aws: LocalAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    """Run ``sqsdelay`` in this process, on the local AWS; gives exit code, stdout, stderr."""
+def cli(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """``sqsdelay`` on the local AWS."""
     for name, value in local_aws.environment().items():
         monkeypatch.setenv(name, value)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["sqsdelay", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return typed
 
 
 @pytest.fixture

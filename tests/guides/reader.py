@@ -12,11 +12,10 @@ from typing import Any, Final
 import pytest
 
 from sqsdelay import Change
-from sqsdelay.cli import main
 from sqsdelay.testing.local_aws import LocalAws
 from tests.guides.covered_elsewhere import elsewhere
 from tests.guides.page import Block
-from tests.services.processes import Running, running
+from tests.services.processes import Running, running, typed
 
 SERVING: Final = {
     "consume": "consuming ",
@@ -105,14 +104,7 @@ class Reader:
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """``sqsdelay`` in this process; exit code, stdout, stderr."""
-        self._capsys.readouterr()
-        self._monkeypatch.setattr("sys.argv", ["sqsdelay", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *self._capsys.readouterr()
+        return typed(*arguments)
 
     def _serve(self, arguments: list[str]) -> None:
         settings = {

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 
-from sqsdelay.cli import main
 from sqsdelay.cli.waiting import EXIT_REQUESTED
 from tests.hostile.strategies import lines, texts
+from tests.services.processes import typed
 
 
 def sometimes(examples: int) -> settings:
@@ -37,29 +34,6 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         assert typed("endpoint", "create", "tasks.fifo")[0] == 0
         assert typed("store", "create", "orders", "--store", "sqlite:///orders.db")[0] == 0
         yield
-
-
-def typed(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command, written as a terminal's are: UTF-8, strictly."""
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
-    code = 0
-    with (
-        redirect_stdout(out),
-        redirect_stderr(err),
-        mock.patch("sys.argv", ["sqsdelay", *arguments]),
-    ):
-        try:
-            main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    return code, written(out), written(err)
-
-
-def written(stream: io.TextIOWrapper) -> str:
-    stream.flush()
-    stream.seek(0)
-    return stream.read()
 
 
 words = texts.filter(lambda text: "\0" not in text).map(

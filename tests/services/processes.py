@@ -1,4 +1,4 @@
-"""The real command line in processes of its own."""
+"""The real command line, in processes of its own or in this one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
 from tests.patience import PATIENCE_SECONDS
 
@@ -70,6 +72,25 @@ def _command(
         main()
     finally:
         atexit._run_exitfuncs()
+
+
+def typed(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of ``sqsdelay`` in this process; written as a terminal's are."""
+    from sqsdelay.cli import main
+
+    out = TextIOWrapper(BytesIO(), encoding="utf-8")
+    err = TextIOWrapper(BytesIO(), encoding="utf-8", errors="backslashreplace")
+    code = 0
+    argv = mock.patch("sys.argv", ["sqsdelay", *arguments])
+    with redirect_stdout(out), redirect_stderr(err), argv:
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    for stream in (out, err):
+        stream.flush()
+        stream.seek(0)
+    return code, out.read(), err.read()
 
 
 class Running:
