@@ -130,12 +130,12 @@ def test_an_id_used_again_for_another_message_is_a_conflict(
     assert [message.body for message in store.pending(10)] == [b"first"]
 
 
-def test_amendments_that_cannot_be_read_count_as_none(
+def test_amendments_that_cannot_be_read_are_told_apart_from_none(
     store: FaultyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Messages arrive on time; the log says what was not looked at, and why."""
     store.down = {"amendments"}
-    assert Parking(store, after_seconds=3600).amendments(["a", "b"]) == {}
+    assert Parking(store, after_seconds=3600).amendments(["a", "b"]) == {"a": None, "b": None}
     told = "amendments of 2 messages not read: amendments: the store is down"
     assert caplog.messages == [told]
 
