@@ -13,15 +13,19 @@ import io
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from aws_lambda_powertools import Logger, Metrics
 
 from benchmarks.support.contest import Work, compared
 from benchmarks.support.sqs_stub import BODY, Stub, running_stub
-from lambdas.settings import PowertoolsLedger
+from lambdas.settings import PowertoolsLedger, report_outcomes
 from sqsdelay import DelayConsumer, DelaySender, FileLedger, Message
+from sqsdelay.cdk import function_names
 from sqsdelay.core.message import Route
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, to_json
 from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.relaying.mover import Outcome, Status
 
 ENDPOINT = "orders"
 DELAY_SECONDS = 24 * 3600
@@ -101,6 +105,21 @@ def on_aws() -> str:
     return "\n".join(lines)
 
 
+def metrics() -> str:
+    """What the functions' metrics cost in their logs, without a ledger, of copies on a hop."""
+    lines = []
+    for batch in (1, MAX_BATCH_ENTRIES):
+        made = Metrics(namespace=function_names.METRIC_NAMESPACE, service="orders")
+        with contextlib.redirect_stdout(io.StringIO()) as log:
+            outcome: Any = Outcome(None, Status.REQUEUED)  # type: ignore[arg-type]
+            report_outcomes(made, Logger(service="orders"), [outcome] * batch)
+            made.flush_metrics()
+        size = len(log.getvalue()) + LOGS_EXTRA_BYTES
+        paid = size * 1e6 / batch / 2**30 * LOGS_PER_GB
+        lines.append(f"  {batch:>5} copies a run: {size} bytes of metrics, {paid:.3f}")
+    return "\n".join(["a million copies on a hop, $ without a ledger", *lines])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=5000, help="messages a round")
@@ -114,6 +133,7 @@ def main() -> int:
         file = Path(folder) / "ledger.jsonl"
         missing = run(stub, file, messages=messages, rounds=options.rounds)
     print(on_aws())
+    print(metrics())
     if missing:
         print(f"FAILED: {missing} events are missing in the ledger")
         return 1

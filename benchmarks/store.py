@@ -396,11 +396,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="sqsdelay-benchmark-") as folder:
         on_sqlite(Path(folder), options)
+    aims = []
     with database() as conninfo, running_stub() as stub:
-        aims = list(Postgres(conninfo, options).run(stub))
-    print()
-    for aim in aims:
-        print(aim.line())
+        for aim in Postgres(conninfo, options).run(stub):
+            print(aim.line(), flush=True)
+            aims.append(aim)
     return 0 if all(aim.met for aim in aims) else 1
 
 

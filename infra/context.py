@@ -6,7 +6,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aws_cdk import RemovalPolicy
@@ -83,6 +83,13 @@ def _one_of(known: Mapping[Any, Any]) -> Parser:
 
 
 _ID: Final = "[0-9a-f]{8,17}"
+
+
+def _ids(kind: str) -> Parser:
+    formed = _formed(f"{kind}-{_ID}(,{kind}-{_ID})*")
+    return lambda value: tuple(formed(value).split(","))
+
+
 _SWITCH: Final = {True: True, "true": True, False: False, "false": False, NONE: False}
 
 _SETTINGS: Final[Mapping[str, tuple[Parser, str]]] = {
@@ -133,8 +140,8 @@ _SETTINGS: Final[Mapping[str, tuple[Parser, str]]] = {
         "; write arn:aws:iam::ACCOUNT:policy/NAME",
     ),
     "vpcId": (_formed(f"vpc-{_ID}"), "; write vpc-ID"),
-    "subnetIds": (_formed(f"subnet-{_ID}(,subnet-{_ID})*"), "; write subnet-ID,subnet-ID"),
-    "securityGroupIds": (_formed(f"sg-{_ID}(,sg-{_ID})*"), "; write sg-ID"),
+    "subnetIds": (_ids("subnet"), "; write subnet-ID,subnet-ID"),
+    "securityGroupIds": (_ids("sg"), "; write sg-ID"),
     "memoryMb": (
         _whole(MIN_MEMORY_MB, MAX_MEMORY_MB),
         f"; use whole MB, {MIN_MEMORY_MB} to {MAX_MEMORY_MB}",
@@ -161,10 +168,8 @@ _OF_THE_CDK: Final = ("cli-telemetry", "acknowledged-issue-numbers")
 (``@aws-cdk/core:…``), settings (``aws:cdk:…``), what it looked up (``availability-zones:…``)."""
 
 
-def _setting(get: Callable[[str], Any], key: str, default: Any = None) -> Any:
+def _setting(get: Callable[[str], Any], key: str) -> Any:
     value = get(key)
-    if value is None:
-        return default
     parsed, told = _SETTINGS[key]
     other, needed = _ONLY_WITH.get(key, (None, None))
     try:
@@ -175,52 +180,20 @@ def _setting(get: Callable[[str], Any], key: str, default: Any = None) -> Any:
         raise ConfigurationError(f"context {key}={value!r}{told}") from None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hosting:
-    """Where an endpoint's parts run and what they are encrypted and fenced with."""
+def _field(key: str) -> str:
+    """The name of a key's setting: ``hop_seconds`` of ``hopSeconds``."""
+    return re.sub(r"([A-Z])", r"_\1", key).lower()
 
-    kms_key_arn: str | None = None
-    permissions_boundary_arn: str | None = None
-    vpc_id: str | None = None
-    subnet_ids: tuple[str, ...] = ()
-    security_group_ids: tuple[str, ...] = ()
-    memory_mb: int | None = None
-    log_retention: logs.RetentionDays = logs.RetentionDays.ONE_MONTH
-    tracing: bool = False
 
-    @classmethod
-    def read(cls, get: Callable[[str], Any]) -> Hosting:
-        """What a context asks for.
-
-        Raises:
-            ConfigurationError: a value that cannot be used, and what can.
-        """
-        network = {key: _setting(get, key) for key in ("vpcId", "subnetIds", "securityGroupIds")}
-        given = [key for key, value in network.items() if value]
-        if given and len(given) < len(network):
-            raise ConfigurationError(
-                f"context {' and '.join(given)} alone; a network takes vpcId, subnetIds and "
-                "securityGroupIds, all three, for nothing is looked up in the account"
-            )
-        vpc_id, subnets, groups = network.values()
-        return cls(
-            kms_key_arn=_setting(get, "kmsKeyArn"),
-            permissions_boundary_arn=_setting(get, "permissionsBoundaryArn"),
-            vpc_id=vpc_id,
-            subnet_ids=tuple(subnets.split(",")) if subnets else (),
-            security_group_ids=tuple(groups.split(",")) if groups else (),
-            memory_mb=_setting(get, "memoryMb"),
-            log_retention=_setting(get, "logRetentionDays", logs.RetentionDays.ONE_MONTH),
-            tracing=_setting(get, "tracing", False),
-        )
+_NETWORK: Final = ("vpcId", "subnetIds", "securityGroupIds")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """The endpoints to deploy and the settings they share, those of `UnrestrictedDelay`.
+    """The endpoints to deploy and the settings they share: those of `UnrestrictedDelay`, and what the
+    account wants of keys, network, memory, logs and roles.
 
     ``queue_arn`` names an existing destination queue; None creates one per endpoint.
-    ``hosting`` says of keys, network, memory, logs and roles what the account wants.
     """
 
     endpoints: tuple[Endpoint, ...] = ()
@@ -235,7 +208,14 @@ class Deployment:
     large_bodies: bool | None = None
     ledger: bool | str | None = None
     ledger_bucket: str | None = None
-    hosting: Hosting = field(default_factory=Hosting)
+    kms_key_arn: str | None = None
+    permissions_boundary_arn: str | None = None
+    vpc_id: str | None = None
+    subnet_ids: tuple[str, ...] = ()
+    security_group_ids: tuple[str, ...] = ()
+    memory_mb: int | None = None
+    log_retention_days: logs.RetentionDays = logs.RetentionDays.ONE_MONTH
+    tracing: bool = False
 
     @classmethod
     def read(
@@ -254,20 +234,18 @@ class Deployment:
         endpoints = _endpoints(get("endpoint"))
         if queue_arn is not None:
             endpoints = _existing(str(queue_arn), endpoints, account=account, region=region)
+        given = {key: _setting(get, key) for key in _SETTINGS if get(key) is not None}
+        network = [key for key in _NETWORK if key in given]
+        if network and len(network) < len(_NETWORK):
+            raise ConfigurationError(
+                f"context {' and '.join(network)} alone; a network takes vpcId, subnetIds and "
+                "securityGroupIds, all three, for nothing is looked up in the account"
+            )
         return cls(
             endpoints=endpoints,
             queue_arn=queue_arn,
-            hop_seconds=_setting(get, "hopSeconds", DEFAULT_HOP_SECONDS),
             max_delay_seconds=_max_delay(get("maxDelay")),
-            alarm_topic_arn=_setting(get, "alarmTopicArn"),
-            removal_policy=_setting(get, "removalPolicy", RemovalPolicy.RETAIN),
-            store=_setting(get, "store"),
-            store_shards=_setting(get, "storeShards", DEFAULT_SHARDS),
-            store_class=_setting(get, "storeClass", STANDARD),
-            large_bodies=_setting(get, "largeBodies"),
-            ledger=_setting(get, "ledger"),
-            ledger_bucket=_setting(get, "ledgerBucket"),
-            hosting=Hosting.read(get),
+            **{_field(key): value for key, value in given.items()},
         )
 
 

@@ -14,7 +14,7 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.context import Deployment, Hosting
+from infra.context import Deployment
 from sqsdelay.cdk import FunctionSettings
 from sqsdelay.cdk.queues_and_buckets import DestinationQueue, acknowledge
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
@@ -39,9 +39,9 @@ class EndpointStack(Stack):
         super().__init__(
             scope, construct_id, description=f"Unrestricted delays for {endpoint.name} (sqsdelay)"
         )
-        hosting, kept = deployment.hosting, deployment.removal_policy
+        kept = deployment.removal_policy
         encryption_key, boundary, topic, bucket = None, None, None, None
-        if (arn := hosting.kms_key_arn) is not None:
+        if (arn := deployment.kms_key_arn) is not None:
             encryption_key = kms.Key.from_key_arn(self, "Key", arn)
         if (arn := deployment.queue_arn) is not None:
             queue: sqs.IQueue = sqs.Queue.from_queue_arn(self, "Destination", arn)
@@ -56,7 +56,7 @@ class EndpointStack(Stack):
             queue = destination.queue
         if (arn := deployment.alarm_topic_arn) is not None:
             topic = sns.Topic.from_topic_arn(self, "AlarmTopic", arn)
-        if (arn := hosting.permissions_boundary_arn) is not None:
+        if (arn := deployment.permissions_boundary_arn) is not None:
             boundary = iam.ManagedPolicy.from_managed_policy_arn(self, "PermissionsBoundary", arn)
         if (name := deployment.ledger_bucket) is not None:
             bucket = s3.Bucket.from_bucket_attributes(
@@ -77,7 +77,7 @@ class EndpointStack(Stack):
             ledger=deployment.ledger,
             ledger_bucket=bucket,
             encryption_key=encryption_key,
-            functions=_functions(self, hosting),
+            functions=_functions(self, deployment),
             permissions_boundary=boundary,
         )
         for output, value in _outputs(queue, delay).items():
@@ -88,26 +88,26 @@ _NOT_USED = "given-by-the-subnets"
 """The CDK wants a subnet's zone and routes, for uses that are not ours."""
 
 
-def _functions(scope: Construct, hosting: Hosting) -> FunctionSettings:
+def _functions(scope: Construct, deployment: Deployment) -> FunctionSettings:
     common: dict[str, Any] = {
-        "memory_mb": hosting.memory_mb,
-        "log_retention": hosting.log_retention,
-        "tracing": hosting.tracing,
+        "memory_mb": deployment.memory_mb,
+        "log_retention": deployment.log_retention_days,
+        "tracing": deployment.tracing,
     }
-    if hosting.vpc_id is None:
+    if deployment.vpc_id is None:
         return FunctionSettings(**common)
     subnets = [
         ec2.Subnet.from_subnet_attributes(
             scope, f"Subnet{number}", subnet_id=subnet_id, route_table_id=_NOT_USED
         )
-        for number, subnet_id in enumerate(hosting.subnet_ids)
+        for number, subnet_id in enumerate(deployment.subnet_ids)
     ]
     groups = [
         ec2.SecurityGroup.from_security_group_id(scope, f"SecurityGroup{number}", group_id)
-        for number, group_id in enumerate(hosting.security_group_ids)
+        for number, group_id in enumerate(deployment.security_group_ids)
     ]
     vpc = ec2.Vpc.from_vpc_attributes(
-        scope, "Network", vpc_id=hosting.vpc_id, availability_zones=[_NOT_USED]
+        scope, "Network", vpc_id=deployment.vpc_id, availability_zones=[_NOT_USED]
     )
     chosen = ec2.SubnetSelection(subnets=subnets)
     return FunctionSettings(vpc=vpc, subnets=chosen, security_groups=groups, **common)

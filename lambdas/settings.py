@@ -17,8 +17,10 @@ from sqsdelay.cdk.function_names import LEDGER_MESSAGE, LEDGER_STREAM_SCHEME
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Event, Ledger, as_fields
-from sqsdelay.limits import SHORT_CALL_ATTEMPTS
-from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
+from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings, Status
 from sqsdelay.sqs.client import default_client
 
 if TYPE_CHECKING:
@@ -39,6 +41,25 @@ def whole_setting(variable: str, default: int) -> int:
             f"{variable}={text!r} is not a whole number; leave it out for {default}"
         )
     return value
+
+
+def relay_settings(store: ParkingPlace | None, **more: Any) -> RelaySettings:
+    """How copies are relayed, and parked in a store: what the environment says to both functions.
+
+    Raises:
+        ConfigurationError: a setting out of range.
+    """
+    park_after = whole_setting(
+        function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
+    )
+    return RelaySettings(
+        parking=parking_settings(store, park_after),
+        max_receives=whole_setting(function_names.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
+        max_delay_seconds=whole_setting(
+            function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
+        ),
+        **more,
+    )
 
 
 def switch(variable: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SqsDelayError(Exception):
     """Base of all errors raised by sqsdelay.
@@ -107,6 +109,14 @@ class StoredInPart(StoreUnavailable):
     def __init__(self, text: str, outcomes: list[bool | StoreError]) -> None:
         super().__init__(text)
         self.outcomes = outcomes
+
+
+class ReadInPart(StoreUnavailable):
+    """Amendments that were read (``found``, by message id), and ids whose could not be (``unread``)."""
+
+    def __init__(self, text: str, found: dict[str, Any], unread: list[str]) -> None:
+        super().__init__(text)
+        self.found, self.unread = found, unread
 
 
 class StoreMissing(StoreError):

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import boto3
@@ -30,6 +31,7 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of
 from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.stored_message import to_store
 from sqsdelay.cost.workload import CHUNK_BYTES
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.limits import GATHERING_SECONDS, MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
@@ -343,3 +345,39 @@ def counted(url: str, kind: Kind, delay_seconds: int, body: str) -> Counter[str]
     site.send()
     site.release()
     return site.counts
+
+
+def idle(url: str, code: str, hours: int) -> Counter[str]:
+    """Requests of a dispatcher, and of who empties the parking queue, while one message waits for weeks."""
+    kind = Kind(code=code, groups=1, batch=1, due_together=1, own_ids=False)
+    site = Site(url, kind, 30 * 86_400, "x")
+    if "s3" in code:
+        site.store._sweep = partial(S3Store._sweep, site.store)
+    site.store.store(
+        [to_store(message, "orders", now_ms=site.clock.now_ms()) for message in site.messages]
+    )
+    settings = RelaySettings(parking=ParkingSettings(site.store))
+    parker = Parker(site.queues, site.endpoint, settings)
+    dispatched, parks = code != "scheduled", code != "parked"
+    if dispatched:
+        outbox = SqsOutbox(site.queues, site.endpoint)
+        site.dispatcher = Dispatcher(site.store, outbox, clock=site.clock)
+        site.dispatcher.start()
+        site._run()
+    for forgotten in (site.counts, site.s3.requests, site.queues.calls):
+        forgotten.clear()
+    for minute in range(60 * hours):
+        site.clock.advance(60)
+        if dispatched:
+            site._run()
+        if minute % 5 == 0 and parks:
+            list(parker.rounds(more=lambda: True))
+    told, counts = site.s3.requests, site.counts
+    # A receive that finds nothing is a request; and of each hour in which messages are due there is a note.
+    counts["sqs standard"] = site.queues.calls.count("receive")
+    counts[OTHER_WRITES] += 0 if parks else hours
+    counts["s3 puts"] = told["PutObject"] + told["ListObjectsV2"]
+    counts["s3 gets"] = told["GetObject"] + told["HeadObject"]
+    counts["dynamodb writes"] = counts[MESSAGE_WRITES] + counts[OTHER_WRITES]
+    counts["dynamodb reads"] = counts[READS] + counts[AMENDMENTS]
+    return counts

@@ -14,16 +14,15 @@ from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
 
-from lambdas.settings import Until, ledger_if_on, report_outcomes, sqs_client, switch, whole_setting
+from lambdas import settings
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, RelaySettings
+from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.parker import ForwardingRelay
 from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sqs.consumer import checked_relay
@@ -40,7 +39,7 @@ class Function:
     logger: Logger
     metrics: Metrics
     settled: bool
-    until: Until
+    until: settings.Until
 
 
 @cache
@@ -55,28 +54,21 @@ def function() -> Function:
     endpoint = Endpoint.parse(os.environ.get(function_names.ENDPOINT_VARIABLE, ""))
     metrics = Metrics(namespace=function_names.METRIC_NAMESPACE, service=endpoint.name)
     logger = Logger(service=endpoint.name)
-    until = Until()
-    ledger = ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
+    until = settings.Until()
+    ledger = settings.ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
-    queues = SqsQueues(sqs_client(connections=1))
-    park_after = whole_setting(
-        function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
-    )
-    settings = RelaySettings(
+    queues = SqsQueues(settings.sqs_client(connections=1))
+    relaying = settings.relay_settings(
+        _store(endpoint),
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
-        max_receives=whole_setting(function_names.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
-        max_delay_seconds=whole_setting(
-            function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
-        ),
-        parking=parking_settings(_store(endpoint), park_after),
         ledger=ledger,
         tracing=tracing,
     )
-    forwards = switch(function_names.PARKING_QUEUE_VARIABLE)
+    forwards = settings.switch(function_names.PARKING_QUEUE_VARIABLE)
     kind = ForwardingRelay if forwards else Relay
-    relay = checked_relay(queues, endpoint, settings, kind=kind)
-    expected = whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
+    relay = checked_relay(queues, endpoint, relaying, kind=kind)
+    expected = settings.whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
     if relay.hop_seconds != expected:
         logger.warning(
             "the delay queue's delay is not the one this function was deployed with",
@@ -84,7 +76,7 @@ def function() -> Function:
             delay_seconds=relay.hop_seconds,
             expected_seconds=expected,
         )
-    due_relay = DueRelay(queues, endpoint, settings)
+    due_relay = DueRelay(queues, endpoint, relaying)
     return Function(
         relay,
         due_relay if endpoint.fifo else None,
@@ -139,7 +131,9 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
         else []
     )
     failed += [outcome.copy.sqs_message_id for outcome in outcomes if not outcome.settled]
-    report_outcomes(this.metrics, this.logger, outcomes, unreadable=len(records) - len(copies))
+    settings.report_outcomes(
+        this.metrics, this.logger, outcomes, unreadable=len(records) - len(copies)
+    )
     this.metrics.flush_metrics()
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 

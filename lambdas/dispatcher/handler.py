@@ -19,20 +19,14 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lambdas.settings import Until, ledger_if_on, report_outcomes, sqs_client, whole_setting
+from lambdas import settings
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    DEFAULT_MAX_DELAY_SECONDS,
-    MAX_MESSAGE_TIMER_SECONDS,
-    SHORT_CALL_ATTEMPTS,
-)
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
-from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
+from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -66,7 +60,7 @@ class Function:
     parker: Parker
     logger: Logger
     metrics: Metrics
-    until: Until
+    until: settings.Until
 
 
 @cache
@@ -74,15 +68,15 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[function_names.ENDPOINT_VARIABLE])
     store = open_place(os.environ[function_names.STORE_VARIABLE], endpoint=endpoint.name)
-    until = Until()
+    until = settings.Until()
     if hasattr(store, "seconds_left"):
         # S3's: a turn of the wheel that Lambda cuts off is given up by the next.
         store.seconds_left = until.seconds_left
-    ledger = ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
+    ledger = settings.ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
-    queues = SqsQueues(sqs_client(connections=CONCURRENT_SENDS))
+    queues = SqsQueues(settings.sqs_client(connections=CONCURRENT_SENDS))
     outbox = SqsOutbox(queues, endpoint, concurrency=CONCURRENT_SENDS, tracing=tracing)
-    settings = DispatchSettings(
+    dispatching = DispatchSettings(
         number_of_retries=int(os.environ.get(function_names.NUMBER_OF_RETRIES_VARIABLE, 0)),
         release_ahead_seconds=int(
             os.environ.get(function_names.RELEASE_AHEAD_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
@@ -95,20 +89,16 @@ def function() -> Function:
         dispatcher = Dispatcher(
             store,
             outbox,
-            settings=settings,
+            settings=dispatching,
             # The alarm on Overdue rings; raising would keep this run's metrics from being told.
             on_critical=lambda critical: logger.error(str(critical)),
             ledger=ledger,
         )
         dispatcher.start()
-    parking = RelaySettings(
-        hop_seconds=whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS),
-        max_delay_seconds=whole_setting(
-            function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
-        ),
-        parking=ParkingSettings(
-            store,
-            whole_setting(function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS),
+    parking = settings.relay_settings(
+        store,
+        hop_seconds=settings.whole_setting(
+            function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS
         ),
         ledger=ledger,
         tracing=tracing,
@@ -165,7 +155,7 @@ def _park(this: Function, context: Any, *, may_ask: bool) -> dict[str, int]:
             this.logger.error("no help to empty the parking queue", reason=str(error))
 
     def told(outcomes: list[Outcome]) -> list[Status]:
-        report_outcomes(this.metrics, this.logger, outcomes)
+        settings.report_outcomes(this.metrics, this.logger, outcomes)
         return [outcome.status for outcome in outcomes]
 
     left_ms = context.get_remaining_time_in_millis

@@ -26,29 +26,18 @@ ARCHIVE: Final = "sqsdelay/cdk/functions.zip"
 GUARD: Final = "lambdas/removal_guard/handler.py"
 """In the archive for installed packages only: it is deployed within the template."""
 
-SOURCES: Final = (
-    "lambdas/*.py",
-    "lambdas/*/*.py",
-    "sqsdelay/__init__.py",
-    "sqsdelay/errors.py",
-    "sqsdelay/limits.py",
-    "sqsdelay/cdk/__init__.py",
-    "sqsdelay/cdk/function_names.py",
-    "sqsdelay/core/*.py",
-    "sqsdelay/ports/*.py",
-    "sqsdelay/ledger/*.py",
-    "sqsdelay/opentelemetry/*.py",
-    "sqsdelay/sending/*.py",
-    "sqsdelay/relaying/*.py",
-    "sqsdelay/parking/*.py",
-    "sqsdelay/dispatching/*.py",
-    "sqsdelay/sqs/*.py",
-    "sqsdelay/stores/*.py",
-    "sqsdelay/stores/dynamodb/*.py",
-    "sqsdelay/stores/s3/*.py",
-    "sqsdelay/stores/scheduler/*.py",
+_ROOMS: Final = (
+    *("core", "ports", "ledger", "opentelemetry", "sending", "relaying", "parking", "dispatching"),
+    *("sqs", "stores", "stores/dynamodb", "stores/s3", "stores/scheduler"),
 )
-"""What the functions need; of the stores those that are deployed."""
+"""What the functions need of the package; of the stores those that are deployed."""
+
+SOURCES: Final = (
+    *("lambdas/*.py", "lambdas/*/*.py"),
+    *(f"sqsdelay/{name}.py" for name in ("__init__", "errors", "limits")),
+    *(f"sqsdelay/cdk/{name}.py" for name in ("__init__", "function_names")),
+    *(f"sqsdelay/{room}/*.py" for room in _ROOMS),
+)
 
 REQUIREMENTS: Final = "lambdas/requirements.txt"
 PYTHON_VERSION: Final = "3.14"

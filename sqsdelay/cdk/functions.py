@@ -18,19 +18,17 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay import limits
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.function_code import PYTHON_VERSION, functions_archive
 from sqsdelay.cdk.ledger import S3Ledger
-from sqsdelay.cdk.queues_and_buckets import acknowledge, allow, grant_queues
-from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.limits import (
-    DELAY_CONSUMER_MEMORY_MB,
-    DISPATCHER_MEMORY_MB,
-    FUNCTION_TIMEOUT_SECONDS,
-    GATHERING_SECONDS,
-    MAX_BATCH_ENTRIES,
-    SCHEDULE_SECONDS,
+from sqsdelay.cdk.queues_and_buckets import (
+    acknowledge,
+    acknowledge_wildcards,
+    allow,
+    grant_queues,
 )
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 DEFAULT_MAX_CONCURRENCY: Final = 10
 """Batches in hand at once; the event source takes 2 to 1,000."""
@@ -44,7 +42,7 @@ CONCURRENCY: Final = 3
 """Runs of the dispatcher at once: they share out the store's shards. One is started every minute, and ends
 at once where nothing is due; with a backlog the next ones come to its side."""
 
-TIMEOUT_SECONDS: Final = CONCURRENCY * SCHEDULE_SECONDS - 10
+TIMEOUT_SECONDS: Final = CONCURRENCY * limits.SCHEDULE_SECONDS - 10
 """With a backlog a run lasts until as many are under way, and then makes room for the next."""
 
 _NOTHING_TO_KEEP: Final = (
@@ -150,16 +148,23 @@ class Wiring:
 
 
 class Place(Construct):
-    """Where messages may be parked: what the delay consumer has to have of it."""
+    """Where messages may be parked: what the delay consumer has to have of it.
 
-    @property
-    def url(self) -> str:
-        """The place as `open_place` and ``--store`` take it."""
-        raise NotImplementedError
+    Attributes:
+        url: the place as `open_place` and ``--store`` take it.
+        wildcard: an ARN that `statements` has to leave open, and why.
+    """
+
+    url: str
+    wildcard: tuple[str, str] | None = None
 
     def statements(self) -> list[iam.PolicyStatement]:
         """What the delay consumer is to be allowed."""
         raise NotImplementedError
+
+    def store_statements(self) -> list[iam.PolicyStatement]:
+        """What whoever stores, lists, finds, cancels and moves messages is to be allowed."""
+        return self.statements()
 
     def variables(self) -> dict[str, str]:
         """What the delay consumer's environment has of it."""
@@ -168,8 +173,18 @@ class Place(Construct):
     def grant_key(self, grantee: iam.IGrantable) -> None:
         """Let ``grantee`` use its key, where that is the customer's; AWS's own needs no grant."""
 
-    def acknowledge_wildcards(self, role: iam.Role) -> None:
-        """Keep cdk-nag quiet about what `statements` has to leave open."""
+    def grant_store(self, producer: iam.IGrantable) -> None:
+        """Let ``producer`` store, list, find, cancel and reschedule messages."""
+        self.grant_key(producer)
+        for statement in self.store_statements():
+            producer.grant_principal.add_to_principal_policy(statement)
+
+    def use(self, role: iam.Role) -> None:
+        """Let a function's role, which has its statements, use its key; and cdk-nag be quiet about both."""
+        self.grant_key(role)
+        if self.wildcard is not None:
+            arn, reason = self.wildcard
+            acknowledge_wildcards(role, arn, reason=reason)
 
 
 def function_log(scope: Construct, settings: FunctionSettings) -> logs.LogGroup:
@@ -240,8 +255,7 @@ class EndpointFunction(Construct):
         self.role = function_role(self, construct_id, log_group, statements, after)
         grant_queues(self.role, queues)
         if place is not None:
-            place.grant_key(self.role)
-            place.acknowledge_wildcards(self.role)
+            place.use(self.role)
         self.function = lambda_.Function(
             self,
             "Function",
@@ -297,8 +311,8 @@ def delay_consumer(
         },
         description=f"Relays delayed messages of {wiring.endpoint} (sqsdelay)",
         handler=function_names.CONSUMER_HANDLER,
-        memory_size=wiring.settings.memory_mb or DELAY_CONSUMER_MEMORY_MB,
-        timeout=Duration.seconds(FUNCTION_TIMEOUT_SECONDS),
+        memory_size=wiring.settings.memory_mb or limits.DELAY_CONSUMER_MEMORY_MB,
+        timeout=Duration.seconds(limits.FUNCTION_TIMEOUT_SECONDS),
         # Relaying is a loop by design: unless told so, Lambda stops it after about 16 hops.
         recursive_loop=lambda_.RecursiveLoop.ALLOW,
         quiet={
@@ -314,7 +328,7 @@ def delay_consumer(
             source_id,
             target=made.function,
             event_source_arn=arn,
-            batch_size=MAX_BATCH_ENTRIES,
+            batch_size=limits.MAX_BATCH_ENTRIES,
             max_concurrency=max_concurrency,
             report_batch_item_failures=True,
         )
@@ -351,8 +365,8 @@ class DispatcherFunction(EndpointFunction):
     ) -> None:
         sent_to = (wiring.due_queue or wiring.queue, wiring.error_queue)
         # Without a store it mostly waits for answers, and where there is much it starts more runs.
-        small = wiring.settings.memory_mb or DELAY_CONSUMER_MEMORY_MB
-        seconds = TIMEOUT_SECONDS if place is None else GATHERING_SECONDS - 10
+        small = wiring.settings.memory_mb or limits.DELAY_CONSUMER_MEMORY_MB
+        seconds = TIMEOUT_SECONDS if place is None else limits.GATHERING_SECONDS - 10
         arns = [queue.queue_arn for queue in sent_to]
         super().__init__(
             scope,
@@ -364,12 +378,12 @@ class DispatcherFunction(EndpointFunction):
             variables=variables,
             description=f"Releases delayed messages of {wiring.endpoint} from their store (sqsdelay)",
             handler=function_names.DISPATCHER_HANDLER,
-            memory_size=DISPATCHER_MEMORY_MB if place is None else small,
+            memory_size=limits.DISPATCHER_MEMORY_MB if place is None else small,
             timeout=Duration.seconds(seconds),
             reserved_concurrent_executions=concurrency if place is None else None,
             # A run that failed or was throttled is made up for by the next.
             retry_attempts=0,
-            max_event_age=Duration.seconds(SCHEDULE_SECONDS),
+            max_event_age=Duration.seconds(limits.SCHEDULE_SECONDS),
             quiet={
                 "Serverless-LambdaTracing": "A message's own trace header travels with it; a trace per "
                 "minute would tell nothing.",
@@ -379,7 +393,7 @@ class DispatcherFunction(EndpointFunction):
         )
         if place is None:
             self.schedule = self.every(
-                SCHEDULE_SECONDS, "Schedule", f"Runs the dispatcher of {wiring.endpoint}"
+                limits.SCHEDULE_SECONDS, "Schedule", f"Runs the dispatcher of {wiring.endpoint}"
             )
         else:
             invoke = allow("Help", ["lambda:InvokeFunction"], self.function.function_arn)
@@ -388,7 +402,7 @@ class DispatcherFunction(EndpointFunction):
     def empty_parking_queue(self, endpoint: str) -> events.Rule:
         """Have it empty the parking queue every five minutes."""
         return self.every(
-            GATHERING_SECONDS,
+            limits.GATHERING_SECONDS,
             "ParkingSchedule",
             f"Empties the parking queue of {endpoint}",
             event=events.RuleTargetInput.from_object({function_names.PARK: True}),
@@ -406,7 +420,7 @@ class DispatcherFunction(EndpointFunction):
             self.function,
             event=event,
             retry_attempts=0,
-            max_event_age=Duration.seconds(SCHEDULE_SECONDS),
+            max_event_age=Duration.seconds(limits.SCHEDULE_SECONDS),
         )
         rule = events.Rule(
             self,

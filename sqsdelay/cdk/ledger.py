@@ -14,15 +14,8 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from sqsdelay.cdk import function_names
+from sqsdelay.cdk import function_names, queues_and_buckets
 from sqsdelay.cdk.monitoring import PERIOD, Alarms, own_metric
-from sqsdelay.cdk.queues_and_buckets import (
-    USE_KEY,
-    acknowledge_wildcards,
-    allow,
-    grant_key,
-    private_bucket,
-)
 
 IN_S3: Final = "s3"
 """What ``ledger=`` calls it."""
@@ -65,18 +58,21 @@ class S3Ledger(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self._endpoint = endpoint
-        self.bucket = bucket or private_bucket(
+        self.bucket = bucket or queues_and_buckets.PrivateBucket(
             self, "Bucket", removal_policy=removal_policy, encryption_key=encryption_key
         )
         role = self._role()
         keys = [key for key in (encryption_key, self.bucket.encryption_key) if key is not None]
         for key in {key.key_arn: key for key in keys}.values():
-            grant_key(role, key, ["s3", "firehose"], USE_KEY)
+            queues_and_buckets.grant_key(role, key, ["s3", "firehose"], queues_and_buckets.USE_KEY)
         self.stream = firehose.CfnDeliveryStream(
             self,
             "Stream",
             delivery_stream_type="DirectPut",
-            delivery_stream_encryption_configuration_input=_encryption(encryption_key),
+            delivery_stream_encryption_configuration_input={
+                "keyType": "AWS_OWNED_CMK" if encryption_key is None else "CUSTOMER_MANAGED_CMK",
+                **({} if encryption_key is None else {"keyArn": encryption_key.key_arn}),
+            },
             extended_s3_destination_configuration=firehose.CfnDeliveryStream.ExtendedS3DestinationConfigurationProperty(
                 bucket_arn=self.bucket.bucket_arn,
                 role_arn=role.role_arn,
@@ -114,7 +110,7 @@ class S3Ledger(Construct):
 
     def statement(self) -> iam.PolicyStatement:
         """What whoever records is to be allowed."""
-        return allow("Record", ["firehose:PutRecord"], self.stream.attr_arn)
+        return queues_and_buckets.allow("Record", ["firehose:PutRecord"], self.stream.attr_arn)
 
     def grant_record(self, grantee: iam.IGrantable) -> None:
         """Let ``grantee``, a sender or a receiver, put its events into the stream."""
@@ -144,8 +140,8 @@ class S3Ledger(Construct):
         write = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject")
         look = ("s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads")
         statements = [
-            allow("Deliver", write, *folders),
-            allow("Find", look, self.bucket.bucket_arn),
+            queues_and_buckets.allow("Deliver", write, *folders),
+            queues_and_buckets.allow("Find", look, self.bucket.bucket_arn),
         ]
         role = iam.Role(
             self,
@@ -153,18 +149,9 @@ class S3Ledger(Construct):
             assumed_by=iam.ServicePrincipal("firehose.amazonaws.com"),
             inline_policies={"Ledger": iam.PolicyDocument(statements=statements)},
         )
-        acknowledge_wildcards(
+        queues_and_buckets.acknowledge_wildcards(
             role,
             *folders,
             reason="All objects of two folders, which hold nothing but this endpoint's ledger.",
         )
         return role
-
-
-def _encryption(
-    key: kms.IKey | None,
-) -> firehose.CfnDeliveryStream.DeliveryStreamEncryptionConfigurationInputProperty:
-    made = firehose.CfnDeliveryStream.DeliveryStreamEncryptionConfigurationInputProperty
-    if key is None:
-        return made(key_type="AWS_OWNED_CMK")
-    return made(key_type="CUSTOMER_MANAGED_CMK", key_arn=key.key_arn)

@@ -33,6 +33,7 @@ TOLD: Final = {
     "Overdue": "A message is due but still in the store, or the dispatcher no longer runs",
     "DispatcherErrors": "The dispatcher raised or timed out; the next run continues",
     "DispatcherThrottles": "The dispatcher is throttled: a run before it has not ended",
+    "DispatcherSilent": "The dispatcher does not run any more: nothing hands over what has fired",
     "OldestParkingMessage": "A message has been in the parking queue for longer than two runs of the "
     "dispatcher: they do not empty it, fail on it, or there is too much",
     "LedgerLate": "Firehose cannot write the ledger to its bucket; after 24 hours it gives events up",
@@ -40,8 +41,10 @@ TOLD: Final = {
 }
 """What each alarm tells, by its name."""
 
-_SILENCE_RINGS: Final = {"Overdue"}
-"""Each run of the dispatcher reports it: where nothing is reported, nothing is released either."""
+SILENT: Final = "DispatcherSilent"
+_SILENCE_RINGS: Final = {"Overdue", SILENT}
+"""Each run of the dispatcher reports it: where nothing is reported, nothing is released either. The latter
+rings below its threshold."""
 
 Watched = Mapping[str, tuple[cloudwatch.Metric, float]]
 """Metrics by the names of their alarms, each with a threshold, in the metric's unit."""
@@ -58,7 +61,8 @@ class Alarms(Construct):
         self, scope: Construct, watched: Watched, *, topic: sns.ITopic | None = None
     ) -> None:
         super().__init__(scope, "Alarms")
-        missing = cloudwatch.TreatMissingData
+        missing, compared = cloudwatch.TreatMissingData, cloudwatch.ComparisonOperator
+        below = compared.LESS_THAN_THRESHOLD
         self.all = [
             cloudwatch.Alarm(
                 self,
@@ -66,7 +70,7 @@ class Alarms(Construct):
                 metric=metric,
                 alarm_description=TOLD[name],
                 threshold=above,
-                comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+                comparison_operator=below if name == SILENT else compared.GREATER_THAN_THRESHOLD,
                 evaluation_periods=1,
                 treat_missing_data=missing.BREACHING
                 if name in _SILENCE_RINGS
@@ -97,12 +101,13 @@ def oldest(queue: sqs.IQueue, seconds: int) -> tuple[cloudwatch.Metric, float]:
 
 
 def of_endpoint(
-    queues: Mapping[str, sqs.IQueue | None], function: lambda_.IFunction, hop_seconds: int
+    delay: sqs.IQueue,
+    error: sqs.IQueue,
+    due: sqs.IQueue | None,
+    function: lambda_.IFunction,
+    hop_seconds: int,
 ) -> Watched:
-    """Its queues and its delay consumer; ``queues`` as for `dashboard`."""
-    delay, error, due = (queues[name] for name in ("delay", "error", "due"))
-    assert delay is not None
-    assert error is not None
+    """Its queues and its delay consumer."""
     failed = error.metric_approximate_number_of_messages_visible(period=PERIOD, statistic="max")
     drops = function.metric("RecursiveInvocationsDropped", period=PERIOD, statistic="sum")
     return {
@@ -145,51 +150,59 @@ def dashboard(
     Args:
         queues: the ``delay``, ``error``, ``due`` and ``parking`` queues, as far as there are any.
     """
-    names, minute = function_names, Duration.minutes(1)
+    names = function_names
 
-    def told(*metrics: str) -> list[cloudwatch.Metric]:
-        return [own_metric(endpoint, each, "sum", label=each, period=minute) for each in metrics]
+    def told(statistic: str, **metrics: str) -> list[cloudwatch.Metric]:
+        minute = Duration.minutes(1)
+        return [
+            own_metric(endpoint, m, statistic, label=t, period=minute) for t, m in metrics.items()
+        ]
 
-    def worst(name: str, statistic: str, label: str) -> cloudwatch.Metric:
-        return own_metric(endpoint, name, statistic, label=f"{label} (ms)", period=minute)
+    def counted(*metrics: str) -> list[cloudwatch.Metric]:
+        return told("sum", **{each: each for each in metrics})
 
     def held(queue: str, **labels: str) -> list[cloudwatch.Metric]:
         metric = "metric_approximate_number_of_messages_"
         found = queues[queue]
         return [getattr(found, metric + n)(label=t) for n, t in labels.items()] if found else []
 
-    def graph(title: str, metrics: list[cloudwatch.Metric]) -> cloudwatch.GraphWidget:
-        return cloudwatch.GraphWidget(title=title, left=metrics, width=12)
-
-    pending = [
-        *held("delay", delayed="waiting", visible="to be relayed", not_visible="in hand"),
-        *held("parking", visible="groups to be parked"),
-        *held("due", delayed="on their last leg", visible="to be delivered"),
-    ]
-    moved = told(names.HOPS, names.HANDED_OVER, *([names.DELIVERED] if queues["due"] else []))
-    lateness = [worst(names.LATENESS, each, each) for each in ("p50", "p99", "max")]
-    errors = [
-        *told(names.FAILED, names.REJECTED),
-        function.metric_errors(label="function errors"),
-        function.metric_throttles(label="function throttles"),
-        *held("error", visible="in the error queue"),
-    ]
-    rows: list[list[cloudwatch.IWidget]] = [
-        [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=alarms, width=24)],
-        [graph("Pending messages", pending), graph("Hops and hand-overs", moved)],
-        [graph("Lateness", lateness), graph("Errors", errors)],
-    ]
+    graphs = {
+        "Pending messages": [
+            *held("delay", delayed="waiting", visible="to be relayed", not_visible="in hand"),
+            *held("parking", visible="groups to be parked"),
+            *held("due", delayed="on their last leg", visible="to be delivered"),
+        ],
+        "Hops and hand-overs": counted(
+            names.HOPS, names.HANDED_OVER, *([names.DELIVERED] if queues["due"] else [])
+        ),
+        "Lateness": [
+            metric
+            for each in ("p50", "p99", "max")
+            for metric in told(each, **{f"{each} (ms)": names.LATENESS})
+        ],
+        "Errors": [
+            *counted(names.FAILED, names.REJECTED),
+            function.metric_errors(label="function errors"),
+            function.metric_throttles(label="function throttles"),
+            *held("error", visible="in the error queue"),
+        ],
+    }
     if dispatcher is not None:
         forwarded = [names.FORWARDED] if queues["parking"] else []
-        released = [
-            *told(*forwarded, names.PARKED, names.CANCELLED, *names.DISPATCH_COUNTS),
+        graphs["Store"] = [
+            *counted(*forwarded, names.PARKED, names.CANCELLED, *names.DISPATCH_COUNTS),
             dispatcher.metric_errors(label="dispatcher errors"),
         ]
-        late = [
-            worst(names.DISPATCH_LATENESS, "max", "released late"),
-            worst(names.OVERDUE, "max", "still in the store"),
-        ]
-        rows.append([graph("Store", released), graph("Due in the store", late)])
+        late = {
+            "released late (ms)": names.DISPATCH_LATENESS,
+            "still in the store (ms)": names.OVERDUE,
+        }
+        graphs["Due in the store"] = told("max", **late)
+    drawn = [cloudwatch.GraphWidget(title=t, left=m, width=12) for t, m in graphs.items()]
+    rows: list[list[Any]] = [
+        [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=alarms, width=24)],
+        *([*pair] for pair in zip(drawn[::2], drawn[1::2], strict=True)),
+    ]
     # Dashboards share one name space across regions, and their names take no dots.
     cloudwatch.Dashboard(
         Construct(scope, "Dashboard"),

@@ -14,18 +14,8 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay import limits
 from sqsdelay.errors import InvalidEndpoint
-from sqsdelay.limits import (
-    DEAD_LETTER_QUEUE_SUFFIX,
-    DELAY_QUEUE_SUFFIX,
-    DELAY_QUEUE_VISIBILITY_SECONDS,
-    DUE_QUEUE_SUFFIX,
-    ERROR_QUEUE_SUFFIX,
-    FIFO_SUFFIX,
-    MAX_QUEUE_NAME_CHARS,
-    MAX_RETENTION_SECONDS,
-    PARKING_QUEUE_SUFFIX,
-)
 
 NO_REDRIVE: Final = ("AwsSolutions-SQS3", "Serverless-SQSRedrivePolicy")
 """Both packs want a dead-letter queue on every queue."""
@@ -104,7 +94,7 @@ def grant_queues(grantee: iam.IGrantable, queues: Iterable[sqs.IQueue]) -> None:
 
 def beside(endpoint: str, suffix: str) -> str:
     """As `Endpoint` names them, also where ``endpoint`` is a token, which only standard ones are."""
-    return endpoint.removesuffix(FIFO_SUFFIX) + suffix
+    return endpoint.removesuffix(limits.FIFO_SUFFIX) + suffix
 
 
 class EndpointQueue(sqs.Queue):
@@ -129,7 +119,7 @@ class EndpointQueue(sqs.Queue):
         super().__init__(
             scope,
             construct_id,
-            retention_period=Duration.seconds(MAX_RETENTION_SECONDS),
+            retention_period=Duration.seconds(limits.MAX_RETENTION_SECONDS),
             encryption=managed if encryption_key is None else kms_key,
             encryption_master_key=encryption_key,
             enforce_ssl=True,
@@ -140,9 +130,9 @@ class EndpointQueue(sqs.Queue):
 
 
 _WAITING: Final = {
-    "DelayQueue": DELAY_QUEUE_SUFFIX,
-    "DueQueue": DUE_QUEUE_SUFFIX,
-    "ParkingQueue": PARKING_QUEUE_SUFFIX,
+    "DelayQueue": limits.DELAY_QUEUE_SUFFIX,
+    "DueQueue": limits.DUE_QUEUE_SUFFIX,
+    "ParkingQueue": limits.PARKING_QUEUE_SUFFIX,
 }
 
 
@@ -154,7 +144,7 @@ def waiting_queue(scope: Construct, which: str, endpoint: str, **settings: Any) 
         which,
         no_redrive=_ONLY_WAITING,
         queue_name=beside(endpoint, _WAITING[which]),
-        visibility_timeout=Duration.seconds(DELAY_QUEUE_VISIBILITY_SECONDS),
+        visibility_timeout=Duration.seconds(limits.DELAY_QUEUE_VISIBILITY_SECONDS),
         **settings,
     )
 
@@ -181,7 +171,7 @@ def error_queue(scope: Construct, endpoint: str, **settings: Any) -> EndpointQue
         scope,
         "ErrorQueue",
         no_redrive="The last stop: nothing but a person reads it.",
-        queue_name=beside(endpoint, ERROR_QUEUE_SUFFIX),
+        queue_name=beside(endpoint, limits.ERROR_QUEUE_SUFFIX),
         **settings,
     )
 
@@ -200,7 +190,7 @@ class DestinationQueue(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         # SQS does not take FifoQueue=false: a standard queue says nothing.
-        fifo = True if endpoint.endswith(FIFO_SUFFIX) else None
+        fifo = True if endpoint.endswith(limits.FIFO_SUFFIX) else None
         self.dead_letter_queue = EndpointQueue(
             self,
             "DeadLetterQueue",
@@ -224,28 +214,29 @@ class DestinationQueue(Construct):
 
 def _dead_letter_queue_name(endpoint: str) -> str:
     """FIFO beside a FIFO queue: SQS takes no other."""
-    if not endpoint.endswith(FIFO_SUFFIX):
-        return endpoint + DEAD_LETTER_QUEUE_SUFFIX
-    suffix = DEAD_LETTER_QUEUE_SUFFIX + FIFO_SUFFIX
+    if not endpoint.endswith(limits.FIFO_SUFFIX):
+        return endpoint + limits.DEAD_LETTER_QUEUE_SUFFIX
+    suffix = limits.DEAD_LETTER_QUEUE_SUFFIX + limits.FIFO_SUFFIX
     base = beside(endpoint, "")
-    most = MAX_QUEUE_NAME_CHARS - len(suffix)
+    most = limits.MAX_QUEUE_NAME_CHARS - len(suffix)
     if len(base) > most:
         raise InvalidEndpoint(
-            f"endpoint {endpoint!r} has {len(base)} characters before {FIFO_SUFFIX!r}; the limit is "
-            f"{most} (SQS takes {MAX_QUEUE_NAME_CHARS}, and {suffix!r} is added for its dead-letter "
+            f"endpoint {endpoint!r} has {len(base)} characters before {limits.FIFO_SUFFIX!r}; the limit is "
+            f"{most} (SQS takes {limits.MAX_QUEUE_NAME_CHARS}, and {suffix!r} is added for its dead-letter "
             "queue); shorten it, or create the queue yourself and use -c queueArn=ARN"
         )
     return base + suffix
 
 
 class PrivateBucket(s3.Bucket):
-    """Encrypted, TLS only, read by nobody without a grant. No lifecycle rule deletes its objects.
+    """Encrypted, TLS only, read by nobody without a grant. No lifecycle rule deletes its objects: the only
+    one forgets parts of uploads that were never completed.
 
     CloudFormation makes up the name, for bucket names are shared by all accounts.
 
     Args:
         encryption_key: a key of the customer's; S3's own when None.
-        settings: more of those of `aws_s3.Bucket`.
+        lifecycle: whether it has that rule.
     """
 
     def __init__(
@@ -255,8 +246,12 @@ class PrivateBucket(s3.Bucket):
         *,
         removal_policy: RemovalPolicy,
         encryption_key: kms.IKey | None = None,
-        **settings: Any,
+        lifecycle: bool = True,
     ) -> None:
+        rule = s3.LifecycleRule(
+            id="abandoned-uploads",
+            abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_DAYS),
+        )
         managed, kms_key = s3.BucketEncryption.S3_MANAGED, s3.BucketEncryption.KMS
         super().__init__(
             scope,
@@ -268,7 +263,7 @@ class PrivateBucket(s3.Bucket):
             enforce_ssl=True,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
             removal_policy=removal_policy,
-            **settings,
+            lifecycle_rules=[rule] if lifecycle else None,
         )
         acknowledge(
             self,
@@ -278,17 +273,11 @@ class PrivateBucket(s3.Bucket):
         )
 
 
-def private_bucket(scope: Construct, construct_id: str, **settings: Any) -> PrivateBucket:
-    """A private bucket that forgets parts of uploads which were never completed."""
-    rule = s3.LifecycleRule(
-        id="abandoned-uploads",
-        abort_incomplete_multipart_upload_after=Duration.days(ABANDONED_DAYS),
-    )
-    return PrivateBucket(scope, construct_id, lifecycle_rules=[rule], **settings)
-
-
 class BodyBucket(PrivateBucket):
     """Large bodies. It has no lifecycle rule at all: a body is needed until its message is received."""
+
+    def __init__(self, scope: Construct, construct_id: str, **settings: Any) -> None:
+        super().__init__(scope, construct_id, lifecycle=False, **settings)
 
     def grant_offload(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` put bodies, and see that no lifecycle rule deletes them too early."""

@@ -28,61 +28,68 @@ TIMEOUT_SECONDS: Final = 2 * SETTLING_SECONDS + 50
 _ONLY_THE_STACK: Final = "Nothing but CloudFormation invokes it, which waits for its answer."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an endpoint that was left out.
-
-    Args:
-        path: of the construct that would be there, below the one that is guarded.
-        resource_type: CloudFormation's name of it.
-        words: what to tell whoever left it out, and what to do.
-    """
+    """A part that was left out: its construct's path below the one that is guarded, its type, what would be
+    lost, and how to keep it or to give it up."""
 
     path: str
     resource_type: str
     words: str
+    remedy: str
 
+    def told(self, scope: Construct) -> dict[str, str]:
+        """The part as the guard's property has it."""
+        prefix = _logical_prefix(scope, self.path)
+        words = f"the stack has {self.words}; use {self.remedy}"
+        return {"Prefix": prefix, "Type": self.resource_type, "Words": words}
+
+
+def _store(kind: str, kept: str) -> str:
+    return f"store={kind} as before, or store=none to give it up ({kept} kept unless removalPolicy=destroy)"
+
+
+_NOTHING_RELEASES: Final = (
+    "but this deployment has none, so nothing would release the messages parked in it"
+)
 
 STORE: Final = Part(
-    path="Store/Table",
-    resource_type="AWS::DynamoDB::Table",
-    words="the stack has a store, but this deployment has none, so nothing would release the messages "
-    "parked in it; use store=dynamodb as before, or store=none to give it up (the table is kept unless "
-    "removalPolicy=destroy)",
+    "Store/Table",
+    "AWS::DynamoDB::Table",
+    f"a store, {_NOTHING_RELEASES}",
+    _store("dynamodb", "the table is"),
 )
 SCHEDULES: Final = Part(
-    path="Schedules/Group",
-    resource_type="AWS::Scheduler::ScheduleGroup",
-    words="the stack has a schedule group, but this deployment has none, so the consumer would not see "
-    "what was cancelled in it; use store=scheduler as before, or store=none to give it up (the group is "
-    "kept unless removalPolicy=destroy)",
+    "Schedules/Group",
+    "AWS::Scheduler::ScheduleGroup",
+    "a schedule group, but this deployment has none, so nobody would hand over what fires, nor see what was "
+    "cancelled in it",
+    _store("scheduler", "group, role and parking queue are"),
 )
 S3_STORE: Final = Part(
-    path="S3Store/Bucket",
-    resource_type="AWS::S3::Bucket",
-    words="the stack has a store in S3, but this deployment has none, so nothing would release the "
-    "messages parked in it, nor park those in its parking queue; use store=s3 as before, or store=none to "
-    "give it up (bucket and parking queue are kept unless removalPolicy=destroy)",
+    "S3Store/Bucket",
+    "AWS::S3::Bucket",
+    f"a store in S3, {_NOTHING_RELEASES}, nor park those in its parking queue",
+    _store("s3", "bucket and parking queue are"),
 )
 LARGE_BODIES: Final = Part(
-    path="Bodies",
-    resource_type="AWS::S3::Bucket",
-    words="the stack has a bucket for large bodies, but this deployment has none; use "
-    "largeBodies=true (large_bodies=True) as before, or largeBodies=none (large_bodies=False) to give "
-    "it up",
+    "Bodies",
+    "AWS::S3::Bucket",
+    "a bucket for large bodies, but this deployment has none",
+    "largeBodies=true (large_bodies=True) as before, or largeBodies=none (large_bodies=False) to give it up",
 )
 LEDGER: Final = Part(
-    path="Ledger/Bucket",
-    resource_type="AWS::S3::Bucket",
-    words="the stack keeps its ledger in a bucket, but this deployment does not, so the record would end "
-    "there; use ledger=s3 as before, or ledger=none (ledger=False) to give it up (the bucket is kept unless "
+    "Ledger/Bucket",
+    "AWS::S3::Bucket",
+    "its ledger in a bucket, but this deployment does not, so the record would end there",
+    "ledger=s3 as before, or ledger=none (ledger=False) to give it up (the bucket is kept unless "
     "removalPolicy=destroy)",
 )
 DUE_QUEUE: Final = Part(
-    path="DueQueue",
-    resource_type="AWS::SQS::Queue",
-    words="the stack has a due queue, but its destination is no longer a FIFO queue, so nothing "
-    "would deliver the messages in it; use the FIFO queue as before, or due_queue=False to give it up",
+    "DueQueue",
+    "AWS::SQS::Queue",
+    "a due queue, but its destination is no longer a FIFO queue, so nothing would deliver the messages in it",
+    "the FIFO queue as before, or due_queue=False to give it up",
 )
 
 
@@ -133,16 +140,8 @@ class RemovalGuard(Construct):
             resource_type="Custom::SqsDelayParts",
             service_token=self.function.function_arn,
             service_timeout=Duration.seconds(2 * TIMEOUT_SECONDS),
-            properties={LEFT_OUT: [_told(scope, part) for part in left_out]},
+            properties={LEFT_OUT: [part.told(scope) for part in left_out]},
         )
-
-
-def _told(scope: Construct, part: Part) -> dict[str, str]:
-    return {
-        "Prefix": _logical_prefix(scope, part.path),
-        "Type": part.resource_type,
-        "Words": part.words,
-    }
 
 
 def _logical_prefix(scope: Construct, path: str) -> str:

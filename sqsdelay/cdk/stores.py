@@ -7,27 +7,28 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aws_cdk import Aws, CfnDeletionPolicy, Stack, Token
+from aws_cdk import Aws, CfnDeletionPolicy, Stack, Tags, Token
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay import limits
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
-from sqsdelay.cdk.monitoring import Alarms, Watched, of_runs, of_store, oldest
+from sqsdelay.cdk.monitoring import PERIOD, SILENT, Alarms, Watched, of_runs, of_store, oldest
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
-    acknowledge_wildcards,
+    PrivateBucket,
     allow,
+    beside,
     grant_key,
     grant_queues,
-    private_bucket,
     waiting_queue,
 )
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.limits import GATHERING_SECONDS, MAX_MESSAGE_TIMER_SECONDS, STORE_TABLE_SUFFIX
+from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT
 
@@ -71,7 +72,7 @@ def store_table(scope: Construct, wiring: Wiring, *, table_class: str) -> dynamo
     table = dynamodb.Table(
         scope,
         "Table",
-        table_name=wiring.endpoint + STORE_TABLE_SUFFIX,
+        table_name=wiring.endpoint + limits.STORE_TABLE_SUFFIX,
         partition_key=dynamodb.Attribute(name=PARTITION, type=text),
         sort_key=dynamodb.Attribute(name=SORT, type=text),
         billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
@@ -98,7 +99,7 @@ class Dispatched(Place):
     ) -> DispatcherFunction:
         """Make the function with these arguments, and its alarms with some more."""
         made = DispatcherFunction(self, wiring, **arguments)
-        self.grant_key(made.role)
+        self.use(made.role)
         self.function, self.schedule = made.function, made.schedule
         watched = {**of_store(wiring.endpoint, made.function), **(more or {})}
         self.alarms = Alarms(self, watched, topic=wiring.alarm_topic)
@@ -117,18 +118,14 @@ class MessageStore(Dispatched):
         self, scope: Construct, construct_id: str, wiring: Wiring, *, shards: int, table_class: str
     ) -> None:
         super().__init__(scope, construct_id)
-        self._shards = shards
         self.table = store_table(self, wiring, table_class=table_class)
+        self.url = f"dynamodb://{self.table.table_name}"
+        if shards != DEFAULT_SHARDS:
+            self.url += f"?shards={shards}"
         # What releasing takes of the table.
         actions = ("DeleteItem", "DescribeTable", "PutItem", "Query")
         lease = allow("Lease", [f"dynamodb:{a}" for a in actions], self.table.table_arn)
         self.dispatch(wiring, statements=[lease], variables=self.variables())
-
-    @property
-    def url(self) -> str:
-        """The store as `open_store` and ``--store`` take it."""
-        settings = "" if self._shards == DEFAULT_SHARDS else f"?shards={self._shards}"
-        return f"dynamodb://{self.table.table_name}{settings}"
 
     def statements(self) -> list[iam.PolicyStatement]:
         """What the delay consumer is to be allowed: park a message, know it again when its copy comes
@@ -136,14 +133,7 @@ class MessageStore(Dispatched):
         return [allow("Park", KEEP_MESSAGES, self.table.table_arn)]
 
     def grant_key(self, grantee: iam.IGrantable) -> None:
-        """Let ``grantee`` use the table's key, where that is the customer's."""
         grant_key(grantee, self.table.encryption_key, ["dynamodb"], USE_TABLE)
-
-    def grant_store(self, producer: iam.IGrantable) -> None:
-        """Let ``producer`` store, list, find, cancel and reschedule messages."""
-        self.grant_key(producer)
-        for statement in self.statements():
-            producer.grant_principal.add_to_principal_policy(statement)
 
 
 class S3MessageStore(Dispatched):
@@ -164,12 +154,18 @@ class S3MessageStore(Dispatched):
             "removal_policy": wiring.removal_policy,
             "encryption_key": wiring.encryption_key,
         }
-        self.bucket = private_bucket(self, "Bucket", **kept)
+        self.bucket = PrivateBucket(self, "Bucket", **kept)
+        self.url = f"s3://{self.bucket.bucket_name}"
+        # An action on a bucket's objects has no other resource.
+        why = "All objects of one bucket, which holds nothing but this endpoint's messages."
+        self.wildcard = self.bucket.arn_for_objects("*"), why
         self.parking_queue = waiting_queue(self, "ParkingQueue", wiring.endpoint, **kept)
+        # By which a bucket is found that was retained: CloudFormation makes up its name.
+        Tags.of(self.parking_queue).add(STORE_TAG, self.url)
         dispatcher = self.dispatch(
             wiring,
-            {"OldestParkingMessage": oldest(self.parking_queue, GATHERING_SECONDS)},
-            statements=[*self._keep("Lease"), *_empty(self.parking_queue, wiring)],
+            {"OldestParkingMessage": oldest(self.parking_queue, limits.GATHERING_SECONDS)},
+            statements=[*self.store_statements("Lease"), *_empty(self.parking_queue, wiring)],
             variables={
                 function_names.STORE_VARIABLE: self.url,
                 function_names.HOP_SECONDS_VARIABLE: str(wiring.hop_seconds),
@@ -178,14 +174,8 @@ class S3MessageStore(Dispatched):
             # One more than release side by side: a backlog does not keep messages from being parked.
             concurrency=CONCURRENCY + 1,
         )
-        self.acknowledge_wildcards(dispatcher.role)
         grant_queues(dispatcher.role, (wiring.delay_queue,))
         self.parking_schedule = dispatcher.empty_parking_queue(wiring.endpoint)
-
-    @property
-    def url(self) -> str:
-        """The store as `open_store` and ``--store`` take it."""
-        return f"s3://{self.bucket.bucket_name}"
 
     def variables(self) -> dict[str, str]:
         """What the delay consumer's environment has of the store."""
@@ -195,27 +185,15 @@ class S3MessageStore(Dispatched):
         """What the delay consumer is to be allowed: forward, park what is large, read amendments and
         apply them to what it parked."""
         send = ("sqs:GetQueueUrl", "sqs:SendMessage")
-        return [allow("Forward", send, self.parking_queue.queue_arn), *self._keep("Park")]
+        forward = allow("Forward", send, self.parking_queue.queue_arn)
+        return [forward, *self.store_statements("Park")]
 
     def grant_key(self, grantee: iam.IGrantable) -> None:
-        """Let ``grantee`` use the key of bucket and parking queue, where that is the customer's."""
+        """The key of bucket and parking queue."""
         grant_key(grantee, self.bucket.encryption_key, ["s3", "sqs"], USE_KEY)
 
-    def acknowledge_wildcards(self, role: iam.Role) -> None:
-        """Keep the rule against wildcards quiet: an action on a bucket's objects has no other resource."""
-        acknowledge_wildcards(
-            role,
-            self.bucket.arn_for_objects("*"),
-            reason="All objects of one bucket, which holds nothing but this endpoint's messages.",
-        )
-
-    def grant_store(self, producer: iam.IGrantable) -> None:
-        """Let ``producer`` store, list, find, cancel and reschedule messages."""
-        self.grant_key(producer)
-        for statement in self._keep("Store"):
-            producer.grant_principal.add_to_principal_policy(statement)
-
-    def _keep(self, sid: str) -> list[iam.PolicyStatement]:
+    def store_statements(self, sid: str = "Store") -> list[iam.PolicyStatement]:
+        """Objects of the bucket."""
         return [
             allow(sid, KEEP_OBJECTS, self.bucket.arn_for_objects("*")),
             allow(f"{sid}List", ["s3:ListBucket"], self.bucket.bucket_arn),
@@ -255,7 +233,6 @@ class ScheduleGroup(Place):
             removal_policy=wiring.removal_policy,
             encryption_key=wiring.encryption_key,
         )
-        sent_to = (self.parking_queue, wiring.error_queue)
         self.group = scheduler.ScheduleGroup(
             self, "Group", schedule_group_name=endpoint, removal_policy=wiring.removal_policy
         )
@@ -264,7 +241,11 @@ class ScheduleGroup(Place):
             "aws:SourceAccount": Aws.ACCOUNT_ID,
             "aws:SourceArn": self.group.schedule_group_arn,
         }
-        send = allow("Send", ["sqs:SendMessage"], *(queue.queue_arn for queue in sent_to))
+        # By its name, not by a reference: the queue has a tag that tells the role.
+        parking = Stack.of(self).format_arn(
+            service="sqs", resource=beside(endpoint, limits.PARKING_QUEUE_SUFFIX)
+        )
+        send = allow("Send", ["sqs:SendMessage"], parking, wiring.error_queue.queue_arn)
         self.role = iam.Role(
             self,
             "Role",
@@ -272,7 +253,19 @@ class ScheduleGroup(Place):
             assumed_by=iam.ServicePrincipal(_SERVICE, conditions={"StringEquals": ours}),
             inline_policies={"Send": iam.PolicyDocument(statements=[send])},
         )
-        grant_queues(self.role, sent_to)
+        grant_queues(self.role, (self.parking_queue, wiring.error_queue))
+        # What is retained has still to fire.
+        self.role.apply_removal_policy(wiring.removal_policy)
+        group = self.group.schedule_group_name
+        self.url = f"scheduler://{group}?role={self.role.role_arn}"
+        tags = Tags.of(self.parking_queue)
+        tags.add(STORE_TAG, f"scheduler://{group}")
+        tags.add(ROLE_TAG, self.role.role_arn)
+        self._schedules_arn = Stack.of(self).format_arn(
+            service="scheduler", resource="schedule", resource_name=f"{group}/*"
+        )
+        why = "A message's schedule has a name of its own: these are of this endpoint's group."
+        self.wildcard = self._schedules_arn, why
         emptier = DispatcherFunction(
             self,
             wiring,
@@ -286,47 +279,24 @@ class ScheduleGroup(Place):
         grant_queues(emptier.role, (self.parking_queue, wiring.delay_queue))
         self.function = emptier.function
         self.parking_schedule = emptier.empty_parking_queue(endpoint)
-        longest = GATHERING_SECONDS + MAX_MESSAGE_TIMER_SECONDS
+        longest = limits.GATHERING_SECONDS + limits.MAX_MESSAGE_TIMER_SECONDS
         watched = {
             **of_runs(self.function),
+            SILENT: (self.function.metric_invocations(period=PERIOD), 1),
             "OldestParkingMessage": oldest(self.parking_queue, longest),
         }
         self.alarms = Alarms(self, watched, topic=wiring.alarm_topic)
-
-    @property
-    def url(self) -> str:
-        """The place as `open_place` and ``--store`` take it."""
-        return f"scheduler://{self.group.schedule_group_name}?role={self.role.role_arn}"
-
-    @property
-    def schedules_arn(self) -> str:
-        """All schedules of the group."""
-        named = f"{self.group.schedule_group_name}/*"
-        return Stack.of(self).format_arn(
-            service="scheduler", resource="schedule", resource_name=named
-        )
 
     def statements(self) -> list[iam.PolicyStatement]:
         """What the delay consumer is to be allowed: park, read amendments, cancel, move."""
         passed = {"StringEquals": {"iam:PassedToService": _SERVICE}}
         return [
-            allow("Park", CALLS, self.schedules_arn),
+            allow("Park", CALLS, self._schedules_arn),
             allow("Group", ["scheduler:GetScheduleGroup"], self.group.schedule_group_arn),
             allow("PassRole", ["iam:PassRole"], self.role.role_arn, conditions=passed),
         ]
 
-    def acknowledge_wildcards(self, role: iam.Role) -> None:
-        """Say why a role of this endpoint has a wildcard."""
-        acknowledge_wildcards(
-            role,
-            self.schedules_arn,
-            reason="A message's schedule has a name of its own: the wildcard is for the schedules of this "
-            "endpoint's group.",
-        )
-
-    def grant_store(self, producer: iam.IGrantable) -> None:
-        """Let ``producer`` store, list, find, cancel and reschedule messages."""
-        # Listing takes no resource: the service authorization reference has none for it.
+    def store_statements(self) -> list[iam.PolicyStatement]:
+        """The same, and to list, which takes no resource: the service authorization reference has none."""
         listing = iam.PolicyStatement(actions=["scheduler:ListSchedules"], resources=["*"])
-        for statement in [*self.statements(), listing]:
-            producer.grant_principal.add_to_principal_policy(statement)
+        return [*self.statements(), listing]

@@ -13,6 +13,7 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from sqsdelay.cdk import queues_and_buckets, removal_guard, stores
 from sqsdelay.cdk.function_names import MAX_DELAY_SECONDS_VARIABLE
 from sqsdelay.cdk.functions import (
     DEFAULT_MAX_CONCURRENCY,
@@ -24,38 +25,13 @@ from sqsdelay.cdk.functions import (
 from sqsdelay.cdk.ledger import IN_S3 as LEDGER_IN_S3
 from sqsdelay.cdk.ledger import S3Ledger
 from sqsdelay.cdk.monitoring import Alarms, dashboard, of_endpoint
-from sqsdelay.cdk.queues_and_buckets import (
-    BodyBucket,
-    delay_queue,
-    error_queue,
-    grant_queues,
-    waiting_queue,
-)
-from sqsdelay.cdk.removal_guard import (
-    DUE_QUEUE,
-    LARGE_BODIES,
-    LEDGER,
-    NONE,
-    S3_STORE,
-    SCHEDULES,
-    STORE,
-    RemovalGuard,
-)
-from sqsdelay.cdk.stores import (
-    DYNAMODB,
-    S3,
-    SCHEDULER,
-    MessageStore,
-    S3MessageStore,
-    ScheduleGroup,
-)
 from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
-STORES: Final = (DYNAMODB, S3, SCHEDULER)
+STORES: Final = (stores.DYNAMODB, stores.S3, stores.SCHEDULER)
 """The kinds of store that can be deployed."""
 
 STORES_TO_USE: Final = f"{', '.join(STORES[:-1])} or {STORES[-1]}"
@@ -130,14 +106,18 @@ class UnrestrictedDelay(Construct):
         _check(queue, endpoint, hop_seconds, store)
         _check_ledger(ledger, has_bucket=ledger_bucket is not None)
         left_out = [
-            *([STORE] if store not in (DYNAMODB, NONE) else []),
-            *([S3_STORE] if store not in (S3, NONE) else []),
-            *([SCHEDULES] if store not in (SCHEDULER, NONE) else []),
-            *([LARGE_BODIES] if large_bodies is None else []),
-            *([LEDGER] if ledger is None or ledger is True else []),
-            *([DUE_QUEUE] if due_queue is None and not queue.fifo else []),
+            *([removal_guard.STORE] if store not in (stores.DYNAMODB, removal_guard.NONE) else []),
+            *([removal_guard.S3_STORE] if store not in (stores.S3, removal_guard.NONE) else []),
+            *(
+                [removal_guard.SCHEDULES]
+                if store not in (stores.SCHEDULER, removal_guard.NONE)
+                else []
+            ),
+            *([removal_guard.LARGE_BODIES] if large_bodies is None else []),
+            *([removal_guard.LEDGER] if ledger is None or ledger is True else []),
+            *([removal_guard.DUE_QUEUE] if due_queue is None and not queue.fifo else []),
         ]
-        self.removal_guard = RemovalGuard(
+        self.removal_guard = removal_guard.RemovalGuard(
             self, "RemovalGuard", left_out=left_out, settings=functions
         )
         self.queue = queue
@@ -145,9 +125,15 @@ class UnrestrictedDelay(Construct):
         if permissions_boundary is not None:
             iam.PermissionsBoundary.of(self).apply(permissions_boundary)
         kept: dict[str, Any] = {"removal_policy": removal_policy, "encryption_key": encryption_key}
-        self.delay_queue = delay_queue(self, endpoint, hop_seconds=hop_seconds, **kept)
-        self.error_queue = error_queue(self, endpoint, **kept)
-        self.due_queue = waiting_queue(self, "DueQueue", endpoint, **kept) if queue.fifo else None
+        self.delay_queue = queues_and_buckets.delay_queue(
+            self, endpoint, hop_seconds=hop_seconds, **kept
+        )
+        self.error_queue = queues_and_buckets.error_queue(self, endpoint, **kept)
+        self.due_queue = (
+            queues_and_buckets.waiting_queue(self, "DueQueue", endpoint, **kept)
+            if queue.fifo
+            else None
+        )
         self.ledger: S3Ledger | None = None
         if ledger == LEDGER_IN_S3:
             at: dict[str, Any] = {"bucket": ledger_bucket, "alarm_topic": alarm_topic}
@@ -169,19 +155,21 @@ class UnrestrictedDelay(Construct):
             variables=longest,
             **kept,
         )
-        self.store: MessageStore | None = None
-        self.s3_store: S3MessageStore | None = None
-        self.schedules: ScheduleGroup | None = None
-        if store == DYNAMODB:
-            self.store = MessageStore(
+        self.store: stores.MessageStore | None = None
+        self.s3_store: stores.S3MessageStore | None = None
+        self.schedules: stores.ScheduleGroup | None = None
+        if store == stores.DYNAMODB:
+            self.store = stores.MessageStore(
                 self, "Store", wiring, shards=store_shards, table_class=store_class
             )
-        elif store == S3:
-            self.s3_store = S3MessageStore(self, "S3Store", wiring)
-        elif store == SCHEDULER:
-            self.schedules = ScheduleGroup(self, "Schedules", wiring)
+        elif store == stores.S3:
+            self.s3_store = stores.S3MessageStore(self, "S3Store", wiring)
+        elif store == stores.SCHEDULER:
+            self.schedules = stores.ScheduleGroup(self, "Schedules", wiring)
         # The functions pass pointers on and read no body: they are granted nothing on it.
-        self.body_bucket = BodyBucket(self, "Bodies", **kept) if large_bodies else None
+        self.body_bucket = (
+            queues_and_buckets.BodyBucket(self, "Bodies", **kept) if large_bodies else None
+        )
         place = self.store or self.s3_store or self.schedules
         self.function = delay_consumer(
             self, wiring, max_concurrency=max_concurrency, place=place
@@ -195,7 +183,9 @@ class UnrestrictedDelay(Construct):
             "due": self.due_queue,
             "parking": parking.parking_queue if parking else None,
         }
-        watched = of_endpoint(waiting, self.function, hop_seconds)
+        watched = of_endpoint(
+            self.delay_queue, self.error_queue, self.due_queue, self.function, hop_seconds
+        )
         self.alarms = Alarms(self, watched, topic=alarm_topic)
         dashboard(
             self,
@@ -214,7 +204,7 @@ class UnrestrictedDelay(Construct):
         sent_to = [self.queue, self.delay_queue, *([self.due_queue] if self.due_queue else [])]
         if self.body_bucket is not None:
             self.body_bucket.grant_offload(producer)
-        grant_queues(producer, sent_to)
+        queues_and_buckets.grant_queues(producer, sent_to)
         return iam.Grant.add_to_principal(
             grantee=producer,
             # Attributes: what a queue takes, and the hop where a sender counts on a shorter one.
@@ -233,9 +223,9 @@ def _name(queue: sqs.IQueue) -> str:
 
 def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None) -> None:
     check_hop(hop_seconds)
-    if store is not None and store not in (*STORES, NONE):
+    if store is not None and store not in (*STORES, removal_guard.NONE):
         raise InvalidSetting(
-            f"store={store!r}; use {STORES_TO_USE}, leave it out, or use {NONE} to give one up"
+            f"store={store!r}; use {STORES_TO_USE}, leave it out, or use {removal_guard.NONE} to give one up"
         )
     if queue.fifo and Token.is_unresolved(endpoint):
         raise InvalidEndpoint(

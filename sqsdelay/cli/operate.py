@@ -24,11 +24,13 @@ from sqsdelay.cli.options import (
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, age, instant
-from sqsdelay.errors import QueueMissing, StoreError
+from sqsdelay.errors import QueueMissing, QueueUnavailable, StoreError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
 from sqsdelay.operating.status import (
     NOBODY,
+    ROLE_TAG,
+    STORE_TAG,
     EndpointStatus,
     StoreStatus,
     deployed_store,
@@ -161,8 +163,9 @@ def endpoint_check(
 
     Exit code 1 if there are any.
 
-    Also checks the store: without --store, the DynamoDB table that a deployment creates for the
-    endpoint, if it exists and may be read; and whether the deployed delay consumer still has it.
+    Also checks the store: without --store, the DynamoDB table, the bucket or the schedule group that a
+    deployment creates for the endpoint, if it exists and may be read; and whether the deployed delay
+    consumer still has it. Then the parking queue.
     """
     from sqsdelay.sqs.endpoints import check_endpoint
 
@@ -180,34 +183,71 @@ def endpoint_check(
         raise typer.Exit(1)
 
 
+_ANOTHER = "the deployed delay consumer has another store or none"
+
+
 def _store_problems(target: Target) -> list[Problem]:
-    """Messages that are parked and overdue, or that no dispatcher serves: a stack may have lost its own."""
+    """Messages that are overdue, or that nobody serves: a stack may have lost its store."""
     endpoint, queues = target.endpoint, target.queues
     with suppress(QueueMissing):
         queues.synchronise(endpoint.queue)
-    now_ms = queues.broker_clock.now_ms()
+    gathered, tagged = _parking_queue(target)
+    used = _consumers_store(queues, endpoint)
+    known = [deployed_store(endpoint), *([tagged] if tagged else [])]
+    told = []
+    for url in [target.store] if target.store else known:
+        served = used is None or used.partition("?")[0] == url.partition("?")[0]
+        given_up = not served and (url in known or url.startswith("s3://"))
+        told += _problems_of(target, url, given_up=given_up)
+    if gathered and used is not None and used.partition("?")[0] != (tagged or "").partition("?")[0]:
+        text = f"{gathered} messages, and {_ANOTHER}: nothing deployed empties it"
+        remedy = f"import it, and deploy it with its store ({tagged or 'not known'}) again"
+        if tagged and tagged.startswith("scheduler://"):
+            remedy = overdue_remedy(endpoint, tagged)
+        told.append(Problem(endpoint.parking_queue.name, text, remedy))
+    return told
+
+
+def _problems_of(target: Target, url: str, *, given_up: bool) -> list[Problem]:
+    """What is wrong with a store; ``given_up``: the deployed delay consumer does not have it."""
+    if url.startswith("scheduler://") and not given_up:
+        return []  # What is due fires by itself, and counting takes a call for each hundred.
+    now_ms = target.queues.broker_clock.now_ms()
     try:
-        seen = _parked(target, now_ms=now_ms)
+        with Target(target.name, url).opened_place() as opened:
+            if opened.fires:
+                status = StoreStatus(parked=opened.pending_count(), next_due_ms=None)
+            else:
+                status = store_status(opened, now_ms=now_ms)
     except StoreError as error:
-        return [
-            Problem("(store)", str(error), "run sqsdelay store create, or check the connection")
-        ]
-    if seen is None or not seen[1].parked:
-        return []
-    url, status = seen
+        remedy = "run sqsdelay store create, or check the connection"
+        return [Problem("(store)", str(error), remedy)] if target.store else []
     text = f"{status.parked} parked messages"
     if status.overdue:
         since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
         text += f", the earliest overdue since {since}: {NOBODY}"
-    elif url == deployed_store(endpoint) or url.startswith("s3://"):
-        used = _consumers_store(queues, endpoint)
-        if used is None or used.partition("?")[0] == url.partition("?")[0]:
-            return []
-        text += ", and the deployed delay consumer has another store or none: unless you run a "
-        text += "dispatcher yourself, nobody will release them"
+    elif status.parked and given_up:
+        text += f", and {_ANOTHER}: unless you run a dispatcher yourself, nobody will release them"
     else:
         return []
-    return [Problem("(store)", text, overdue_remedy(endpoint, url))]
+    return [Problem("(store)", text, overdue_remedy(target.endpoint, url))]
+
+
+def _parking_queue(target: Target) -> tuple[int, str | None]:
+    """The messages in a deployed parking queue, retained or not, and its store's URL; None where it does not
+    tell. Neither where it is not there, or may not be read."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    count, tagged = 0, None
+    with suppress(QueueMissing, QueueUnavailable, BotoCoreError, ClientError):
+        url = target.queues.url(target.endpoint.parking_queue)
+        found = target.queues.attributes(url)
+        count = sum(int(n) for name, n in found.items() if name.startswith("ApproximateNumber"))
+        tags = target.client.list_queue_tags(QueueUrl=url).get("Tags", {})
+        tagged = tags.get(STORE_TAG)
+        if role := tags.get(ROLE_TAG):
+            tagged = f"{tagged}?role={role}"
+    return count, tagged
 
 
 def _consumers_store(queues: SqsQueues, endpoint: Endpoint) -> str | None:

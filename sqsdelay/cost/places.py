@@ -9,16 +9,8 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
+from sqsdelay import limits
 from sqsdelay.cost.workload import CHUNK_BYTES, DISPATCH_MS, FUNCTION_MS, Workload, gb_seconds
-from sqsdelay.limits import (
-    DELAY_CONSUMER_MEMORY_MB,
-    DISPATCHER_MEMORY_MB,
-    GATHERING_SECONDS,
-    MAX_BATCH_ENTRIES,
-    MAX_DYNAMODB_ITEM_BYTES,
-    MAX_RETENTION_SECONDS,
-    SCHEDULE_SECONDS,
-)
 
 _GB: Final = 2**30
 _HOUR: Final = 3600
@@ -47,7 +39,7 @@ def _spread(messages: int, cells: int, cost: Callable[[int], Fraction | int]) ->
 
 
 def _tens(messages: int) -> int:
-    return -(-messages // MAX_BATCH_ENTRIES)
+    return -(-messages // limits.MAX_BATCH_ENTRIES)
 
 
 def last_send(requests: Fraction | int) -> Used:
@@ -55,21 +47,37 @@ def last_send(requests: Fraction | int) -> Used:
     return {"SQS standard requests (send to the destination)": requests}
 
 
-def _invoked(function: str, times: Fraction | int, memory_mb: int) -> Used:
+def _invoked(
+    function: str, times: Fraction | int, memory_mb: int, milliseconds: int = FUNCTION_MS
+) -> Used:
     return {
         f"Lambda requests ({function})": times,
-        f"Lambda GB-seconds ({function})": times * gb_seconds(memory_mb, FUNCTION_MS),
+        f"Lambda GB-seconds ({function})": times * gb_seconds(memory_mb, milliseconds),
     }
 
 
-def _scheduled(load: Workload, schedule: str, every_seconds: int = SCHEDULE_SECONDS) -> Used:
+def _dispatcher_runs(load: Workload) -> Used:
     """The runs of the dispatcher function for the whole delay, as if they found nothing."""
-    return _invoked(schedule, load.delay_seconds // every_seconds, DISPATCHER_MEMORY_MB)
+    runs = load.delay_seconds // limits.SCHEDULE_SECONDS
+    return _invoked("dispatcher's schedule", runs, limits.DISPATCHER_MEMORY_MB)
+
+
+EMPTY_MS: Final = 1_100
+"""What a run takes that finds nothing (more) in a parking queue: its last receive waits for a second."""
+
+
+def _parking_runs(load: Workload, memory_mb: int) -> Used:
+    """The same of a function that empties a parking queue."""
+    runs = load.delay_seconds // limits.GATHERING_SECONDS
+    return {
+        f"SQS standard requests (parking queue, every {limits.GATHERING_SECONDS} s)": runs,
+        **_invoked("parking queue's schedule", runs, memory_mb, EMPTY_MS),
+    }
 
 
 def _dispatched(load: Workload) -> Used:
     """What the messages add to the dispatcher's runs, which its schedule pays for."""
-    seconds = load.messages * gb_seconds(DISPATCHER_MEMORY_MB, DISPATCH_MS)
+    seconds = load.messages * gb_seconds(limits.DISPATCHER_MEMORY_MB, DISPATCH_MS)
     return {"Lambda GB-seconds (dispatcher)": seconds}
 
 
@@ -82,9 +90,9 @@ def hopped(load: Workload, hops: int, *, functions: bool) -> Used:
     deleted: Fraction | int = load.requests
     if not (functions or load.in_tens):
         spans = load.arrivals(GATHERED_SECONDS)
-        deleted = spans * -(-load.messages // (spans * MAX_BATCH_ENTRIES))
+        deleted = spans * -(-load.messages // (spans * limits.MAX_BATCH_ENTRIES))
     requests = hops * (2 * load.billed_requests + deleted)
-    invoked = _invoked("delay consumer", hops * load.requests, DELAY_CONSUMER_MEMORY_MB)
+    invoked = _invoked("delay consumer", hops * load.requests, limits.DELAY_CONSUMER_MEMORY_MB)
     return {
         "SQS FIFO requests (send, receive, delete a hop)": requests,
         **(invoked if functions else {}),
@@ -115,9 +123,9 @@ _CLAIMED_BYTES: Final = SHARDS * 4 * 2**20
 CLAIM_READ_UNITS: Final = 9
 """What a claim reads that finds nothing more: leases; near and far messages of each shard."""
 
-IDLE_READ_UNITS: Final = 19
+IDLE_READ_UNITS: Final = 15
 """What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
-near and far messages of each, twice; the hours. A test meters it."""
+near and far messages of each. A test meters it."""
 
 HOURLY_WRITES: Final = 2 * SHARDS + 1
 """Each hour the cursors of all shards move on, and one hour more is noted in which messages are due."""
@@ -155,9 +163,9 @@ def _read_units(size: int) -> Callable[[int], Fraction]:
 
 
 def in_dynamodb(load: Workload, hops: int) -> Used | str:
-    if item_bytes(load) > MAX_DYNAMODB_ITEM_BYTES:
+    if item_bytes(load) > limits.MAX_DYNAMODB_ITEM_BYTES:
         return (
-            f"a DynamoDB item holds {MAX_DYNAMODB_ITEM_BYTES} bytes, this one has "
+            f"a DynamoDB item holds {limits.MAX_DYNAMODB_ITEM_BYTES} bytes, this one has "
             f"{item_bytes(load)}; such messages would hop: use an S3 or a PostgreSQL store"
         )
     together = load.together
@@ -168,7 +176,7 @@ def in_dynamodb(load: Workload, hops: int) -> Used | str:
     lookups = load.messages if load.own_ids else 0
     stored = load.messages * (item_bytes(load) + STORAGE_OVERHEAD_BYTES) + lookups * LOOKUP_BYTES
     # What is released stays until it expires.
-    months = Fraction(load.delay_seconds + MAX_RETENTION_SECONDS, MONTH_SECONDS)
+    months = Fraction(load.delay_seconds + limits.MAX_RETENTION_SECONDS, MONTH_SECONDS)
     amendments = AMENDMENT_READS * load.requests if hops else 0
     settings = (SETTINGS_READS + min(hops, 1)) * load.arrivals(SETTINGS_SECONDS)
     return {
@@ -185,12 +193,12 @@ def in_dynamodb(load: Workload, hops: int) -> Used | str:
 
 
 def dynamodb_runs(load: Workload) -> Used:
-    runs, hours = load.delay_seconds // SCHEDULE_SECONDS, load.delay_seconds // _HOUR
+    runs, hours = load.delay_seconds // limits.SCHEDULE_SECONDS, load.delay_seconds // _HOUR
     reads = runs * IDLE_READ_UNITS + hours * (CLAIM_READ_UNITS + SHARDS)
     return {
-        f"DynamoDB read units (dispatcher, every {SCHEDULE_SECONDS} s)": reads,
+        f"DynamoDB read units (dispatcher, every {limits.SCHEDULE_SECONDS} s)": reads,
         "DynamoDB write units (cursors, hourly)": hours * HOURLY_WRITES,
-        **_scheduled(load, "dispatcher's schedule"),
+        **_dispatcher_runs(load),
     }
 
 
@@ -204,7 +212,7 @@ RELEASED_SECONDS: Final = 600
 """Messages that are due within so long are released together."""
 
 SPLIT_FROM: Final = 20_000
-"""A day with so many is split into slots, and a release meets two. Others wait in up to four objects,
+"""A day with so many is split into slots, and a release leases one. Others wait in up to four objects,
 which were written at different times: a release leases each."""
 
 OBJECT_BYTES: Final = 8 * 2**20
@@ -251,7 +259,7 @@ def _from_objects(
     # Leased, read and written anew, once: where it is near.
     rewritten = objects if split or (small and objects >= MERGED_FROM) else 0
     merged = 2 * -(-load.messages // GROUP) if rewritten else 0
-    leases = releases * (max(claims, Fraction(2)) if split else claims * -(-in_a_day // GROUP))
+    leases = releases * claims * (1 if split else -(-in_a_day // GROUP))
     # Each release is leased, checkpointed and listed.
     writes = rewritten + merged + 2 * leases + releases * claims
     reads = 2 * rewritten + leases + (releases if split else 0)
@@ -308,13 +316,8 @@ def in_s3_by_functions(load: Workload, hops: int) -> Used:
 
 
 def s3_function_runs(load: Workload) -> Used:
-    gathered = load.delay_seconds // GATHERING_SECONDS
-    return {
-        f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)": gathered,
-        **_scheduled(load, "parking schedule", GATHERING_SECONDS),
-        **s3_runs(load),
-        **_scheduled(load, "dispatcher's schedule"),
-    }
+    parking = _parking_runs(load, limits.DISPATCHER_MEMORY_MB)
+    return {**parking, **s3_runs(load), **_dispatcher_runs(load)}
 
 
 SCHEDULE_BYTES: Final = 256 * 1024
@@ -339,9 +342,6 @@ def alone(load: Workload) -> int:
 FIRED_MS: Final = 8
 """Assumed for a message of a run that empties the parking queue: its share of calls to AWS."""
 
-EMPTY_MS: Final = 1_100
-"""What a run takes that finds nothing (more): its last receive waits for a second."""
-
 
 def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
     """Made one by one, it fires into the parking queue, which a function empties every five minutes.
@@ -352,10 +352,10 @@ def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
     size = int(load.message_bytes * _ESCAPED) + SCHEDULE_OVERHEAD_BYTES
     if size > SCHEDULE_BYTES:
         return no_schedule(size, "such messages would hop: use an S3 store")
-    runs, releases = load.delay_seconds // GATHERING_SECONDS, ceil(load.releases)
+    runs, releases = load.delay_seconds // limits.GATHERING_SECONDS, ceil(load.releases)
     received = _spread(releases, runs, lambda n: _tens(n * load.together))
     billed = _spread(releases, runs, lambda n: load.billed_in_tens(n * load.together))
-    seconds = load.messages * gb_seconds(DELAY_CONSUMER_MEMORY_MB, FIRED_MS)
+    seconds = load.messages * gb_seconds(limits.DELAY_CONSUMER_MEMORY_MB, FIRED_MS)
     return {
         "EventBridge Scheduler invocations": load.messages,
         "SQS standard requests (sent by the schedule, one by one)": alone(load),
@@ -366,9 +366,4 @@ def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
 
 
 def schedule_runs(load: Workload) -> Used:
-    runs = load.delay_seconds // GATHERING_SECONDS
-    return {
-        f"SQS standard requests (parking queue, every {GATHERING_SECONDS} s)": runs,
-        "Lambda requests (parking queue)": runs,
-        "Lambda GB-seconds (parking queue)": runs * gb_seconds(DELAY_CONSUMER_MEMORY_MB, EMPTY_MS),
-    }
+    return _parking_runs(load, limits.DELAY_CONSUMER_MEMORY_MB)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqsdelay.errors import InvalidSetting
 
-_MILLION: Final = 1_000_000
+_MILLION_OF: Final = "_million_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +43,10 @@ class Prices:
     step_functions_transition: Fraction
 
 
-_PER_MILLION: Final = {
-    "sqs_standard_request": "sqs_standard_million_requests",
-    "sqs_fifo_request": "sqs_fifo_million_requests",
-    "lambda_request": "lambda_million_requests",
-    "dynamodb_write_unit": "dynamodb_million_write_units",
-    "dynamodb_read_unit": "dynamodb_million_read_units",
-    "s3_put": "s3_million_puts",
-    "s3_get": "s3_million_gets",
-    "dynamodb_ia_write_unit": "dynamodb_ia_million_write_units",
-    "dynamodb_ia_read_unit": "dynamodb_ia_million_read_units",
-    "eventbridge_scheduler_invocation": "eventbridge_scheduler_million_invocations",
-    "step_functions_transition": "step_functions_million_transitions",
-}
-_ABOUT: Final = frozenset({"read_on", "region", "currency"})
+def _unit(listed_as: str) -> str:
+    """The one of which a file lists a million: ``s3_put`` of ``s3_million_puts``."""
+    singular = listed_as.removesuffix("s") if _MILLION_OF in listed_as else listed_as
+    return singular.replace(_MILLION_OF, "_")
 
 
 def shipped_prices() -> Prices:
@@ -88,8 +78,7 @@ def parse_prices(text: str, source: str) -> Prices:
             f'price file {source} has no object "prices"; see sqsdelay cost --show-prices'
         )
     listed = data["prices"]
-    names = {f.name: _PER_MILLION.get(f.name, f.name) for f in fields(Prices)}
-    units = {name: listed_as for name, listed_as in names.items() if name not in _ABOUT}
+    units = {_unit(listed_as): listed_as for listed_as in json.loads(shipped_text())["prices"]}
     if unknown := sorted(set(listed) - set(units.values())):
         raise InvalidSetting(
             f"price file {source} names {unknown[0]!r}; known are {', '.join(units.values())}"
@@ -98,11 +87,11 @@ def parse_prices(text: str, source: str) -> Prices:
         read_on=_date(data, source),
         region=_text(data, "region", source),
         currency=_text(data, "currency", source),
-        **{name: _price(listed, name, listed_as, source) for name, listed_as in units.items()},
+        **{name: _price(listed, listed_as, source) for name, listed_as in units.items()},
     )
 
 
-def _price(listed: Mapping[str, Any], name: str, listed_as: str, source: str) -> Fraction:
+def _price(listed: Mapping[str, Any], listed_as: str, source: str) -> Fraction:
     given = listed.get(listed_as)
     if given is None:
         raise InvalidSetting(f"price file {source} has no {listed_as!r}; add it")
@@ -115,7 +104,7 @@ def _price(listed: Mapping[str, Any], name: str, listed_as: str, source: str) ->
         raise InvalidSetting(
             f'price file {source}: {listed_as} is {given!r}; write a decimal in quotes, e.g. "0.40"'
         )
-    return Fraction(price) / (_MILLION if name in _PER_MILLION else 1)
+    return Fraction(price) / (10**6 if _MILLION_OF in listed_as else 1)
 
 
 def _text(data: Mapping[str, Any], name: str, source: str) -> str:

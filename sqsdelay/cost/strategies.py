@@ -13,18 +13,13 @@ from functools import lru_cache
 from math import lcm
 from typing import Final
 
+from sqsdelay import limits
 from sqsdelay.core.delay import SOONEST_SECONDS
 from sqsdelay.cost import places
 from sqsdelay.cost.places import MONTH_SECONDS, Used, last_send
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.workload import LAMBDA_POLLERS, TOGETHER, Bill, Line, Workload
 from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    MAX_BATCH_ENTRIES,
-    MAX_MESSAGE_TIMER_SECONDS,
-    MAX_RECEIVE_WAIT_SECONDS,
-)
 
 UNITS: Final = {
     "SQS FIFO": "sqs_fifo_request",
@@ -64,7 +59,7 @@ RECEIVERS: Final = 2
 
 WATCHED: Final = {
     "no store": (8, 5),
-    "-c store=scheduler": (8, 8),
+    "-c store=scheduler": (8, 9),
     "-c store=dynamodb": (12, 8),
     "-c store=s3": (13, 9),
 }
@@ -74,7 +69,7 @@ queue. There is a dashboard, too."""
 
 def _polled(load: Workload, pollers: int) -> Used:
     """Long polls of the delay queue, as if it were empty."""
-    polls = pollers * (load.delay_seconds // MAX_RECEIVE_WAIT_SECONDS)
+    polls = pollers * (load.delay_seconds // limits.MAX_RECEIVE_WAIT_SECONDS)
     return {f"SQS FIFO requests (idle long polling, {pollers} pollers)": polls}
 
 
@@ -112,7 +107,7 @@ SEED_OPERATIONS_PER_CYCLE: Final = 2
 
 
 def _formula(load: Workload) -> Used:
-    cycles = load.delay_seconds // MAX_MESSAGE_TIMER_SECONDS if load.hops else 0
+    cycles = load.delay_seconds // limits.MAX_MESSAGE_TIMER_SECONDS if load.hops else 0
     operations = load.messages * cycles * SEED_OPERATIONS_PER_CYCLE
     return {"SQS FIFO requests (2 a cycle)": operations}
 
@@ -248,8 +243,8 @@ def bills(load: Workload, prices: Prices) -> list[Bill]:
     return [bill(code, load, prices) for code in STRATEGIES]
 
 
-_HOP: Final = DEFAULT_HOP_SECONDS
-_FULL_BATCHES: Final = lcm(*range(1, MAX_BATCH_ENTRIES + 1), TOGETHER)
+_HOP: Final = limits.DEFAULT_HOP_SECONDS
+_FULL_BATCHES: Final = lcm(*range(1, limits.MAX_BATCH_ENTRIES + 1), TOGETHER)
 """So many messages fill batches of any size: none is charged for a last batch with room."""
 
 
@@ -301,7 +296,7 @@ def ways(park_after_seconds: Sequence[int]) -> list[Way]:
     """
     if below := [seconds for seconds in park_after_seconds if seconds < 0]:
         raise InvalidSetting("use 0 or more", park_after_seconds=below[0])
-    full = MAX_BATCH_ENTRIES
+    full = limits.MAX_BATCH_ENTRIES
     parking = [
         Way(
             name=f"DynamoDB, parked after {seconds / 3600:g} h",
@@ -324,7 +319,7 @@ def stored_in_s3_at_once(park_after_seconds: int, *, lookup: bool = False) -> Wa
     return Way(
         name=f"S3, parked by the sender after {park_after_seconds / 3600:g} h",
         strategy="relay",
-        batch=MAX_BATCH_ENTRIES,
+        batch=limits.MAX_BATCH_ENTRIES,
         park_after_seconds=park_after_seconds,
         stored="stored-in-s3",
         own_ids=lookup,
@@ -382,8 +377,8 @@ def break_even_seconds(
     prices: Prices,
     *,
     message_bytes: int = 1024,
-    batch: int = MAX_BATCH_ENTRIES,
-    hop_seconds: int = DEFAULT_HOP_SECONDS,
+    batch: int = limits.MAX_BATCH_ENTRIES,
+    hop_seconds: int = limits.DEFAULT_HOP_SECONDS,
 ) -> int:
     """The shortest remaining delay, in whole hops, at which further hops cost more than a store.
 

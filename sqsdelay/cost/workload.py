@@ -7,17 +7,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
+from sqsdelay import limits
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, size_of, string
 from sqsdelay.cost.prices import Prices
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    DELAY_CONSUMER_MEMORY_MB,
-    MAX_BATCH_BYTES,
-    MAX_BATCH_ENTRIES,
-    MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
 CHUNK_BYTES: Final = 64 * 1024
@@ -64,7 +57,7 @@ class Workload:
     message_bytes: int = 1024
     batch: int = 1
     due_together: int | None = None
-    hop_seconds: int = DEFAULT_HOP_SECONDS
+    hop_seconds: int = limits.DEFAULT_HOP_SECONDS
     park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
     own_ids: bool = False
     infrequent_access: bool = False
@@ -73,10 +66,10 @@ class Workload:
         for name, least, most in (
             ("delay_seconds", 0, MAX_DELAY_SECONDS),
             ("messages", 1, MAX_MESSAGES),
-            ("message_bytes", 1, MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES),
-            ("batch", 1, MAX_BATCH_ENTRIES),
+            ("message_bytes", 1, limits.MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES),
+            ("batch", 1, limits.MAX_BATCH_ENTRIES),
             ("due_together", 1, MAX_MESSAGES),
-            ("hop_seconds", 1, MAX_MESSAGE_TIMER_SECONDS),
+            ("hop_seconds", 1, limits.MAX_MESSAGE_TIMER_SECONDS),
             ("park_after_seconds", 0, MAX_DELAY_SECONDS),
         ):
             value = getattr(self, name)
@@ -115,7 +108,7 @@ class Workload:
     @property
     def in_tens(self) -> bool:
         """Whether they are sent in full batches, which come with many others."""
-        return self.batch == MAX_BATCH_ENTRIES
+        return self.batch == limits.MAX_BATCH_ENTRIES
 
     def arrivals(self, seconds: int) -> Fraction | int:
         """Into how many spans of so many seconds the requests fall: what is due in the same minute was sent
@@ -138,7 +131,7 @@ class Workload:
 
     def billed_in_tens(self, messages: int) -> int:
         """Requests, as billed, of so many messages that share them as far as they can."""
-        return replace(self, messages=messages, batch=MAX_BATCH_ENTRIES).billed_requests
+        return replace(self, messages=messages, batch=limits.MAX_BATCH_ENTRIES).billed_requests
 
     @property
     def _bytes(self) -> int:
@@ -147,7 +140,7 @@ class Workload:
     @property
     def per_request(self) -> int:
         """Messages of a request, as many as ``batch`` and 1 MiB allow."""
-        return min(self.batch, MAX_BATCH_BYTES // self._bytes)
+        return min(self.batch, limits.MAX_BATCH_BYTES // self._bytes)
 
     def _chunks(self, messages: int) -> int:
         return -(-messages * self._bytes // CHUNK_BYTES)
@@ -163,7 +156,7 @@ class Band:
 
 BANDS: Final = (
     Band("up to 1 min", 60),
-    Band("up to 15 min", MAX_MESSAGE_TIMER_SECONDS),
+    Band("up to 15 min", limits.MAX_MESSAGE_TIMER_SECONDS),
     Band("up to 1 h", _HOUR),
     Band("up to 6 h", 6 * _HOUR),
     Band("up to 1 day", _DAY),
@@ -256,7 +249,7 @@ behavior for SQS event source mappings"."""
 
 def invocation_cost(prices: Prices) -> Fraction:
     """Of the delay consumer for one batch, at the assumed time."""
-    seconds = gb_seconds(DELAY_CONSUMER_MEMORY_MB, FUNCTION_MS)
+    seconds = gb_seconds(limits.DELAY_CONSUMER_MEMORY_MB, FUNCTION_MS)
     return prices.lambda_request + seconds * prices.lambda_arm64_gb_second
 
 

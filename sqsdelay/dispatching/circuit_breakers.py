@@ -20,7 +20,8 @@ DEFAULT_FAILURES_PER_SECOND: Final = 1
 
 @dataclass(eq=False)
 class _Breaker:
-    """
+    """What is told, and to whom, when there was too much trouble.
+
     Args:
         name: what it watches, for the message of the critical error.
         limit: how many seconds failures may last, or how many there may be within a second.

@@ -266,8 +266,7 @@ class Dispatcher:
             return BUSY_PAUSE_SECONDS if self._recovery.armed else OUTAGE_PAUSE_SECONDS
 
     def _pause_after(self, done: Round, idle_seconds: float) -> float | None:
-        # What failed is out of the next claim: what is behind it goes ahead. And after it short sleeps begin
-        # anew, for it is to be tried again.
+        # What failed is out of the next claim: what is behind it goes ahead, and sleeps are short again.
         if done.settled or done.held or done.failed:
             return None
         if done.claimed:
@@ -304,8 +303,7 @@ class DelayedDelivery:
         ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
-        settings = settings or DispatchSettings()
-        clock = clock or SystemClock()
+        settings, clock = settings or DispatchSettings(), clock or SystemClock()
         self._store = store
         self._breaker = CircuitBreaker("store", settings.store_breaker_seconds, clock, on_critical)
         self._dispatcher = Dispatcher(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -43,8 +43,18 @@ def deployed_store(endpoint: Endpoint) -> str:
     return f"dynamodb://{endpoint.name}{STORE_TABLE_SUFFIX}"
 
 
+STORE_TAG: Final = "sqsdelay:store"
+ROLE_TAG: Final = "sqsdelay:store-role"
+"""A deployed parking queue's tags, which it keeps where it is retained: its store's URL, and of a schedule
+group, in a tag of its own, the role that sends (a tag takes no question mark)."""
+
+
 def overdue_remedy(endpoint: Endpoint, url: str) -> str:
     """What to do where nobody releases what is due."""
+    if url.startswith("scheduler://"):
+        return f"run sqsdelay consume {endpoint.name} --store '{url}'"
+    if url.startswith("s3://"):
+        return f"run sqsdelay dispatch {endpoint.name} --store {url}"
     if url == deployed_store(endpoint):
         return (
             f"run npx cdk deploy -c endpoint={endpoint.name} -c store=dynamodb, or "
@@ -173,6 +183,7 @@ class Role(StrEnum):
 
     DELAY = "delay queue"
     DUE = "due queue"
+    PARKING = "parking queue"
     DESTINATION = "destination"
     ERROR = "error queue"
 
@@ -226,10 +237,13 @@ class EndpointStatus:
     def pending(self) -> int:
         """Messages waiting in queues for their due time.
 
-        All that is visible or delayed in the delay queue and the due queue, and what message timers
-        hold back in the destination.
+        All that is visible or delayed in the delay queue and the due queue, all that is in the parking
+        queue (where a message of an S3 store's holds up to ten), and what message timers hold back in the
+        destination.
         """
         waiting = sum(q.visible + q.delayed for q in self._relayed)
+        parking = [q for q in self.queues if q.role is Role.PARKING]
+        waiting += sum(q.visible + q.in_flight + q.delayed for q in parking)
         return waiting + self.queue(Role.DESTINATION).delayed
 
     @property
@@ -250,7 +264,8 @@ class EndpointStatus:
         return queue.visible + queue.in_flight + queue.delayed
 
     def queue(self, role: Role) -> QueueStatus:
-        """The queue with that role; only FIFO endpoints have a due queue."""
+        """The queue with that role. Only FIFO endpoints have a due queue, and only those with an S3 or
+        Scheduler store a parking queue."""
         return next(q for q in self.queues if q.role is role)
 
     @property
@@ -272,6 +287,10 @@ def endpoint_status(
     """
     roles = _roles(endpoint)
     found = {ref: _attributes(queues, endpoint, ref) for ref in roles}
+    with suppress(SqsDelayError):  # Where there is one, and it may be read.
+        parking = endpoint.parking_queue
+        found[parking] = queues.attributes(queues.url(parking))
+        roles[parking] = Role.PARKING
     oldest = {} if ages is None else ages.oldest_seconds(list(roles))
     return EndpointStatus(
         endpoint=endpoint.name,

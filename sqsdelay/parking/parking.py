@@ -19,6 +19,7 @@ from sqsdelay.errors import (
     InvalidMessage,
     InvalidSetting,
     MessageConflict,
+    ReadInPart,
     SqsDelayError,
     StoredInPart,
     StoreError,
@@ -147,18 +148,18 @@ class Parking:
                 break
         return conflict or False
 
-    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        """The amendments of these messages; none while the store is unavailable.
-
-        Messages still arrive on time then: a store's outage is no reason to hold them back.
-        """
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment | None]:
+        """The amendments of these messages; None of those that cannot be read, which still arrive on time:
+        a store's outage is no reason to be late."""
         try:
-            return self.store.amendments(message_ids)
+            return {**self.store.amendments(message_ids)}
         except StoreError as error:
             logger.warning(
                 "amendments of %d messages not read: %s", len(message_ids), one_line(error)
             )
-            return {}
+            if isinstance(error, ReadInPart):
+                return {**error.found, **dict.fromkeys(error.unread)}
+            return dict.fromkeys(message_ids)
 
     def apply_amendments(self, parked: Mapping[str, int | None]) -> set[str]:
         """Apply amendments to messages that were just parked, and were not there before; returns the ids
@@ -174,7 +175,7 @@ class Parking:
         known: dict[str, Amendment] = {}
         asked = list(parked)
         while asked:
-            found = self.amendments(asked)
+            found = {i: each for i, each in self.amendments(asked).items() if each is not None}
             changed = [each for each in found.values() if each != known.get(each.message_id)]
             cancelled |= {a.message_id for a in changed if self._cancelled(a, parked[a.message_id])}
             known |= found

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from sqsdelay import limits
 from sqsdelay.core import outgoing
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import Reject
@@ -28,11 +29,16 @@ from sqsdelay.core.received_message import (
     from_lambda_event,
 )
 from sqsdelay.core.schedule_input import COPY, record_of
-from sqsdelay.errors import InvalidSetting, MalformedMessage, MessageConflict, SqsDelayError
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.errors import (
+    InvalidSetting,
+    MalformedMessage,
+    MessageConflict,
+    SqsDelayError,
+    StoreUnavailable,
+)
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status, always_held, by_tens
-from sqsdelay.relaying.relay import Relay, ToStore
+from sqsdelay.relaying.relay import Amendments, Relay, ToStore
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 logger = logging.getLogger(__name__)
@@ -170,9 +176,12 @@ AT_ONCE: Final = 500
 RECEIVING_SECONDS: Final = 60
 """Longest that a round receives: most of the time that its groups are hidden is left to settle them."""
 
-SENDING_SECONDS: Final = DELAY_QUEUE_VISIBILITY_SECONDS - 20
+SENDING_SECONDS: Final = limits.DELAY_QUEUE_VISIBILITY_SECONDS - 20
 """From its first receive, a round sends for no longer. One more call may take 18 s (`CALL_ATTEMPTS`), and
 then others are given the same groups."""
+
+NEXT_RUN_SECONDS: Final = limits.GATHERING_SECONDS + limits.DELAY_QUEUE_VISIBILITY_SECONDS
+"""After so long at most, what a run leaves in the queue is received by another."""
 
 MAX_BYTES: Final = 64 * 2**20
 """Of groups that are parked in one call: the copies in them take several times as much memory."""
@@ -183,9 +192,19 @@ class _FromParkingQueue(Relay):
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
         # No hop is before it: it is handed over from as far as a message timer reaches.
-        settings = replace(settings, hop_seconds=MAX_MESSAGE_TIMER_SECONDS)
+        settings = replace(settings, hop_seconds=limits.MAX_MESSAGE_TIMER_SECONDS)
         super().__init__(queues, endpoint, settings)
         self.source = endpoint.parking_queue
+
+    def _decide_one(
+        self, copy: ReceivedMessage, message: DelayedMessage, amendments: Amendments
+    ) -> Move | Outcome | ToStore:
+        decided = super()._decide_one(copy, message, amendments)
+        timer = decided.settled.delay_seconds if isinstance(decided, Move) else None
+        unread = amendments.get(message.message_id, amendments) is None
+        if unread and (timer or 0) > NEXT_RUN_SECONDS:
+            raise StoreUnavailable("whether it was cancelled or moved cannot be read now")
+        return decided
 
     def _requeue(
         self,
@@ -281,7 +300,7 @@ class Parker:
         copies = size = 0
         while copies < self._most and size < MAX_BYTES and more():
             received = self._queues.receive_batch(
-                url, wait_seconds=1, visibility_seconds=DELAY_QUEUE_VISIBILITY_SECONDS
+                url, wait_seconds=1, visibility_seconds=limits.DELAY_QUEUE_VISIBILITY_SECONDS
             )
             if not received:
                 return groups, True

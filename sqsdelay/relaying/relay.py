@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,6 +27,10 @@ from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.mover import Move, Mover, Outcome, RelaySettings, Status
 
 logger = logging.getLogger(__name__)
+
+
+Amendments = Mapping[str, Amendment | None]
+"""By message id; None of those that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,7 @@ class Relay(Mover):
         decided = [
             self._reject(copy, message.reason)
             if isinstance(message, Reject)
-            else self._or_failed(
-                copy, partial(self._decide_one, copy, message, amendments.get(message.message_id))
-            )
+            else self._or_failed(copy, partial(self._decide_one, copy, message, amendments))
             for copy, message in read
         ]
         parked = iter(self._park([each for each in decided if isinstance(each, ToStore)]))
@@ -97,14 +99,15 @@ class Relay(Mover):
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
         return misdirected(copy, self._endpoint) or read_delay(copy)
 
-    def _amendments(self, messages: Sequence[DelayedMessage]) -> dict[str, Amendment]:
+    def _amendments(self, messages: Sequence[DelayedMessage]) -> Amendments:
         if self._parking is None or not messages:
             return {}
         return self._parking.amendments([message.message_id for message in messages])
 
     def _decide_one(
-        self, copy: ReceivedMessage, message: DelayedMessage, amendment: Amendment | None
+        self, copy: ReceivedMessage, message: DelayedMessage, amendments: Amendments
     ) -> Move | Outcome | ToStore:
+        amendment = amendments.get(message.message_id)
         if amendment is not None and amendment.cancels(copy.first_sent_ms):
             return Outcome(copy, Status.CANCELLED, message.due_ms)
         if amendment is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import tenacity
 
+from sqsdelay import limits
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, one_line
@@ -21,15 +22,6 @@ from sqsdelay.errors import (
     QueueUnavailable,
     SqsDelayError,
     StoreUnavailable,
-)
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    DEFAULT_MAX_DELAY_SECONDS,
-    GATHERING_SECONDS,
-    MAX_RECEIVE_WAIT_SECONDS,
-    SHORT_CALL_ATTEMPTS,
-    STOP_SECONDS,
-    WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, parking_settings
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, RelaySettings
@@ -103,12 +95,12 @@ class DelayConsumer:
         client: SQSClient | None = None,
         *,
         http: Literal["botocore", "curl"] = "botocore",
-        hop_seconds: int = DEFAULT_HOP_SECONDS,
+        hop_seconds: int = limits.DEFAULT_HOP_SECONDS,
         receivers: int | None = None,
-        wait_seconds: int = MAX_RECEIVE_WAIT_SECONDS,
-        visibility_seconds: int = WORKER_VISIBILITY_SECONDS,
+        wait_seconds: int = limits.MAX_RECEIVE_WAIT_SECONDS,
+        visibility_seconds: int = limits.WORKER_VISIBILITY_SECONDS,
         max_receives: int = DEFAULT_MAX_RECEIVES,
-        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
+        max_delay_seconds: int = limits.DEFAULT_MAX_DELAY_SECONDS,
         store: ParkingPlace | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
         on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
@@ -118,11 +110,13 @@ class DelayConsumer:
     ) -> None:
         if receivers is not None and receivers < 1:
             raise InvalidSetting("use 1 or more", receivers=receivers)
-        if not 0 <= wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
-            raise InvalidSetting(f"use 0 to {MAX_RECEIVE_WAIT_SECONDS}", wait_seconds=wait_seconds)
+        if not 0 <= wait_seconds <= limits.MAX_RECEIVE_WAIT_SECONDS:
+            raise InvalidSetting(
+                f"use 0 to {limits.MAX_RECEIVE_WAIT_SECONDS}", wait_seconds=wait_seconds
+            )
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
-        self._longest_wait = wait_seconds if client is None else MAX_RECEIVE_WAIT_SECONDS
+        self._longest_wait = wait_seconds if client is None else limits.MAX_RECEIVE_WAIT_SECONDS
         most = receivers or MOST_RECEIVERS
         if client is not None:
             most = min(most, getattr(client.meta.config, "max_pool_connections", most))
@@ -226,6 +220,7 @@ class DelayConsumer:
     def _park_until_stopped(self, stop: threading.Event) -> None:
         """Every five minutes: what became visible meanwhile shares its requests."""
         helpers: list[Future[Any]] = []
+        told = False
 
         def send_for_help() -> None:
             helpers.extend(in_thread(self._park_all, stop) for _ in range(_HELPERS))
@@ -234,8 +229,18 @@ class DelayConsumer:
         while not stop.is_set():
             waiting(self._park_all, stop, send_for_help)
             wait(helpers)
+            failed = [error for each in helpers if (error := each.exception()) is not None]
+            if failed and not told:
+                logger.warning(
+                    "%d of %d threads that help to empty %s failed, the next round goes on: %s",
+                    len(failed),
+                    len(helpers),
+                    self.endpoint.parking_queue.name,
+                    one_line(repr(failed[0])),
+                )
+            told = bool(failed)
             helpers.clear()
-            stop.wait(GATHERING_SECONDS)
+            stop.wait(limits.GATHERING_SECONDS)
 
     def _told(self, outcomes: list[Outcome]) -> list[Outcome]:
         if self._on_outcomes is not None and outcomes:
@@ -274,7 +279,7 @@ class DelayConsumer:
             most=self._most_receivers,
             told=self._told,
         ).run(stop)
-        wait(parking, timeout=STOP_SECONDS)
+        wait(parking, timeout=limits.STOP_SECONDS)
 
 
 def _queues(
@@ -290,7 +295,7 @@ def _queues(
         return SqsQueues(client, clock=clock)
     # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
     ours = partial(default_client, connections=2 * receivers, parameter_validation=False)
-    clients = ours(), ours(wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS)
+    clients = ours(), ours(wait_seconds=wait_seconds, attempts=limits.SHORT_CALL_ATTEMPTS)
     for each in clients if http == "curl" else ():
         if in_the_way := request_by_curl(each):
             raise ConfigurationError(f"cannot be used: {in_the_way}; or use 'botocore'", http=http)

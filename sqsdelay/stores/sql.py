@@ -35,7 +35,7 @@ class SqlTable:
     _SUFFIX: ClassVar[str]
     """How the table's name ends, behind the endpoint's."""
     _QUERIES: ClassVar[str]
-    """The file of its queries, in the dialect's folder."""
+    """The file of its queries: one for both dialects, and one of the same name in the dialect's folder."""
     _REMEDY: ClassVar[str]
     """How the table is made, for the error when it is missing."""
     _DRIVER: ClassVar[type[Any]]
@@ -260,18 +260,15 @@ class SqlClaim:
     def count_failures(
         self, message_ids: Sequence[str], *, retry_after_seconds: float
     ) -> list[bool]:
-        return self._settle("hold", message_ids, failed=1, hold_ms=_ms(retry_after_seconds))
+        hold_ms = round(1000 * retry_after_seconds)
+        return self._settle("hold", message_ids, failed=1, hold_ms=hold_ms)
 
     def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._settle("hold", message_ids, failed=0, hold_ms=_ms(seconds))
+        return self._settle("hold", message_ids, failed=0, hold_ms=round(1000 * seconds))
 
     def _settle(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
         rows = self._run(query, message_ids, **arguments)
         return found_among(message_ids, (row[0] for row in rows))
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
 
 
 class SqlInbox(SqlTable):

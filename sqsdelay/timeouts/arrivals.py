@@ -108,6 +108,7 @@ class TimeoutParts:
 
     def __post_init__(self) -> None:
         self.destination = AtLeastOnce(self.transport, self.clock)
+        # Of all threads: without a ledger it remembers nothing from one claim to the next.
         self.settlement = Settlement(
             self.store,
             self.destination,

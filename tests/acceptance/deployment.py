@@ -73,6 +73,16 @@ def sqsdelay(aws: LocalAws, *arguments: str, codes: Container[int] = (0,)) -> st
     return done.stdout
 
 
+def given_up(aws: LocalAws, endpoint: str) -> list[tuple[str, str, str]]:
+    """What `sqsdelay endpoint check` finds of an endpoint whose store was given up: nobody names it."""
+    told = sqsdelay(aws, "endpoint", "check", endpoint, "--hop", "1", "--json", codes=(1,))
+    problems = json.loads(told)["problems"]
+    assert all(
+        "the deployed delay consumer has another store or none" in p["text"] for p in problems
+    )
+    return [(p["subject"], " ".join(p["text"].split()[:2]), p["remedy"]) for p in problems]
+
+
 def proven(aws: LocalAws, endpoint: str, messages: int) -> dict[str, Any]:
     """What `sqsdelay prove` finds at a deployed endpoint whose hop is a second: nothing to complain of."""
     options = ("--messages", str(messages), "--longest", "8s", "--hop", "1", "--json")

@@ -6,6 +6,7 @@ endpoint's other queues and on its logs are the same as beside a table: see ``te
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.parking import ParkingSettings
@@ -292,19 +294,60 @@ def timed(aws: LocalAws, cdk: CdkCommand) -> Deployed:
     return Deployed(aws, cdk, TIMED, "-c", "store=scheduler")
 
 
-def test_the_consumer_may_do_just_what_schedules_take(aws: LocalAws, timed: Deployed) -> None:
-    """The local AWS takes every schedule for one of the group ``default``, and does not check
-    ``iam:PassRole``: see ``tests/infra/test_schedules.py`` for that."""
-    policy = timed.policy("DelayConsumer")
+@pytest.mark.parametrize("holder", ["DelayConsumer", "Dispatcher"])
+def test_both_functions_may_do_just_what_schedules_take(
+    aws: LocalAws, timed: Deployed, holder: str
+) -> None:
+    """One of them empties the parking queue. The local AWS takes every schedule for one of the group
+    ``default``, and does not check ``iam:PassRole``: see ``tests/infra/test_schedules.py`` for that."""
+    policy = timed.policy(holder)
+    names: dict[str, str] = {}
     for statement in policy["Statement"]:
         if statement["Sid"] == "Park":
             arn = str(statement["Resource"]).replace("schedule/timed/", "schedule/default/")
             statement["Resource"] = arn
-            names = {statement["Resource"]: "schedules"}
-        elif statement["Sid"] == "Group":
-            names[statement["Resource"]] = "group"
+            names[arn] = "schedules"
+        elif statement["Sid"] in ("Group", "Help"):
+            names[str(statement["Resource"])] = str(statement["Sid"]).lower()
     role = timed.outputs["StoreUrl"].partition("role=")[2]
-    actor = Actor(aws, "as-timed")
+    actor = Actor(aws, f"as-timed-{holder}")
+    queues = {"parking queue": TIMED.parking_queue, "queue": TIMED.queue}
+    queues |= {"error queue": TIMED.error_queue, "delay queue": TIMED.delay_queue}
+    sqs = aws.client("sqs")
+    if holder == "Dispatcher":
+        names |= {f"arn:aws:sqs:us-east-1:000000000000:{q.name}": n for n, q in queues.items()}
+    parking = sqs.get_queue_url(QueueName=TIMED.parking_queue.name)["QueueUrl"]
+
+    def left() -> set[str]:
+        asked = sqs.get_queue_attributes(QueueUrl=parking, AttributeNames=["All"])["Attributes"]
+        return {n for key, n in asked.items() if key.startswith("ApproximateNumber")}
+
+    def emptied(store: SchedulerStore, sent: dict[str, Any], fate: Status) -> bool:
+        sqs.purge_queue(QueueUrl=parking)
+        sqs.send_message(**sent | {"QueueUrl": parking, "DelaySeconds": 0})
+        settings = RelaySettings(parking=ParkingSettings(store))
+        rounds = Parker(SqsQueues(actor.client("sqs")), TIMED, settings).rounds(more=lambda: True)
+        return [o.status for some in rounds for o in some] == [fate] and left() == {"0"}
+
+    def fired(waiting: StoredMessage, due_ms: int) -> dict[str, Any]:
+        told = replace(waiting, due_ms=due_ms)
+        at = due_ms // 1000 - 900
+        text = input_of(told, parking, fires_at=at, kept_since_ms=due_ms - DAY_MS)
+        return dict(json.loads(text))
+
+    def emptying(store: SchedulerStore, now_ms: int, cancelled: StoredMessage) -> Tried:
+        soon, later = message(now_ms + 60_000), message(now_ms + 2_000_000)
+        ours = [replace(each, destination="timed") for each in (soon, later, cancelled)]
+        near, hops, gone = (fired(each, min(each.due_ms, now_ms + 2_000_000)) for each in ours)
+        function = timed.outputs["DispatcherName"]
+        dry = {"InvocationType": "DryRun", "FunctionName": function}
+        return {
+            "hand over": lambda: emptied(store, near, Status.HANDED_OVER),
+            "hop": lambda: emptied(store, hops, Status.REQUEUED),
+            "heed": lambda: emptied(store, gone, Status.CANCELLED),
+            "reject": lambda: emptied(store, {"MessageBody": "poison"}, Status.REJECTED),
+            "help": lambda: actor.client("lambda").invoke(**dry),
+        }
 
     def opened(client: Any) -> SchedulerStore:
         return SchedulerStore(TIMED.name, role_arn=role, endpoint=TIMED.name, client=client)
@@ -322,7 +365,8 @@ def test_the_consumer_may_do_just_what_schedules_take(aws: LocalAws, timed: Depl
             store.amend([Amendment(message_id=new.message_id, at_ms=now_ms)])
             return True
 
-        return {
+        empties = holder == "Dispatcher"
+        return (emptying(store, now_ms, found) if empties else {}) | {
             # An id of the user's own may be of one that was cancelled a moment ago.
             "park": lambda: all(store.store([replace(new, message_id=uuid.uuid4().hex)])),
             "find": lambda: store.find(found.message_id),
@@ -333,13 +377,25 @@ def test_the_consumer_may_do_just_what_schedules_take(aws: LocalAws, timed: Depl
         }
 
     found = broken_without_each(actor, policy, names, tried)
-    assert found == {
+    gather = {"hand over", "hop", "heed", "reject"}
+    heed = {"heed"} if holder == "Dispatcher" else set()
+    sends = {"queue": "hand over", "error queue": "reject", "delay queue": "hop"}
+    emptied_with: dict[tuple[str, str], set[str]] = {
+        **{(f"sqs:{a}Message", "parking queue"): gather for a in ("Receive", "Delete")},
+        ("sqs:GetQueueUrl", "parking queue"): gather,
+        # What of a group could not be settled goes there again, without the rest.
+        ("sqs:SendMessage", "parking queue"): set(),
+        **{(f"sqs:{a}", q): {t} for q, t in sends.items() for a in ("GetQueueUrl", "SendMessage")},
+        ("lambda:InvokeFunction", "help"): {"help"},
+    }
+    assert found == (emptied_with if holder == "Dispatcher" else {}) | {
         ("scheduler:CreateSchedule", "schedules"): {"park", "amend"},
-        ("scheduler:GetSchedule", "schedules"): {"park", *READS - {"list"}, "move", "cancel"},
+        ("scheduler:GetSchedule", "schedules"): {"park", *READS - {"list"}, "move", "cancel"}
+        | heed,
         ("scheduler:UpdateSchedule", "schedules"): {"move"},
         ("scheduler:DeleteSchedule", "schedules"): {"cancel"},
         # Asked for the service's time by a process that parks first.
-        ("scheduler:GetScheduleGroup", "group"): {"park"},
+        ("scheduler:GetScheduleGroup", "group"): {"park"} | heed,
     }
 
 

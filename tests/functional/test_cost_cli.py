@@ -44,10 +44,10 @@ def test_a_recommendation_comes_first_in_words() -> None:
     first, parts, apart, *others = done.stdout.splitlines()
     assert first == (
         "Cheapest is EventBridge Scheduler, parked by the delay consumer (-c store=scheduler): "
-        "80.54 USD for 1,000,000 messages"
+        "81.74 USD for 1,000,000 messages"
     )
     assert parts.startswith("  1.75 for the messages;")
-    assert parts.endswith("74.40 for CloudWatch")
+    assert parts.endswith("75.60 for CloudWatch")
     assert "storage 0.00, compute 0.44" in apart
     assert [line.partition(":")[0] for line in others] == ["Next", "Next", "Without sqsdelay"]
     large = run(*shape[:-1], "300000").stdout

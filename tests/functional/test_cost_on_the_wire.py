@@ -5,24 +5,16 @@ from __future__ import annotations
 import math
 import random
 import secrets
-import time
 import zlib
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
-from benchmarks.support.counting import Kind, counted, relayed
-from benchmarks.support.dynalite import READS, TABLE, Meter, create_table, running_dynalite
-from sqsdelay import Message
+from benchmarks.support.counting import Kind, counted, idle, relayed
+from benchmarks.support.dynalite import running_dynalite
 from sqsdelay.cost import Bill, Workload, bill, shipped_prices
-from sqsdelay.cost.places import IDLE_READ_UNITS
-from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
-from sqsdelay.stores import to_store
-from sqsdelay.stores.dynamodb import DynamoDbStore
 
 WITHIN = Fraction(5, 100)
 LETTERS = [chr(n) for n in range(33, 127) if chr(n) not in '"\\']
@@ -33,7 +25,7 @@ UNITS = {
     "sqs standard": "SQS standard",
     "dynamodb writes": "DynamoDB write units|DynamoDB lease writes",
     "dynamodb reads": "DynamoDB read units",
-    "s3 puts": "S3 PUT",
+    "s3 puts": "S3 PUT|S3 LIST",
     "s3 gets": "S3 GET",
     "invocations": "EventBridge Scheduler invocations",
 }
@@ -124,16 +116,25 @@ def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed:
     agrees(bill(code, load, prices), dict(found), deflated=bill(code, deflated, prices))
 
 
-def test_an_idle_run_of_the_dispatcher(dynamodb: str) -> None:
-    """It finds nothing due, and one message far away."""
-    counts: Counter[str] = Counter()
-    client = Meter(counts).client(dynamodb)
-    create_table(client)
-    with closing(DynamoDbStore(TABLE, endpoint="orders", client=client)) as store:
-        now_ms = time.time_ns() // 1_000_000
-        store.store([to_store(Message("x", delay=DAY), "orders", now_ms=now_ms)])
-        counts.clear()
-        with store.claim(DEFAULT_BATCH, due_by_ms=now_ms) as claim:
-            assert not claim.messages
-        store.pending(1)
-    assert 0 < counts[READS] <= IDLE_READ_UNITS
+@pytest.mark.parametrize("code", ["stored-in-s3", "parked-in-s3-by-functions"])
+def test_a_day_with_so_many_that_it_is_split(code: str) -> None:
+    """20,000, five hundred together: they are read and written anew once, slot by slot."""
+    kind = Kind(code=code, groups=40, batch=10, due_together=500, own_ids=False)
+    load = Workload(
+        delay_seconds=5 * DAY,
+        messages=kind.messages,
+        message_bytes=10,
+        batch=10,
+        due_together=kind.due_together,
+    )
+    agrees(bill(code, load, shipped_prices()), dict(counted("", kind, 5 * DAY, "x" * 10)))
+
+
+@pytest.mark.parametrize("code", ["parked", "parked-in-s3-by-functions", "scheduled"])
+def test_what_runs_meanwhile(dynamodb: str, code: str) -> None:
+    """For three hours, beside one message that is due much later; Lambda's own polls cannot be counted."""
+    found = idle(dynamodb, code, hours := 3)
+    billed = bill(code, Workload(delay_seconds=hours * 3_600), shipped_prices())
+    counted_here = [e for e in billed.lines if e.fixed and "polling" not in e.what]
+    lines = tuple(replace(line, fixed=False) for line in counted_here)
+    agrees(replace(billed, lines=lines), dict(found))

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,12 +15,14 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from benchmarks.fired import emptied
 from lambdas.dispatcher import handler as module
 from lambdas.settings import report_outcomes
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.errors import QueueMissing
+from sqsdelay.errors import QueueMissing, QueueUnavailable
+from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying import parker
 from sqsdelay.relaying.mover import Outcome
 from sqsdelay.sqs import DelayConsumer, create_endpoint
@@ -123,7 +126,7 @@ def test_a_run_that_finds_much_starts_others_which_start_none(
         kept.append(sum(isinstance(each, Outcome) for each in gc.get_objects()))
         report_outcomes(*arguments)
 
-    monkeypatch.setattr(module, "report_outcomes", counted)
+    monkeypatch.setattr("lambdas.settings.report_outcomes", counted)
     for n in range(40):
         site.fired(f"m{n}")
     assert module.handler({"park": True}, CONTEXT) == {"handed-over": 40}
@@ -180,6 +183,82 @@ def test_a_worker_empties_the_parking_queue_at_its_start(
         worker.join(PATIENCE_SECONDS)
     assert site.counts() == (100, 0, 0)
     assert site.counts("-parking") == (0, 0, 0)
+
+
+class Rounds(threading.Event):
+    """Stops a worker after so many rounds, without waiting between them."""
+
+    def __init__(self, failing: list[bool]) -> None:
+        super().__init__()
+        self.failing = failing
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.failing.pop(0)
+        if not self.failing:
+            self.set()
+        return self.is_set()
+
+    def rounds(self, *, more: Any, crowded: Callable[[], object] | None = None) -> list[Any]:
+        """As a parker's: a crowded queue, which helpers cannot receive from in some rounds."""
+        del more
+        if crowded is not None:
+            crowded()
+        elif self.failing[0]:
+            raise QueueUnavailable("away")
+        return []
+
+
+def test_helpers_that_fail_are_in_the_log_once_an_outage(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many rounds it lasts, and again in the next one."""
+    consumer = DelayConsumer("orders", site.sqs, store=site.store)
+    stop: Any = Rounds([True, True, False, True])
+    consumer._parker = stop
+    consumer._park_until_stopped(stop)
+    assert (
+        caplog.messages
+        == [
+            "7 of 7 threads that help to empty orders-parking failed, the next round goes on: "
+            "QueueUnavailable('away')"
+        ]
+        * 2
+    )
+
+
+def test_the_function_gives_up_what_is_refused_too_often(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After as many receives as the environment says, as the delay consumer does."""
+    monkeypatch.setenv("SQSDELAY_MAX_RECEIVES", "1")
+    sent = module.function().outbox._queues.send_batch
+
+    def refused(url: str, entries: Any) -> Any:
+        if not url.endswith("/orders"):
+            return sent(url, entries)
+        return [Failure("InvalidMessageContents", QueueUnavailable("no"), transient=False)] * len(
+            entries
+        )
+
+    monkeypatch.setattr(module.function().outbox._queues, "send_batch", refused)
+    site.fired("refused")
+    assert module.handler({"park": True}, CONTEXT) == {"rejected": 1}
+    assert (site.counts("-delay-error")[0], site.counts("-parking")) == (1, (0, 0, 0))
+
+
+def test_what_is_due_at_once_is_handed_over_once_by_ten_runs(
+    local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of the function's code, in processes of their own. What the destination refuses is in the error
+    queue; `benchmarks.fired` does it with thousands."""
+    monkeypatch.setattr(parker, "AT_ONCE", 20)
+    name = f"crowd-{uuid.uuid4().hex[:8]}"
+    found = emptied(local_aws, name, messages=200, refused=3, window_seconds=4)
+    ids = [f"m{n}" for n in range(200)]
+    assert found.copies == Counter(ids[3:])
+    assert found.refused == Counter(ids[:3])
+    assert (found.early, found.left) == ([], 0)
+    assert found.fates == {"handed-over": 197, "rejected": 3}
 
 
 def test_a_worker_does_not_start_without_its_parking_queue(site: Site) -> None:

@@ -50,7 +50,9 @@ def test_the_wheel_carries_every_file_of_the_package_and_no_other(wheel: Path) -
         carried = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert carried == package_files(ROOT) | {ARCHIVE}
     assert {"sqsdelay/py.typed", "sqsdelay/cost/prices.json"} <= carried
-    assert {"sqsdelay/stores/postgres/store.sql", "sqsdelay/stores/sqlite/store.sql"} <= carried
+    assert {
+        f"sqsdelay/stores/{place}store.sql" for place in ("", "postgres/", "sqlite/")
+    } <= carried
 
 
 def test_installed_alone_it_runs(python: Path, tmp_path: Path) -> None:

@@ -136,9 +136,10 @@ def test_stored_in_the_callers_transaction(tmp_path: Path) -> None:
 
 
 def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
-    """Exactly once, a repeating timer: the next message commits with this one's removal."""
+    """Exactly once, a repeating timer: the next message commits with the removal of those that are due, which
+    have their effect in one call."""
     with opened(tmp_path) as store:
-        store.store([message("tick-1", 1)])
+        store.store([message("tick-0", 1), message("tick-1", 1)])
 
         def deliver(transaction: Any, messages: Sequence[StoredMessage]) -> None:
             store.store([message("tick-2", 10**14)])
@@ -149,9 +150,9 @@ def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
 
         dispatcher = Dispatcher(store, ExactlyOnce(deliver=deliver, reject=reject))
         dispatcher.start()
-        assert len(dispatcher.dispatch().released) == 1
+        assert len(dispatcher.dispatch().released) == 2
         assert [m.message_id for m in store.pending(10)] == ["tick-2"]
-        assert store._connection.execute("SELECT id FROM ticks").fetchall() == [("tick-1",)]
+        assert store._connection.execute("SELECT id FROM ticks").fetchall() == [("tick-0",)]
 
 
 def test_a_store_error_within_an_effect_is_that_messages_failure(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_store_error_within_an_effect_is_that_messages_failure(tmp_path: Path)
         dispatcher.start()
         assert [each.message_id for each in dispatcher.dispatch().released] == ["good"]
         assert len(rejected) == 1
-        assert rejected[0].startswith("bad: StoreMissing")
+        assert rejected[0].startswith("bad: StoreMissing: StoreMissing: table x.delayed does not")
 
 
 class Broken(SqliteStore):
@@ -213,8 +214,10 @@ def test_the_store_breaker_triggers(tmp_path: Path) -> None:
             delivery.store([soon("b")])
 
 
-def test_dispatching_that_stopped_is_noticed(tmp_path: Path) -> None:
-    """An application learns of it at its next store, and at the end."""
+def test_dispatching_that_stopped_is_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An application learns of it at its next store, and at the end; its operator from the log."""
     settings = DispatchSettings(fetch_breaker_seconds=0.01)
     with closing(Broken(tmp_path / "store.db", endpoint="orders")) as store:
         delivery = DelayedDelivery(store, InMemoryOutbox(SystemClock()), settings=settings)
@@ -232,6 +235,8 @@ def test_dispatching_that_stopped_is_noticed(tmp_path: Path) -> None:
         wait_for(stopped)
         with pytest.raises(CriticalError, match="dispatching has stopped"):
             delivery.stop()
+    (line,) = [text for text in caplog.messages if text.startswith("dispatching stops")]
+    assert line.startswith("dispatching stops: CriticalError(")
 
 
 def test_what_waits_for_a_destination_out_of_reach_is_not_read(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from sqsdelay.cost.workload import (
     FUNCTION_MS,
     LAMBDA_POLLERS,
     dollars,
+    invocation_cost,
 )
 from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_FAILURES_PER_SECOND,
@@ -55,6 +56,8 @@ from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from tests.guides.page import ROOT
 
 PRICES = shipped_prices()
+DUE_BATCH = 2 * PRICES.sqs_standard_request + PRICES.sqs_fifo_request + invocation_cost(PRICES)
+"""What a batch of a FIFO endpoint's due queue adds."""
 
 
 def text(page: str) -> str:
@@ -120,6 +123,7 @@ TOLD = {
         f"keeps { {5: 'five'}[LAMBDA_POLLERS] } long polls",
         f"every {limits.SCHEDULE_SECONDS} s, and reads {IDLE_READ_UNITS} units",
         f"read on {PRICES.read_on}",
+        f"FIFO: ${float(DUE_BATCH * 10**5):.2f} a million in tens, ${float(DUE_BATCH * 10**6):.2f} singly",
     ),
     "guarantees.md": (
         f"| {limits.MAX_ENDPOINT_CHARS} characters, without `.fifo`",

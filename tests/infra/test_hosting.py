@@ -15,7 +15,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
-from infra.context import KEYS, RETENTION, Hosting
+from infra.context import KEYS, RETENTION, Deployment
 from infra.endpoint_stack import stack_name
 from sqsdelay.cdk import FunctionSettings, UnrestrictedDelay
 from sqsdelay.cdk.functions import IN_A_VPC
@@ -89,7 +89,7 @@ def test_everything_as_the_account_wants_it(all_there_is: Path) -> None:
 
 def test_schedules_send_under_the_key(endpoint_template: Templates) -> None:
     """EventBridge Scheduler's role may use the key of the queues it sends to, as both functions may."""
-    template = endpoint_template(store="scheduler", hosting=Hosting(kms_key_arn=KEY)).to_json()
+    template = endpoint_template(store="scheduler", kms_key_arn=KEY).to_json()
     uses = uses_of_the_key(template)
     assert len(uses) == 3
     assert all(allowed == set(USE_KEY) for allowed in uses.values())
@@ -97,7 +97,7 @@ def test_schedules_send_under_the_key(endpoint_template: Templates) -> None:
 
 def test_an_s3_store_is_under_the_key(endpoint_template: Templates) -> None:
     """Its bucket and the parking queue; the consumer and the dispatcher may use it for both."""
-    template = endpoint_template(store="s3", hosting=Hosting(kms_key_arn=KEY)).to_json()
+    template = endpoint_template(store="s3", kms_key_arn=KEY).to_json()
     queues = properties(template, "AWS::SQS::Queue").values()
     assert {queue["KmsMasterKeyId"] for queue in queues} == {KEY}
     assert any("parking" in json.dumps(queue["QueueName"]) for queue in queues)
@@ -112,8 +112,7 @@ def test_an_s3_store_is_under_the_key(endpoint_template: Templates) -> None:
 @pytest.mark.parametrize("store", ["dynamodb", "s3", "scheduler"])
 def test_the_key_is_used_by_way_of_services_alone(endpoint_template: Templates, store: str) -> None:
     """Whoever takes a role's credentials cannot call KMS with them, and decrypt what lies elsewhere."""
-    hosting = Hosting(kms_key_arn=KEY)
-    template = endpoint_template(store=store, large_bodies=True, ledger="s3", hosting=hosting)
+    template = endpoint_template(store=store, large_bodies=True, ledger="s3", kms_key_arn=KEY)
     used: dict[str, set[str]] = {}
     for name, policy in properties(template.to_json(), "AWS::IAM::Policy").items():
         if "SendForHelp" in name:
@@ -194,7 +193,7 @@ def test_nothing_given_changes_nothing(endpoint_template: Templates) -> None:
 def test_what_cannot_be_used_is_told(given: dict[str, str], words: str) -> None:
     """The value, and what to write."""
     with pytest.raises(ConfigurationError, match=words):
-        Hosting.read(given.get)
+        Deployment.read(given.get)
 
 
 def test_the_construct_checks_too(stack: Stack) -> None:

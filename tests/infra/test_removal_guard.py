@@ -55,7 +55,7 @@ def test_the_guard_is_told_what_is_neither_there_nor_let_go_of(
 ) -> None:
     """Forgotten and given up are two things."""
     told = [part["Words"] for part in left_out(endpoint_template(name, **settings))]
-    assert told == [part.words for part in expected]
+    assert told == [f"the stack has {part.words}; use {part.remedy}" for part in expected]
 
 
 @pytest.mark.parametrize("path", [("Delay",), ("Store",), ("My-App", "Resource", "Delay_2")])

@@ -11,7 +11,6 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
-from infra.context import Hosting
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.ledger import BUFFERED_SECONDS, LATE_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
@@ -127,9 +126,7 @@ def test_stream_and_bucket_are_under_the_key(
     endpoint_template: Templates, bucket: str | None
 ) -> None:
     """Before the stream is made, its role may use the key; for a bucket that exists, too."""
-    template = endpoint_template(
-        ledger="s3", ledger_bucket=bucket, hosting=Hosting(kms_key_arn=KEY)
-    )
+    template = endpoint_template(ledger="s3", ledger_bucket=bucket, kms_key_arn=KEY)
     encryption = stream(template)["DeliveryStreamEncryptionConfigurationInput"]
     assert encryption == {"KeyType": "CUSTOMER_MANAGED_CMK", "KeyARN": KEY}
     role = stream(template)["ExtendedS3DestinationConfiguration"]["RoleARN"]["Fn::GetAtt"][0]

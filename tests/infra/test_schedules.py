@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 import pytest
-from aws_cdk import App, Stack
+from aws_cdk import App, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
@@ -26,12 +26,18 @@ from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.limits import GATHERING_SECONDS
+from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
 from sqsdelay.parking.parking import Parking
 from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
 from tests.infra.conftest import CONTEXT
 from tests.infra.resources import Templates, arn, logical_id, only
 
+ARN_OF_SQS = [
+    *("arn:", {"Ref": "AWS::Partition"}, ":sqs:", {"Ref": "AWS::Region"}),
+    *(":", {"Ref": "AWS::AccountId"}),
+]
 ROLE = "arn:aws:iam::123456789012:role/orders"
 DAY_MS = 86_400_000
 
@@ -55,7 +61,7 @@ def test_what_it_adds(endpoint_template: Templates, template: Template) -> None:
     resources = template.to_json()["Resources"]
     added = {name: resources[name]["Type"] for name in set(resources) - set(without)}
     assert sorted(added.values()) == [
-        *["AWS::CloudWatch::Alarm"] * 3,
+        *["AWS::CloudWatch::Alarm"] * 4,
         "AWS::Events::Rule",
         "AWS::IAM::Policy",
         *["AWS::IAM::Role"] * 2,
@@ -107,8 +113,41 @@ def test_the_role_is_the_groups_and_may_only_send(template: Template) -> None:
     assert statement["Action"] == "sqs:SendMessage"
     assert statement["Resource"] == [
         arn(template, "orders-delay-error"),
-        arn(template, "orders-parking"),
+        {"Fn::Join": ["", [*ARN_OF_SQS, ":orders-parking"]]},
     ]
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_what_is_retained_still_fires_and_is_found(
+    endpoint_template: Templates, policy: str
+) -> None:
+    """The role is kept with its group and queue, whose tags tell both."""
+    removal = RemovalPolicy.RETAIN if policy == "Retain" else RemovalPolicy.DESTROY
+    template = endpoint_template(store="scheduler", removal_policy=removal)
+    named = {n: r for n, r in template.to_json()["Resources"].items() if "Schedules" in n}
+    [role] = [
+        n for n, r in named.items() if r["Type"] == "AWS::IAM::Role" and "Dispatcher" not in n
+    ]
+    [queue] = [n for n, r in named.items() if r["Type"] == "AWS::SQS::Queue"]
+    [group] = [n for n, r in named.items() if r["Type"] == "AWS::Scheduler::ScheduleGroup"]
+    assert {named[n]["DeletionPolicy"] for n in (role, queue, group)} == {policy}
+    tags = {tag["Key"]: tag["Value"] for tag in named[queue]["Properties"]["Tags"]}
+    assert tags == {
+        STORE_TAG: "scheduler://orders",
+        ROLE_TAG: {"Fn::GetAtt": [role, "Arn"]},
+    }
+
+
+def test_an_alarm_rings_where_the_function_no_longer_runs(template: Template) -> None:
+    """With its rule disabled, say: nothing else would tell before the oldest message is late."""
+    [alarm] = [
+        each["Properties"]
+        for name, each in template.find_resources("AWS::CloudWatch::Alarm").items()
+        if "DispatcherSilent" in name
+    ]
+    told = [alarm[name] for name in ("MetricName", "ComparisonOperator", "Threshold", "Period")]
+    assert told == ["Invocations", "LessThanThreshold", 1, GATHERING_SECONDS]
+    assert alarm["TreatMissingData"] == "breaching"
 
 
 def test_the_delay_consumer_parks_there_and_is_granted_the_calls_it_makes(

@@ -362,7 +362,7 @@ def test_s3_is_priced_as_it_is_deployed() -> None:
     # A receive of a hundred copies is above 64 KiB.
     assert quantities(deployed, parking_queue) == [100_000 + 20_000 + 10_000]
     fixed = {line.what: line.quantity for line in deployed.lines if line.fixed}
-    assert fixed["Lambda requests (parking schedule)"] == YEAR // 300
+    assert fixed["Lambda requests (parking queue's schedule)"] == YEAR // 300
     assert fixed["Lambda requests (dispatcher's schedule)"] == YEAR // 60
     large = load | {"message_bytes": 64 * 1024}
     by_the_consumer = bill_of("parked-in-s3-by-functions", **large)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce, retry_seconds
-from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings, seconds_to_sleep
+from sqsdelay.dispatching.dispatcher import (
+    DelayedDelivery,
+    Dispatcher,
+    DispatchSettings,
+    seconds_to_sleep,
+    wait_for,
+)
+from sqsdelay.dispatching.settlement import Round
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -20,6 +29,7 @@ from sqsdelay.errors import (
 from sqsdelay.ports.queues import Failure
 from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
+from tests.patience import PATIENCE_SECONDS
 
 
 class Bench:
@@ -424,3 +434,31 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     """Each states its value and the limit."""
     with pytest.raises(ConfigurationError, match="; use"):
         DispatchSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:
+    """Store and dispatcher in one object."""
+    clock, released = ManualClock(), threading.Event()
+
+    def told(done: Round) -> None:
+        if done.released and threading.current_thread().name == "dispatcher":
+            released.set()
+
+    store = InMemoryStore(clock)
+    with DelayedDelivery(store, InMemoryOutbox(clock), on_round=told, clock=clock) as delivery:
+        due_ms = clock.now_ms()
+        delivery.store([StoredMessage(message_id="m", destination="q", due_ms=due_ms, body=b"x")])
+        assert released.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_pause_looks_for_the_stop(stopped: bool) -> None:
+    """However long it is, in parts; once it is stopped it does not wait at all."""
+    waits: list[float] = []
+    stop = threading.Event()
+    wake = SimpleNamespace(wait=waits.append)
+    if stopped:
+        stop.set()
+    wait_for(cast(threading.Event, wake), stop, 1.0)
+    assert sum(waits) == pytest.approx(0 if stopped else 1.0)
+    assert all(part > 0 for part in waits)

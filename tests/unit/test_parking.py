@@ -28,6 +28,7 @@ from sqsdelay.errors import (
 from sqsdelay.parking.parking import (
     DEFAULT_PARK_AFTER_SECONDS,
     Change,
+    Parking,
     ParkingSettings,
     Schedule,
     parking_settings,
@@ -127,6 +128,16 @@ def test_an_id_used_again_for_another_message_is_a_conflict(
     assert (outcome.status, (outcome.error or "").startswith(reason)) == (Status.REJECTED, True)
     assert len(queues.receive_batch("orders-delay-error", wait_seconds=0)) == 1
     assert [message.body for message in store.pending(10)] == [b"first"]
+
+
+def test_amendments_that_cannot_be_read_are_told_apart_from_none(
+    store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages arrive on time; the log says what was not looked at, and why."""
+    store.down = {"amendments"}
+    assert Parking(store, after_seconds=3600).amendments(["a", "b"]) == {"a": None, "b": None}
+    told = "amendments of 2 messages not read: amendments: the store is down"
+    assert caplog.messages == [told]
 
 
 @pytest.mark.parametrize("after", [0, -5, 60])

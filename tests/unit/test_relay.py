@@ -297,6 +297,25 @@ def test_time_spent_on_a_batch_counts(
     assert (outcome.delay_seconds, outcome.late_ms) == (580, 500)
 
 
+def test_what_earlier_sends_took_counts_as_late(
+    clock: ManualClock, queues: FaultyQueues, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer is set once more right before its send, and the outcome tells by what."""
+    for n in range(11):
+        put(queues, {DELAY_SECONDS: string("910")}, f"m-{n}")
+    clock.advance(900)
+    copies = [c for _ in range(2) for c in queues.receive_batch(DELAY, wait_seconds=0)]
+    send = queues.send_batch
+
+    def slow(*arguments: Any) -> Any:
+        clock.advance(30)
+        return send(*arguments)
+
+    monkeypatch.setattr(queues, "send_batch", slow)
+    told = [(outcome.delay_seconds, outcome.late_ms) for outcome in relay.process(copies)]
+    assert told == [(10, 0)] * 10 + [(0, 20_000)]
+
+
 def test_a_stale_receive_stamp_does_not_make_a_message_late(
     clock: ManualClock, queues: FaultyQueues, relay: Relay
 ) -> None:

@@ -15,11 +15,13 @@ from sqsdelay.core.delay import firing_second, hidden_seconds
 from sqsdelay.core.message import Route, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import read_rejection
+from sqsdelay.core.schedule_input import name_of, prefix_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
     MessageTooLarge,
+    ReadInPart,
     StoreMissing,
     StoreUnavailable,
 )
@@ -633,6 +635,38 @@ def test_one_amendment_that_cannot_be_read_takes_no_other_along(
     refused = ""
     world.store.amendments(["m1"])
     (refused,) = asked
-    assert set(world.store.amendments(known)) == {"m0", "m2"}
+    with pytest.raises(ReadInPart, match="1 of 3 were not read") as raised:
+        world.store.amendments(known)
+    assert (set(raised.value.found), raised.value.unread) == ({"m0", "m2"}, ["m1"])
     with pytest.raises(StoreUnavailable):
         world.store.amendments(["m1"])
+
+
+@pytest.mark.parametrize("runs", [1, 99], ids=["for a while", "to the end"])
+def test_what_may_be_cancelled_is_left_to_the_next_run(
+    monkeypatch: pytest.MonkeyPatch, runs: int
+) -> None:
+    """While its amendment cannot be read and there is time for another run; when there is none it arrives
+    to the second. One beside it, whose amendment can be read, waits for nothing."""
+    world = World()
+    for name in ("cancelled", "beside", "gone"):
+        world.send(name, DAY)
+    due_ms = world.clock.true_ms + DAY * 1000
+    world.run(until_ms=due_ms - 845_000)
+    changes = [world.schedule.cancel(n, now_ms=world.clock.true_ms) for n in ("cancelled", "gone")]
+    assert changes == [Change.REQUESTED] * 2
+    refused = name_of("cancelled", prefix_of(world.store._queue_url, "a"))
+    get: Any = world.scheduler.get_schedule
+    left = [runs]
+
+    def throttled(**named: Any) -> Any:
+        if named["Name"] == refused and left[0]:
+            left[0] -= 1
+            raise ClientError({"Error": {"Code": "ThrottlingException"}}, "GetSchedule")
+        return get(**named)
+
+    monkeypatch.setattr(world.scheduler, "get_schedule", throttled)
+    world.run()
+    assert Counter(world.statuses)[Status.FAILED] == 1
+    assert set(world.arrived) == ({"beside"} if runs == 1 else {"beside", "cancelled"})
+    assert all(0 <= at_ms - due_ms < 3_000 for at_ms, _ in world.arrived.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -393,14 +394,18 @@ def test_time_spent_on_earlier_batches_does_not_make_later_ones_late(
 def test_the_route_that_is_expected_is_the_one_it_takes(
     clock: ManualClock, endpoint: str, stored: bool, delay: int | None
 ) -> None:
-    """What is expected to go the same way shares requests."""
+    """What is expected to go the same way shares requests; and a preview tells the truth."""
     queues = InMemoryQueues(clock)
     fifo = queues.create_endpoint(endpoint).fifo
     parking = ParkingSettings(InMemoryStore(clock)) if stored else None
     sender = QueueSender(queues, SenderSettings(parking=parking))
-    message = Message("x", delay=delay, message_group_id="g" if fifo else None)
+    group = "g" if fifo else None
+    message = Message("x", delay=delay, message_id="m", message_group_id=group)
     expected, most = sender.batches.together(Endpoint.parse(endpoint), checked(message, fifo=fifo))
-    assert expected is sender.preview(endpoint, message).route
+    previewed = sender.preview(endpoint, message)
+    (sent,) = sender.send_many(endpoint, [message])
+    assert previewed == replace(sent, sqs_message_id=None)
+    assert expected is previewed.route
     assert most == (500 if expected is Route.STORE else 10)
 
 

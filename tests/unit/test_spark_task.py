@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections import Counter
 from collections.abc import Sequence
@@ -18,11 +17,12 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run, Staged, TaskReport, new_job_batch
+from sqsdelay.spark.sink.run import TaskReport
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
@@ -48,7 +48,8 @@ class ThrottlingQueues(InMemoryQueues):
         return super().send_batch(queue_url, entries)
 
 
-def task_on(queues: ThrottlingQueues, clock: ManualClock, *, retry_seconds: int) -> Task:
+def one_task(clock: ManualClock, queues: InMemoryQueues | None = None, **more: Any) -> Task:
+    queues = queues or InMemoryQueues(clock)
     queues.create_endpoint("orders")
     rows = Rows(
         columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"}), key=None),
@@ -56,17 +57,17 @@ def task_on(queues: ThrottlingQueues, clock: ManualClock, *, retry_seconds: int)
         delay_start_ms=clock.now_ms(),
     )
     sender = QueueSender(queues, SenderSettings(concurrency=1))
-    return Task(rows, sender, retry_seconds=retry_seconds, clock=clock, sleep=clock.advance)
+    return Task(rows, sender, retry_seconds=60, clock=clock, sleep=clock.advance, **more)
+
+
+def of_ids(ids: list[str], bodies: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"body": bodies, "delay_seconds": [86_400] * len(ids), "message_id": ids}
+    )
 
 
 def table() -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "body": ["x"] * ROWS,
-            "delay_seconds": [86_400] * ROWS,
-            "message_id": [f"m{row}" for row in range(ROWS)],
-        }
-    )
+    return of_ids([f"m{row}" for row in range(ROWS)], ["x"] * ROWS)
 
 
 def test_a_slow_service_is_no_outage() -> None:
@@ -74,7 +75,7 @@ def test_a_slow_service_is_no_outage() -> None:
     clock = ManualClock()
     queues = ThrottlingQueues(clock)
     queues.taken = Counter()
-    task = task_on(queues, clock, retry_seconds=60)
+    task = one_task(clock, queues)
     assert list(task.send([table()])) == []
     assert queues.taken == {f"m{row}": 1 for row in range(ROWS)}
     assert task.counts.sent == ROWS
@@ -86,34 +87,15 @@ def test_a_service_that_takes_nothing_fails_the_task() -> None:
     queues = ThrottlingQueues(clock)
     queues.taken = Counter()
     queues.seconds_a_call = 10_000.0
-    task = task_on(queues, clock, retry_seconds=60)
+    task = one_task(clock, queues)
     with pytest.raises(QueueUnavailable, match=r"290 rows for orders .* 60 s .* none was"):
         list(task.send([table()]))
     assert queues.taken == {f"m{row}": 1 for row in range(10)}
 
 
-def one_task(clock: ManualClock, **more: Any) -> tuple[Task, InMemoryQueues]:
-    queues = InMemoryQueues(clock)
-    queues.create_endpoint("orders")
-    rows = Rows(
-        columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"}), key=None),
-        options=Options(endpoint="orders"),
-        delay_start_ms=clock.now_ms(),
-    )
-    sender = QueueSender(queues, SenderSettings(concurrency=1))
-    task = Task(rows, sender, retry_seconds=60, clock=clock, sleep=clock.advance, **more)
-    return task, queues
-
-
-def of_ids(ids: list[str], bodies: list[str]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {"body": bodies, "delay_seconds": [86_400] * len(ids), "message_id": ids}
-    )
-
-
 def test_a_repeated_id_is_counted_and_another_content_rejected() -> None:
     """A copy would be dropped by SQS or the receiver; another body under one id would be lost."""
-    task, _ = one_task(ManualClock())
+    task = one_task(ManualClock())
     (kept,) = task.send([of_ids(["a", "b", "a"], ["x", "y", "x"]), of_ids(["b"], ["other"])])
     assert (task.counts.sent, task.counts.repeated, task.counts.rejected) == (2, 2, 1)
     assert kept.column("body").to_pylist() == ["other"]
@@ -123,7 +105,7 @@ def test_a_repeated_id_is_counted_and_another_content_rejected() -> None:
 def test_a_rate_is_kept() -> None:
     """300 messages at 30 a second: the last begin in the tenth second."""
     clock = ManualClock()
-    task, _ = one_task(clock, rate=30.0, slice_rows=30)
+    task = one_task(clock, rate=30.0, slice_rows=30)
     began = clock.monotonic()
     assert list(task.send([table()])) == []
     assert clock.monotonic() - began == pytest.approx(9, abs=0.1)
@@ -133,10 +115,10 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
     """What its receipts show is skipped; the same id with another body is not taken for it."""
     clock = ManualClock()
     receipts = Receipts(str(tmp_path), "a/job")
-    first, _ = one_task(clock, receipts=receipts.writer("w-0-1-00000of1-1"), slice_rows=10)
+    first = one_task(clock, receipts=receipts.writer("w-0-1-00000of1-1"), slice_rows=10)
     assert list(first.send([of_ids(["a", "b"], ["x", "y"])])) == []
     (tmp_path / "a%2Fjob/parts=1/part=0/part-w-00000of1-1.parquet").write_bytes(b"PAR1 killed")
-    second, _ = one_task(clock, sent_before=receipts.load())
+    second = one_task(clock, sent_before=receipts.load())
     (kept,) = second.send([of_ids(["a", "b", "c"], ["x", "other", "z"])])
     assert (second.counts.sent, second.counts.already_sent) == (1, 1)
     assert "an earlier run of this job" in kept.column("reason")[0].as_py()
@@ -196,6 +178,17 @@ def test_a_job_has_one_instant(tmp_path: Path) -> None:
         Receipts(str(tmp_path), "job").delay_start_ms(9000)
 
 
+def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
+    """Of a job that was killed it plans the rest: its receipts have the due times of the first run. Of one
+    that never ran, it leaves nothing."""
+    options = Options(job="job", receipts=str(tmp_path), plan=True, region="us-east-1")
+    sink = Sink(options=options, columns=Columns(names=frozenset({"body"}), key=None))
+    assert sink.begin().delay_start_ms > 1000
+    assert list(tmp_path.iterdir()) == []
+    Receipts(str(tmp_path), "job").delay_start_ms(1000)
+    assert sink.begin().delay_start_ms == 1000
+
+
 def test_ids_are_noted_together_as_one_by_one() -> None:
     """As many as are remembered, the first: what is among them is noticed when it comes again."""
     ids = list(range(1000))
@@ -213,19 +206,14 @@ def test_ids_are_noted_together_as_one_by_one() -> None:
 
 def test_a_report_is_small_whatever_was_sent() -> None:
     """Spark keeps the reports of all tasks in the driver: 20,000 of them are a few megabytes."""
-    clock = ManualClock()
-    task, _ = one_task(clock)
+    task = one_task(ManualClock())
     rows = 17_000
     bodies = ["x"] * rows
     bodies[::1000] = ["\x00" * 100] * len(bodies[::1000])
     ids = [f"m{n}" for n in range(rows)]
     ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
     kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
-    now_ms = clock.now_ms()
-    job = json.dumps(["renewals-2027", None, None])
-    run = Run(batch=new_job_batch(now_ms), job=job, now_ms=now_ms, after_ms=now_ms)
-    staged = Staged("orders", run, "123x4567", rows, 1 << 63, now_ms, "d" * 16)
     part = RejectsFolder("/tmp/rejects").part("w" * 32, 123, 4567)
-    report = TaskReport("w" * 32, task.counts.reported(), part, (staged,), "r" * 45)
+    report = TaskReport("w" * 32, task.counts.reported(), part, receipts="r" * 45)
     assert kept == task.counts.rejected == 34
     assert len(pickle.dumps(report)) < 1024

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import Message
+from sqsdelay.core.message import Message, OutgoingMessage
 from sqsdelay.core.readable import age
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import QueueMissing
@@ -48,6 +48,22 @@ def test_every_message_is_counted_where_it_is() -> None:
         (Role.ERROR, 0, 0, 0, None),
     ]
     assert (found.pending, found.in_flight, found.oldest_seconds, found.errors) == (4, 1, 901, 0)
+
+
+def test_what_gathers_in_a_parking_queue_is_pending() -> None:
+    """Where there is one: an S3 store's is not yet parked, a Scheduler store's has fired."""
+    clock = ManualClock()
+    queues = InMemoryQueues(clock)
+    endpoint = queues.create_endpoint("orders")
+    queues.create_queue("orders-parking")
+    for _ in range(3):
+        queues.send_batch("orders-parking", [OutgoingMessage("x", {}, 1)])
+    queues.receive_batch("orders-parking", wait_seconds=0, limit=1)
+    found = endpoint_status(queues, endpoint, Ages({"orders-parking": 1_000}))
+    parking = found.queue(Role.PARKING)
+    assert (parking.visible, parking.in_flight, parking.oldest_seconds) == (2, 1, 1_000)
+    # Who empties it is no delay consumer, and what has fired may well be half an hour old.
+    assert (found.pending, found.in_flight, found.oldest_seconds) == (3, 0, None)
 
 
 def test_a_fifo_endpoints_due_queue_counts_too() -> None:

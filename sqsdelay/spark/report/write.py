@@ -30,11 +30,6 @@ DEFAULT_GRACE_SECONDS: Final = 3600
 
 _ROWS_OF_ONE_FILE: Final = 100_000
 """More messages are written by several tasks, each of which has files of its own order."""
-_MESSAGES: Final = "messages"
-_GATHERED: Final = "gathered"
-_COUNTS: Final = "counts"
-_SPREAD: Final = "spread"
-_ARRIVALS: Final = "arrivals"
 _SETTINGS: Final = {
     # Times in Parquet's own type, which every reader knows, not in Spark's old INT96.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -86,7 +81,7 @@ def write_report(
         if as_of_ms is not None:
             events = events.where(F.col("at_ms") <= as_of_ms)
         # Written, since they are read several times, and need not fit in memory.
-        rows = _written(gathered(events), new.uri(_GATHERED))
+        rows = _written(gathered(events), new.uri("gathered"))
         (found,) = rows.agg(
             F.count(F.lit(1)).alias("messages"), F.max("last.at_ms").alias("newest_ms")
         ).collect()
@@ -98,13 +93,13 @@ def write_report(
             as_of_ms=as_of,
             grace_ms=grace_seconds * 1000,
         )
-        messages = _written(known.sortWithinPartitions(*KEY, "life"), new.uri(_MESSAGES))
-        new.remove(_GATHERED)
+        messages = _written(known.sortWithinPartitions(*KEY, "life"), new.uri("messages"))
+        new.remove("gathered")
         counted = _counted(messages, new, as_of)
         moment_hours = hours_of_a_moment(counted.hours())
-        arrivals = _written(counted.arrivals(moment_hours), new.uri(_ARRIVALS))
+        arrivals = _written(counted.arrivals(moment_hours), new.uri("arrivals"))
         written = _write_tables(messages, arrivals, new, prices, as_of, store)
-        written |= {_MESSAGES: messages, "spread": counted.spread, "arrivals": arrivals}
+        written |= {"messages": messages, "spread": counted.spread, "arrivals": arrivals}
         bad_lines = reading.bad_lines().sort("file", "line").coalesce(1)
         written["bad_lines"] = _written(bad_lines, new.uri("bad_lines"))
         figures = Figures.of(
@@ -115,7 +110,7 @@ def write_report(
             bad_lines=reading.bad,
         )
         page = render(figures, written, prices, name, moment_hours=moment_hours, store=NAMES[store])
-        for part in (_COUNTS, _SPREAD, _ARRIVALS):
+        for part in ("counts", "spread", "arrivals"):
             new.remove(part)
         new.publish(page, asdict(figures))
     return figures
@@ -125,8 +120,8 @@ def _counted(messages: DataFrame, folder: NewReport, as_of_ms: int) -> Counted:
     with ThreadPoolExecutor() as pool:
         of_counts = counts(messages, as_of_ms=as_of_ms)
         of_spread = spread(messages, as_of_ms=as_of_ms)
-        counted = pool.submit(_written, of_counts, folder.uri(_COUNTS))
-        valued = pool.submit(_written, of_spread, folder.uri(_SPREAD))
+        counted = pool.submit(_written, of_counts, folder.uri("counts"))
+        valued = pool.submit(_written, of_spread, folder.uri("spread"))
         return Counted(counts=counted.result(), spread=valued.result())
 
 

@@ -75,10 +75,12 @@ class Sink:
 
             name = Endpoint.parse(options.endpoint).name
             insist(lambda: wheel_of(str(options.store), name), options.retry_seconds)
-        if options.receipts is None or options.plan:
-            return Times(delay_start_ms=now_ms, began_ms=now_ms, run=run)
-        receipts = _receipts(options.receipts, str(options.job), batch=options.batch)
-        return Times(delay_start_ms=receipts.delay_start_ms(now_ms), began_ms=now_ms, run=run)
+        start_ms = now_ms
+        if options.receipts is not None:
+            receipts = _receipts(options.receipts, str(options.job), batch=options.batch)
+            kept_ms = receipts.kept_start_ms() if options.plan else receipts.delay_start_ms(now_ms)
+            start_ms = now_ms if kept_ms is None else kept_ms
+        return Times(delay_start_ms=start_ms, began_ms=now_ms, run=run)
 
     def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, times: Times) -> TaskReport:
         """Send a task's rows, and keep those that cannot be in a file of this attempt."""

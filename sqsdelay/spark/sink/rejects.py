@@ -59,17 +59,14 @@ class RejectsFolder:
 
         A write that is run again need not have the same tasks: its earlier parts go, too.
         """
-        kept = {_committed(part): part for part in parts}
+        at, kept = self._root, {_committed(part): part for part in parts}
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            list(pool.map(lambda name: self._move(kept[name], name), kept))
+            list(pool.map(lambda name: self._fs.move(f"{at}/{kept[name]}", f"{at}/{name}"), kept))
         ids = set(write_ids)
         for info in self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True)):
             if info.base_name not in kept and _write_of(info.base_name) in ids:
                 self._fs.delete_file(info.path)
         self.drop(ids)
-
-    def _move(self, part: str, name: str) -> None:
-        self._fs.move(f"{self._root}/{part}", f"{self._root}/{name}")
 
     def drop(self, write_ids: Iterable[str]) -> None:
         """Delete all that is not committed."""

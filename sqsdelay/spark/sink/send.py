@@ -265,12 +265,7 @@ def _at_a_time(rows: DataFrame) -> int | None:
 
 
 def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, Any]:
-    """Send each row of a table as a delayed message; the counts.
-
-    Args:
-        rows: see `send`.
-        unique: see `send`.
-        options: see `send`, without ``summary``.
+    """As `send`, by the data source where this Spark has it; ``options`` are without ``summary``.
 
     Raises:
         PySparkException, Py4JJavaError: Spark failed; `sqsdelay.spark.session` tells why.

@@ -11,15 +11,7 @@ from typing import Final
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreError
-from sqsdelay.stores.dynamodb.layout import (
-    CLAIMED_AHEAD_MS,
-    HOUR_MS,
-    Entry,
-    Lane,
-    Place,
-    due_ms_of,
-    position,
-)
+from sqsdelay.stores.dynamodb import layout
 from sqsdelay.stores.dynamodb.leases import Lease, LeasedTable, Leases
 from sqsdelay.stores.dynamodb.table import THERE, Range
 
@@ -45,13 +37,13 @@ class ShardBatch:
     """
 
     def __init__(
-        self, table: LeasedTable, lease: Lease, found: Sequence[Entry], passes: str
+        self, table: LeasedTable, lease: Lease, found: Sequence[layout.Entry], passes: str
     ) -> None:
         self._table = table
         self._lease: Lease | None = lease
         self._lock = threading.RLock()
         self._passes = passes
-        self._far = [entry for entry in found if entry.place.lane is Lane.FAR]
+        self._far = [entry for entry in found if entry.place.lane is layout.Lane.FAR]
         self.open = {entry.message_id: entry for entry in found}
         """By id, what is not settled yet: neither removed, nor held elsewhere."""
 
@@ -71,29 +63,29 @@ class ShardBatch:
                 far, near = self._lease.taken_far, self._lease.taken_near
                 self._lease = self._table.take_lease(self._lease, far=far, near=near)
 
-    def remove(self, entry: Entry) -> bool:
+    def remove(self, entry: layout.Entry) -> bool:
         """Delete a released message if it is a near one; the cursor passes a far one."""
-        if entry.place.lane is Lane.FAR:
+        if entry.place.lane is layout.Lane.FAR:
             return True
         there = self._table.delete(self._table.message(entry.place))
         if entry.looked_up:
             self._table.delete(self._table.lookup(entry.message_id))
         return there
 
-    def hold(self, entry: Entry, until_ms: int = 0, failed: int = 0) -> bool:
+    def hold(self, entry: layout.Entry, until_ms: int = 0, failed: int = 0) -> bool:
         """Have a message wait until then among the near ones, where it holds up no cursor.
 
         A far one is copied there before the cursor passes it. False: a near one was not there.
         """
         held = entry.at(entry.place, failed=failed, held_until_ms=until_ms)
-        if entry.place.lane is Lane.NEAR:
+        if entry.place.lane is layout.Lane.NEAR:
             return self._table.put(self._table.item(held), THERE)[0]
         self._table.put_near(held)
         return True
 
-    def set_near(self, chosen: Callable[[Entry], bool]) -> int:
+    def set_near(self, chosen: Callable[[layout.Entry], bool]) -> int:
         """Move the chosen far messages to the near ones as they are; how many."""
-        far = [entry for entry in self.open.values() if entry.place.lane is Lane.FAR]
+        far = [entry for entry in self.open.values() if entry.place.lane is layout.Lane.FAR]
         moved = [entry for entry in far if chosen(entry)]
         for entry in moved:
             self.hold(entry)
@@ -135,7 +127,7 @@ class DynamoDbClaim:
         self._due_by_ms = due_by_ms
         self._closed = frozenset(closed)
         self._batches: list[ShardBatch] = []
-        self._held: dict[str, tuple[Entry, ShardBatch]] = {}
+        self._held: dict[str, tuple[layout.Entry, ShardBatch]] = {}
         self.messages: list[StoredMessage] = []
 
     def take(self) -> None:
@@ -144,7 +136,7 @@ class DynamoDbClaim:
         for _ in range(_MOST_ROUNDS):
             leases = self._table.read_leases()
             # Never further ahead than what is written far can be sure of.
-            due_by_ms = min(self._due_by_ms, leases.read_ms + CLAIMED_AHEAD_MS)
+            due_by_ms = min(self._due_by_ms, leases.read_ms + layout.CLAIMED_AHEAD_MS)
             self._lease(leases, Range(due_by_ms, leases.read_ms, self._closed))
             closed = sum(
                 batch.set_near(lambda entry: entry.message.destination in self._closed)
@@ -181,15 +173,15 @@ class DynamoDbClaim:
             logger.warning("shard not taken: %s", one_line(error))
 
     def _take(
-        self, lease: Lease, places: Collection[Place], wanted: Range
+        self, lease: Lease, places: Collection[layout.Place], wanted: Range
     ) -> ShardBatch | StoreError | None:
         """Lease a shard up to the last of these places, and read what the lease covers."""
-        far = max((p.position for p in places if p.lane is Lane.FAR), default="")
-        near = max((p.position for p in places if p.lane is Lane.NEAR), default="")
-        this_hour = wanted.due_by_ms // HOUR_MS
-        if not far and due_ms_of(lease.cursor) // HOUR_MS < this_hour:
+        far = max((p.position for p in places if p.lane is layout.Lane.FAR), default="")
+        near = max((p.position for p in places if p.lane is layout.Lane.NEAR), default="")
+        this_hour = wanted.due_by_ms // layout.HOUR_MS
+        if not far and layout.due_ms_of(lease.cursor) // layout.HOUR_MS < this_hour:
             # A cursor moves on with the hours, although nothing is due.
-            far = position(this_hour * HOUR_MS)
+            far = layout.position(this_hour * layout.HOUR_MS)
         if not far and not near:
             return None
         taken = None
@@ -227,7 +219,7 @@ class DynamoDbClaim:
         return self._table.clock.now_ms() + round(seconds * 1000)
 
     def _settle(
-        self, message_ids: Sequence[str], one: Callable[[Entry, ShardBatch], bool]
+        self, message_ids: Sequence[str], one: Callable[[layout.Entry, ShardBatch], bool]
     ) -> list[bool]:
         asked = [i for i in dict.fromkeys(message_ids) if i in self._held]
         owned = {batch: batch.owned() for batch in dict.fromkeys(self._held[i][1] for i in asked)}

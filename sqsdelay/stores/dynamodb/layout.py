@@ -27,14 +27,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from sqsdelay import limits
 from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.errors import InvalidSetting, MessageTooLarge
-from sqsdelay.limits import (
-    MAX_DYNAMODB_ITEM_BYTES,
-    MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
-    MAX_RETENTION_SECONDS,
-)
 
 PARTITION: Final = "p"
 SORT: Final = "s"
@@ -45,7 +40,7 @@ HOUR_MS: Final = 3_600_000
 ONLY: Final = "="
 """The sort key of what is alone in its partition."""
 
-CLAIMED_AHEAD_MS: Final = (MAX_MESSAGE_TIMER_SECONDS + 1) * 1000
+CLAIMED_AHEAD_MS: Final = (limits.MAX_MESSAGE_TIMER_SECONDS + 1) * 1000
 """The furthest ahead of DynamoDB's clock that a cursor may be: the longest message timer, and the
 second by which an HTTP date is cut off."""
 
@@ -66,7 +61,7 @@ LOOKED_UP: Final = "l"
 """Present where a look-up item tells of the message."""
 
 _WORTH_DEFLATING_BYTES: Final = 100
-_MOST_INFLATED_BYTES: Final = 2 * MAX_MESSAGE_BYTES
+_MOST_INFLATED_BYTES: Final = 2 * limits.MAX_MESSAGE_BYTES
 """Longer bodies are not deflated, so that no item grows beyond this when it is read."""
 
 _RAW_DEFLATE: Final = -zlib.MAX_WBITS
@@ -126,7 +121,7 @@ def shard_of(message_id: str, shards: int) -> int:
 def expiry(due_ms: int) -> int:
     """When what is due then may be forgotten, epoch seconds: after as long as SQS keeps a message at most. A
     dispatcher that stands still for longer loses messages."""
-    return -(-due_ms // 1000) + MAX_RETENTION_SECONDS
+    return -(-due_ms // 1000) + limits.MAX_RETENTION_SECONDS
 
 
 def key(partition: str, sort: str) -> Key:
@@ -230,10 +225,10 @@ class Layout:
             item[HELD_UNTIL] = number(entry.held_until_ms)
         if entry.place.lane is Lane.FAR:
             item[EXPIRY] = number(expiry(entry.place.due_ms))
-        if entry.unreadable is None and (size := item_bytes(item)) > MAX_DYNAMODB_ITEM_BYTES:
+        if entry.unreadable is None and (size := item_bytes(item)) > limits.MAX_DYNAMODB_ITEM_BYTES:
             raise MessageTooLarge(
                 f"message {message.message_id} takes {size} bytes; a DynamoDB item holds "
-                f"{MAX_DYNAMODB_ITEM_BYTES}; shorten it, store the body elsewhere and send a pointer, "
+                f"{limits.MAX_DYNAMODB_ITEM_BYTES}; shorten it, store the body elsewhere and send a pointer, "
                 "or use a SQLite or PostgreSQL store"
             )
         return item

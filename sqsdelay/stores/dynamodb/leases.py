@@ -17,17 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqsdelay.core.clock import Clock
-from sqsdelay.stores.dynamodb.layout import (
-    EXPIRY,
-    SORT,
-    Entry,
-    Item,
-    Key,
-    Lane,
-    Place,
-    number,
-    position,
-)
+from sqsdelay.stores.dynamodb import layout
 from sqsdelay.stores.dynamodb.table import NOT_THERE, ConditionFailed, Table
 from sqsdelay.stores.schema import VERSION as FORMAT
 from sqsdelay.stores.schema import check_version
@@ -152,7 +142,7 @@ class LeasedTable(Table):
         """
         super().set_up(table_class)
         self._of_this_version(self.get([self.format]))
-        self.put({**self.format, VERSION: number(FORMAT)}, NOT_THERE)
+        self.put({**self.format, VERSION: layout.number(FORMAT)}, NOT_THERE)
 
     def register(self) -> None:
         """Have dispatchers know of the shards, before anything is written to them.
@@ -171,23 +161,23 @@ class LeasedTable(Table):
                 if _REGISTERED in self.remembered:
                     self.remembered.clear()
                 # The read told DynamoDB's time; nothing far can be due before.
-                since = number(self.clock.now_ms())
+                since = layout.number(self.clock.now_ms())
                 if not found:
-                    self.put({**self.format, VERSION: number(FORMAT)}, NOT_THERE)
+                    self.put({**self.format, VERSION: layout.number(FORMAT)}, NOT_THERE)
                 self.put({**key, SINCE: since}, NOT_THERE)
             self.remember(_REGISTERED)
 
     def read_leases(self) -> Leases:
         """All leases now."""
-        items: list[Item] = []
+        items: list[layout.Item] = []
         read_ms = 0
         for page in self.pages(self.leases, ConsistentRead=True):
             items += page["Items"]
             read_ms = read_ms or self.clock.read(page)
         now_ms = self.clock.now_ms()
-        found: dict[str, dict[str, Item]] = {"count": {}, "shard": {}, "waits": {}}
+        found: dict[str, dict[str, layout.Item]] = {"count": {}, "shard": {}, "waits": {}}
         for item in self._of_this_version(items):
-            kind, _, name = item[SORT]["S"].partition(" ")
+            kind, _, name = item[layout.SORT]["S"].partition(" ")
             found[kind][name] = item
         counts = {int(name): int(item[SINCE]["N"]) for name, item in found["count"].items()}
         held = {int(name): item for name, item in found["shard"].items()}
@@ -195,13 +185,15 @@ class LeasedTable(Table):
 
         def since(shard: int) -> str:
             # Nothing far is due before its shard was registered; of one that is not, before now.
-            return position(min((at for n, at in counts.items() if n > shard), default=now_ms))
+            return layout.position(
+                min((at for n, at in counts.items() if n > shard), default=now_ms)
+            )
 
         numbers = range(max([self.shards, *counts]))
         shards = [_lease(shard, held.get(shard, {}), since(shard)) for shard in numbers]
         return Leases(read_ms, shards, counts, frozenset(waits))
 
-    def get_checked(self, keys: Sequence[Key] = ()) -> list[Item]:
+    def get_checked(self, keys: Sequence[layout.Key] = ()) -> list[layout.Item]:
         """As `get`; the version is read with them, ten seconds after it was read at the latest.
 
         Raises:
@@ -211,7 +203,7 @@ class LeasedTable(Table):
             return self.get(keys)
         return self._of_this_version(self.get([*keys, self.format]))
 
-    def _of_this_version(self, items: Sequence[Item]) -> list[Item]:
+    def _of_this_version(self, items: Sequence[layout.Item]) -> list[layout.Item]:
         """The items without the one that tells the version, which is checked."""
         kept = []
         for item in items:
@@ -223,9 +215,9 @@ class LeasedTable(Table):
         self.remember(_CHECKED)
         return kept
 
-    def put_near(self, entry: Entry) -> None:
+    def put_near(self, entry: layout.Entry) -> None:
         """Write a message as a near one, its look-up item first, before a cursor passes it as a far one."""
-        near = replace(entry, place=replace(entry.place, lane=Lane.NEAR))
+        near = replace(entry, place=replace(entry.place, lane=layout.Lane.NEAR))
         item = self.item(near)
         if near.looked_up:
             self.put(self.lookup_item(near.place))
@@ -250,17 +242,19 @@ class LeasedTable(Table):
         settled = replace(lease, until_ms=0, cursor=cursor, taken_far="", taken_near="")
         return self._write_lease(lease, settled) is not None
 
-    def transact_unless_in_hand(self, place: Place, actions: list[dict[str, Any]]) -> int | None:
+    def transact_unless_in_hand(
+        self, place: layout.Place, actions: list[dict[str, Any]]
+    ) -> int | None:
         """Write all of it; None where somebody is releasing, or has released, the message.
 
         Returns:
             when DynamoDB confirmed it, epoch milliseconds.
         """
-        taken = TAKEN_FAR if place.lane is Lane.FAR else TAKEN_NEAR
+        taken = TAKEN_FAR if place.lane is layout.Lane.FAR else TAKEN_NEAR
         condition = f"attribute_not_exists({taken}) OR {taken} < :at OR {UNTIL} <= :now"
-        if place.lane is Lane.FAR:
+        if place.lane is layout.Lane.FAR:
             condition = f"(attribute_not_exists({CURSOR}) OR {CURSOR} < :at) AND ({condition})"
-        now = number(self.clock.now_ms())
+        now = layout.number(self.clock.now_ms())
         not_in_hand = {
             "ConditionCheck": {
                 "Key": self.leased("shard", place.shard),
@@ -280,24 +274,26 @@ class LeasedTable(Table):
             if now_ms < self._waits_until_ms - _WAITING_MS // 2:
                 return
             self._waits_until_ms = until = now_ms + _WAITING_MS
-        room = {UNTIL: number(until), EXPIRY: number(until // 1000)}
+        room = {UNTIL: layout.number(until), layout.EXPIRY: layout.number(until // 1000)}
         self.put({**self.leased("waits", self.owner), **room})
 
     def _write_lease(self, seen: Lease, wanted: Lease) -> Lease | None:
         """Replace a lease if it is as it was seen. (Or already as wanted: an answer was lost.)"""
         new = replace(wanted, version=seen.version + 1, token=secrets.token_hex(4))
-        numbers = {name: number(getattr(new, field)) for field, name in _NUMBERS.items()}
+        numbers = {name: layout.number(getattr(new, field)) for field, name in _NUMBERS.items()}
         texts = {name: {"S": getattr(new, field)} for field, name in _TEXTS.items()}
         texts = {name: text for name, text in texts.items() if text["S"]}
-        item: Item = {**self.leased("shard", new.shard), **numbers, **texts}
+        item: layout.Item = {**self.leased("shard", new.shard), **numbers, **texts}
         condition = f"{VERSION} = :seen OR {TOKEN} = :token"
         if seen.version == 0:
             condition += f" OR attribute_not_exists({VERSION})"
-        written, _ = self.put(item, condition, seen=number(seen.version), token={"S": new.token})
+        written, _ = self.put(
+            item, condition, seen=layout.number(seen.version), token={"S": new.token}
+        )
         return new if written else None
 
 
-def _lease(shard: int, item: Item, since: str) -> Lease:
+def _lease(shard: int, item: layout.Item, since: str) -> Lease:
     told: Any = {field: int(item[name]["N"]) for field, name in _NUMBERS.items() if name in item}
     told |= {field: item[name]["S"] for field, name in _TEXTS.items() if name in item}
     return Lease(shard=shard, **{"cursor": since, **told})

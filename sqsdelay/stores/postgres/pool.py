@@ -209,7 +209,9 @@ class PostgresTable(SqlTable):
                 for name in ("due", "destination", "held", "until")
             },
         }
-        self._book = read_queries("postgres/table.sql") | read_queries(f"postgres/{self._QUERIES}")
+        shared = read_queries(self._QUERIES).items()
+        self._book = {name: re.sub(r":(\w+)", r"%(\1)s", query) for name, query in shared}
+        self._book |= read_queries("postgres/table.sql") | read_queries(f"postgres/{self._QUERIES}")
         self._sql = {name: self._query(name) for name in self._book}
         self._blocking: set[int] = set()
         self._make_pool = partial(
@@ -343,16 +345,12 @@ class PostgresTable(SqlTable):
             connection.execute(self._sql["record_version"], {})
 
     def _is_ours(self, connection: psycopg.Connection[Any]) -> bool:
-        names = {
-            name: sql.Identifier(self._schema, place).as_string(None)
-            for name, place in (
-                ("table", self._table),
-                ("index", f"{self._prefix}_{self._INDEX}"),
-            )
-        }
+        index = sql.Identifier(self._schema, f"{self._prefix}_{self._INDEX}").as_string(None)
+        table = sql.Identifier(self._schema, self._table).as_string(None)
         # The caller's connection may make rows of another shape.
         cursor = connection.cursor(row_factory=tuple_row)
-        exists, comment = cursor.execute(self._sql["version"], names).fetchone() or (False, None)
+        row = cursor.execute(self._sql["version"], {"table": table, "index": index}).fetchone()
+        exists, comment = row or (False, None)
         if exists:
             told = _VERSION.fullmatch(comment or "")
             check_version(None if told is None else int(told[1]), table=self._table)

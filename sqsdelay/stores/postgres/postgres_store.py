@@ -19,7 +19,6 @@ from psycopg.types.numeric import Int4, Int8
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.stored_message import StoredMessage, from_rows
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
-from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.ids import NO_START, new_once
@@ -83,6 +82,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
     _PIECES: ClassVar = {
         "columns": sql.SQL("message_id, destination, due_ms, body, headers, failures"),
         "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
+        "ids": sql.SQL("= ANY(%(ids)s)"),
         "now": _NOW,
         "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
         **_NEW,
@@ -106,9 +106,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         self._heads = Heads(clock or SystemClock(), seconds=self.poll_seconds)
         self._sql["claim_held"] = self._query("claim_except", **_HELD)
 
-    def initialize(self, mode: TransactionMode) -> None:
-        if mode not in self.modes:
-            raise ConfigurationError(f"a PostgreSQL store cannot give {mode!r}")
+    def initialize(self, mode: TransactionMode) -> None:  # noqa: ARG002
         # Nothing depends on the mode: a claim is the open transaction either way.
         with suppress(Locked):
             self._read("exists")

@@ -137,11 +137,6 @@ SELECT {columns}, held_until_ms, ctid FROM {table}
 WHERE message_id = ANY(%(ids)b::text[]) AND NOT moving
 FOR UPDATE SKIP LOCKED
 
--- name: known_ids
--- What claim_ids passed over because it is locked: for a moment also by a claim that came too late for it, which
--- has locked its new version and then found that it is held.
-SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) AND NOT moving
-
 -- name: remove
 DELETE FROM {table} WHERE message_id = ANY(%(ids)b::text[]) RETURNING message_id
 
@@ -198,40 +193,6 @@ SELECT least(
     )
 )
 
--- name: pending_count
-SELECT count(*) FROM {table}
-
--- name: count_due
-SELECT (
-    SELECT count(*) FROM {table}
-    WHERE held_until_ms = 0 AND due_ms >= %(from_ms)s AND due_ms < %(before_ms)s
-) + (
-    SELECT count(*) FROM {table}
-    WHERE held_until_ms > 0 AND due_ms >= %(from_ms)s AND due_ms < %(before_ms)s
-)
-
--- name: pending
-SELECT * FROM (
-    (
-        SELECT {columns} FROM {table}
-        WHERE held_until_ms = 0 AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
-          AND due_ms < %(before_ms)s
-        ORDER BY due_ms, message_id LIMIT %(limit)s
-    )
-    UNION ALL
-    (
-        SELECT {columns} FROM {table}
-        WHERE held_until_ms > 0 AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
-          AND due_ms < %(before_ms)s
-        ORDER BY due_ms, message_id LIMIT %(limit)s
-    )
-) AS page
-ORDER BY due_ms, message_id LIMIT %(limit)s
-
--- name: find
-SELECT {columns} FROM {table}
-WHERE message_id = %(id)s
-
 -- name: cancel
 -- A message that a dispatcher has locked is being sent, one that was taken has perhaps been: too late, and nothing
 -- to wait for.
@@ -278,30 +239,6 @@ UPDATE {table} SET moving = false, held_until_ms = 0 WHERE message_id = ANY(ARRA
     SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) AND moving FOR UPDATE SKIP LOCKED
 ))
 RETURNING pg_notify(%(channel)s, '')
-
--- name: forget_amendments
-DELETE FROM {amendments} WHERE until_ms <= {now}
-
--- name: amend
--- What was cancelled is not rescheduled: a new due time keeps when that was.
-INSERT INTO {amendments} (message_id, due_ms, until_ms, cancelled_ms)
-VALUES (%(message_id)s, %(due_ms)s, %(until_ms)s, %(cancelled_ms)s)
-ON CONFLICT (message_id) DO UPDATE SET
-    cancelled_ms = CASE
-        WHEN excluded.due_ms IS NULL THEN NULL
-        WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
-        WHEN {amendments}.due_ms IS NULL THEN {amendments}.until_ms - %(lifetime_ms)s
-        ELSE {amendments}.cancelled_ms
-    END,
-    due_ms = excluded.due_ms, until_ms = excluded.until_ms
-
--- name: all_amendments
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
-WHERE message_id > %(after_id)s AND until_ms > {now} ORDER BY message_id LIMIT %(limit)s
-
--- name: amendments
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments}
-WHERE message_id = ANY(%(ids)s) AND until_ms > {now}
 
 -- name: now
 SELECT {now}

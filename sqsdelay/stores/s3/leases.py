@@ -20,17 +20,9 @@ from typing import Final
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
+from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import Changed
 from sqsdelay.stores.s3.changes import Changes
-from sqsdelay.stores.s3.layout import (
-    Line,
-    Slot,
-    State,
-    is_found_by_id,
-    message_of,
-    new_batch,
-    new_part,
-)
 from sqsdelay.stores.s3.wheel import (
     MAX_OBJECT_BYTES,
     MAX_OBJECT_MESSAGES,
@@ -77,7 +69,7 @@ class S3Claim:
         self.closed = frozenset(closed)
         self._wheel = changes.wheel
         self._changes = changes
-        self._owner = new_part()
+        self._owner = layout.new_part()
         self._lease_ms = lease_ms
         self._lock = threading.RLock()
         self._leased: list[Held] = []
@@ -149,7 +141,7 @@ class S3Claim:
                 break
             if position in state.gone or state.held.get(position, 0) > now_ms:
                 continue
-            message = message_of(line, state.failures.get(position, 0))
+            message = layout.message_of(line, state.failures.get(position, 0))
             if message.destination not in self.closed and message.message_id not in self._places:
                 # At once, so that no other object that is taken at this moment gives the id again.
                 self._places[message.message_id] = (held, position)
@@ -161,8 +153,10 @@ class S3Claim:
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         places = [(m, *self._places[m]) for m in message_ids if m in self._places]
-        notes = self._changes.notes(m for m, held, n in places if is_found_by_id(held.lines[n]))
-        removed = self._settle(message_ids, State.without)
+        notes = self._changes.notes(
+            m for m, held, n in places if layout.is_found_by_id(held.lines[n])
+        )
+        removed = self._settle(message_ids, layout.State.without)
         gone = {m for m, is_gone in zip(message_ids, removed, strict=True) if is_gone}
         self._changes.forget({m: etag for m, etag in notes.items() if m in gone})
         return removed
@@ -172,7 +166,7 @@ class S3Claim:
     ) -> list[bool]:
         until_ms = self._wheel.now_ms() + round(retry_after_seconds * 1000)
 
-        def counted(state: State, positions: Collection[int]) -> State:
+        def counted(state: layout.State, positions: Collection[int]) -> layout.State:
             more = {n: state.failures.get(n, 0) + 1 for n in positions}
             return replace(state.kept(positions, until_ms), failures={**state.failures, **more})
 
@@ -183,7 +177,9 @@ class S3Claim:
         return self._settle(message_ids, lambda state, where: state.kept(where, until_ms))
 
     def _settle(
-        self, message_ids: Sequence[str], change: Callable[[State, Collection[int]], State]
+        self,
+        message_ids: Sequence[str],
+        change: Callable[[layout.State, Collection[int]], layout.State],
     ) -> list[bool]:
         """Change the states of what is in hand of these, an object at a time."""
         with self._lock:
@@ -201,7 +197,7 @@ class S3Claim:
             done = {m for ids in self._wheel.bucket.each(settle, here) for m in ids}
             return [message_id in done for message_id in message_ids]
 
-    def _write(self, held: Held, change: Callable[[State], State]) -> bool:
+    def _write(self, held: Held, change: Callable[[layout.State], layout.State]) -> bool:
         """Change a state of ours; False where the lease was lost."""
         wheel = self._wheel
         while True:
@@ -233,9 +229,9 @@ class S3Claim:
 
     def release(self) -> None:
         """Free what is left in hand."""
-        self._write_held(State.freed)
+        self._write_held(layout.State.freed)
 
-    def _write_held(self, change: Callable[[State], State]) -> None:
+    def _write_held(self, change: Callable[[layout.State], layout.State]) -> None:
         with self._lock:
             held = [each for each in self._leased if each.state.hand]
             self._wheel.bucket.each(lambda each: self._write(each, change), held)
@@ -268,7 +264,9 @@ class Turner:
                 written += self._write_anew(chunk, slot, seconds)
         return written
 
-    def _chunks(self, slot: Slot, objects: list[Waiting]) -> tuple[int, Iterable[list[Waiting]]]:
+    def _chunks(
+        self, slot: layout.Slot, objects: list[Waiting]
+    ) -> tuple[int, Iterable[list[Waiting]]]:
         """Objects to be written anew together, and to slots of which length."""
         finer = self._wheel.hierarchy.finer(slot)
         messages = sum(each.name.count for each in objects)
@@ -281,11 +279,11 @@ class Turner:
         chunks = portions(small, memory, CHUNK_BYTES, CHUNK_OBJECTS)
         return slot.seconds, (chunk for chunk in chunks if len(chunk) >= MERGE_OBJECTS)
 
-    def _write_anew(self, objects: list[Waiting], slot: Slot, seconds: int) -> int:
+    def _write_anew(self, objects: list[Waiting], slot: layout.Slot, seconds: int) -> int:
         """One chunk; how many objects of it were."""
         wheel = self._wheel
         last_ms = max(each.name.last_ms for each in objects)
-        batch, owner = new_batch(last_ms, wheel.now_ms()), new_part()
+        batch, owner = layout.new_batch(last_ms, wheel.now_ms()), layout.new_part()
         leased = wheel.bucket.each(lambda each: self._take(each, owner, batch), objects)
         taken = [each for each in leased if each is not None]
         if len(taken) < MERGE_OBJECTS and (seconds == slot.seconds or not taken):
@@ -295,7 +293,7 @@ class Turner:
         try:
             # Of a message that is there twice, one. What differs in anything is another.
             lines = {line for each in taken for line in self._lines(each, taken)}
-            parts = portioned(lines, lambda due_ms: Slot.of(due_ms, seconds))
+            parts = portioned(lines, lambda due_ms: layout.Slot.of(due_ms, seconds))
             wheel.put_all(parts, batch, between=lambda: self._renew(taken))
             wheel.batches.commit(batch)
         except StoreUnavailable:
@@ -315,7 +313,7 @@ class Turner:
         mine = replace(state, owner=owner, until_ms=until_ms, moving=batch)
         return held if self._wheel.lease(held, mine) else None
 
-    def _lines(self, each: Held, taken: Sequence[Held]) -> Iterable[Line]:
+    def _lines(self, each: Held, taken: Sequence[Held]) -> Iterable[layout.Line]:
         self._renew(taken)
         lines = self._wheel.lines(each.name) or []
         self._wheel.forget(each.name)

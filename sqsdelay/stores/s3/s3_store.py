@@ -15,17 +15,9 @@ from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import needs_lookup, page_bounds
+from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Changes, S3Amendments
-from sqsdelay.stores.s3.layout import (
-    DEFAULT_SLOTS,
-    JOBS,
-    RECORD,
-    Hierarchy,
-    Line,
-    line_of,
-    times_of,
-)
 from sqsdelay.stores.s3.leases import S3Claim, Turner
 from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
 
@@ -93,13 +85,13 @@ class S3Store(Wakes, DelayedMessageStore):
         endpoint: str,
         prefix: str = "",
         client: S3Client | None = None,
-        slots: Sequence[int] = DEFAULT_SLOTS,
+        slots: Sequence[int] = layout.DEFAULT_SLOTS,
         lookup: bool = False,
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        hierarchy = Hierarchy(slots)
+        hierarchy = layout.Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
         self._lease_ms = round(checked_lease(lease_seconds) * 1000)
@@ -139,10 +131,10 @@ class S3Store(Wakes, DelayedMessageStore):
             by_id.setdefault(message.message_id, message)
         announced = self._bucket.each(self._changes.announce, by_id.values())
         free = {id(message) for message in compress(by_id.values(), announced)}
-        lines: dict[Line, None] = {}
+        lines: dict[layout.Line, None] = {}
         new = []
         for message, noted in zip(messages, looked_up, strict=True):
-            line = line_of(message, found_by_id=noted)
+            line = layout.line_of(message, found_by_id=noted)
             new.append(line not in lines and (not noted or id(message) in free))
             if new[-1]:
                 lines[line] = None
@@ -226,22 +218,22 @@ class S3Store(Wakes, DelayedMessageStore):
             return begun_ms < old_ms and (first is None or last_ms < first.start_ms)
 
         for key, _ in decided:
-            if is_over(*times_of(key.removeprefix(wheel.batches.prefix))):
+            if is_over(*layout.times_of(key.removeprefix(wheel.batches.prefix))):
                 bucket.delete(key)
-        jobs = f"{wheel.prefix}{JOBS}"
+        jobs = f"{wheel.prefix}{layout.JOBS}"
         starts = (f"{jobs}{secrets.token_hex(4)}", jobs)
         found = (key for start in starts for key, _ in bucket.listed(jobs, start_after=start))
         for job, keys in groupby(islice(found, _SWEPT), lambda key: key.rpartition("/")[0]):
-            runs = bucket.get_json(f"{job}/{RECORD}")[0].get("runs", ())
+            runs = bucket.get_json(f"{job}/{layout.RECORD}")[0].get("runs", ())
             last_ms = {run["batch"]: run["last_ms"] for run in runs}
-            begun_ms = max((times_of(batch)[1] for batch in last_ms), default=0)
+            begun_ms = max((layout.times_of(batch)[1] for batch in last_ms), default=0)
             latest_ms = max(last_ms.values(), default=0)
             if last_ms and is_over(latest_ms, max(latest_ms, begun_ms)):
-                bucket.delete(f"{job}/{RECORD}", *map(wheel.batches.key, last_ms))
+                bucket.delete(f"{job}/{layout.RECORD}", *map(wheel.batches.key, last_ms))
                 last_ms = {}
             for name in (key.removeprefix(f"{job}/") for key in keys):
                 is_marks = name.endswith(".marks") and name.partition("~")[0] not in last_ms
-                if is_marks and times_of(name)[1] < old_ms:
+                if is_marks and layout.times_of(name)[1] < old_ms:
                     bucket.delete(f"{job}/{name}")
 
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:
@@ -323,7 +315,7 @@ class S3Store(Wakes, DelayedMessageStore):
         # What is overdue is asked after each look for it: some seconds old will do.
         listed = self._known(before_ms) if before_ms <= self._wheel.now_ms() else None
         listed = self._wheel.listed(until_ms=before_ms) if listed is None else listed
-        found: dict[Line, Present] = {}
+        found: dict[layout.Line, Present] = {}
         for waiting in listed:
             if waiting.name.last_ms < from_ms or waiting.name.first_ms >= before_ms:
                 continue

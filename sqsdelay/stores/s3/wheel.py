@@ -20,22 +20,8 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
+from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket
-from sqsdelay.stores.s3.layout import (
-    VERSION,
-    Hierarchy,
-    Line,
-    ObjectName,
-    Slot,
-    State,
-    message_of,
-    new_batch,
-    new_part,
-    packed,
-    parse,
-    size_of,
-    unpacked,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -63,22 +49,22 @@ T = TypeVar("T")
 class Waiting:
     """An object that counts, and the ETag of the state beside it; None where it has none."""
 
-    name: ObjectName
+    name: layout.ObjectName
     state_etag: str | None
 
 
 class Present(NamedTuple):
     """A message that has not left its object, and the object's state."""
 
-    name: ObjectName
+    name: layout.ObjectName
     position: int
-    line: Line
-    state: State
+    line: layout.Line
+    state: layout.State
 
     @property
     def message(self) -> StoredMessage:
         """With the failures that were counted since it was written."""
-        return message_of(self.line, self.state.failures.get(self.position, 0))
+        return layout.message_of(self.line, self.state.failures.get(self.position, 0))
 
 
 @dataclass(slots=True, eq=False)
@@ -86,10 +72,10 @@ class Held:
     """An object with the state beside it, as it was read or written last. A state is written only over the
     one with this ETag: so of all who change messages of the object one is first, and the others see it."""
 
-    name: ObjectName
-    state: State
+    name: layout.ObjectName
+    state: layout.State
     etag: str | None
-    lines: Sequence[Line] = ()
+    lines: Sequence[layout.Line] = ()
 
     @property
     def empty(self) -> bool:
@@ -101,20 +87,20 @@ class Wheel:
     """An endpoint's objects."""
 
     def __init__(
-        self, bucket: ObjectBucket, endpoint: str, *, prefix: str, hierarchy: Hierarchy
+        self, bucket: ObjectBucket, endpoint: str, *, prefix: str, hierarchy: layout.Hierarchy
     ) -> None:
         self.bucket = bucket
         self.hierarchy = hierarchy
         prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.prefix = f"{prefix}{quote(endpoint, safe='')}/"
-        self.slots_prefix = f"{self.prefix}v{VERSION}/"
+        self.slots_prefix = f"{self.prefix}v{layout.VERSION}/"
         self.batches = Batches(bucket, self.prefix)
         self._checked = False
         self._lock = threading.Lock()
-        self._lines: OrderedDict[ObjectName, list[Line]] = OrderedDict()
+        self._lines: OrderedDict[layout.ObjectName, list[layout.Line]] = OrderedDict()
         self._kept_bytes = 0
-        self._unreadable: set[ObjectName] = set()
-        self._states: dict[ObjectName, tuple[str, State]] = {}
+        self._unreadable: set[layout.ObjectName] = set()
+        self._states: dict[layout.ObjectName, tuple[str, layout.State]] = {}
 
     def now_ms(self) -> int:
         return self.bucket.clock.now_ms()
@@ -126,12 +112,12 @@ class Wheel:
         for key, _ in self.bucket.listed(f"{self.prefix}v", start_after=f"{self.slots_prefix}~"):
             raise SchemaMismatch(
                 f"bucket {self.bucket.name} has {key}, which another version of sqsdelay wrote; "
-                f"this one reads version {VERSION} only: use the same sqsdelay everywhere, or another "
+                f"this one reads version {layout.VERSION} only: use the same sqsdelay everywhere, or another "
                 "prefix"
             )
         self._checked = True
 
-    def key(self, name: ObjectName, *, state: bool = False) -> str:
+    def key(self, name: layout.ObjectName, *, state: bool = False) -> str:
         return self.slots_prefix + name.path(state=state)
 
     def listed(self, *, until_ms: int | None = None, or_first: bool = False) -> list[Waiting]:
@@ -145,10 +131,10 @@ class Wheel:
         What was left behind by writers that were given up is deleted on the way.
         """
         self.check_version()
-        names: list[ObjectName] = []
-        states: dict[ObjectName, str] = {}
+        names: list[layout.ObjectName] = []
+        states: dict[layout.ObjectName, str] = {}
         for key, etag in self.bucket.listed(self.slots_prefix):
-            parsed = parse(key.removeprefix(self.slots_prefix))
+            parsed = layout.parse(key.removeprefix(self.slots_prefix))
             if parsed is None:
                 continue
             name, is_state = parsed
@@ -174,7 +160,7 @@ class Wheel:
             if name not in self._unreadable and self._counts(name, undecided)
         ]
 
-    def _counts(self, name: ObjectName, undecided: set[str]) -> bool:
+    def _counts(self, name: layout.ObjectName, undecided: set[str]) -> bool:
         if name.batch in undecided:
             return False
         visible = self.batches.visible(name)
@@ -185,7 +171,7 @@ class Wheel:
             self.bucket.delete(self.key(name), self.key(name, state=True))
         return visible is True
 
-    def lines(self, name: ObjectName) -> list[Line] | None:
+    def lines(self, name: layout.ObjectName) -> list[layout.Line] | None:
         """An object's messages; None where it is gone."""
         with self._lock:
             kept = self._lines.get(name)
@@ -196,7 +182,7 @@ class Wheel:
         if found is None:
             return None
         try:
-            lines = unpacked(found[0])
+            lines = layout.unpacked(found[0])
         except (OSError, EOFError, zlib.error) as error:
             raise self._put_aside(name, error) from error
         with self._lock:
@@ -206,7 +192,7 @@ class Wheel:
                 self._kept_bytes -= self._lines.popitem(last=False)[0].memory
         return lines
 
-    def _put_aside(self, name: ObjectName, error: Exception) -> StoreUnavailable:
+    def _put_aside(self, name: layout.ObjectName, error: Exception) -> StoreUnavailable:
         """One object that nobody can read must not stop the others: it is passed over from now on."""
         self._unreadable.add(name)
         text = (
@@ -216,7 +202,7 @@ class Wheel:
         logger.error(text)
         return StoreUnavailable(text)
 
-    def forget(self, name: ObjectName) -> None:
+    def forget(self, name: layout.ObjectName) -> None:
         """An object is gone: keep nothing of it in memory."""
         with self._lock:
             self._kept_bytes -= 0 if self._lines.pop(name, None) is None else name.memory
@@ -225,18 +211,18 @@ class Wheel:
     def held(self, waiting: Waiting) -> Held:
         """An object and its state as it was when it was listed."""
         if waiting.state_etag is None:
-            return Held(waiting.name, State(), None)
-        etag, state = self._states.get(waiting.name, ("", State()))
+            return Held(waiting.name, layout.State(), None)
+        etag, state = self._states.get(waiting.name, ("", layout.State()))
         if etag != waiting.state_etag:
             return self.held_now(waiting.name)
         return Held(waiting.name, state, etag)
 
-    def held_now(self, name: ObjectName) -> Held:
+    def held_now(self, name: layout.ObjectName) -> Held:
         """An object and its state as it is now."""
-        held = Held(name, State(), None)
+        held = Held(name, layout.State(), None)
         try:
             fields, held.etag = self.bucket.get_json(self.key(name, state=True))
-            held.state = State.of(fields)
+            held.state = layout.State.of(fields)
         except (ValueError, TypeError, AttributeError) as error:
             raise self._put_aside(name, error) from error
         if held.etag is not None:
@@ -248,7 +234,7 @@ class Wheel:
             self._states.clear()
         self._states[held.name] = (str(held.etag), held.state)
 
-    def write_state(self, held: Held, state: State) -> None:
+    def write_state(self, held: Held, state: layout.State) -> None:
         """Replace the state of an object.
 
         Raises:
@@ -259,7 +245,7 @@ class Wheel:
         held.state = state
         self._keep(held)
 
-    def lease(self, held: Held, state: State) -> bool:
+    def lease(self, held: Held, state: layout.State) -> bool:
         """As `write_state`; False where somebody was faster, or the object, which may have had no state, was
         finished since it was listed."""
         try:
@@ -271,18 +257,20 @@ class Wheel:
         self.finish(held.name)
         return False
 
-    def finish(self, name: ObjectName) -> None:
+    def finish(self, name: layout.ObjectName) -> None:
         """All its messages are gone. The object first: without its state all would be back."""
         self.bucket.delete(self.key(name), self.key(name, state=True))
         self.forget(name)
 
-    def settled(self, state: State) -> State:
+    def settled(self, state: layout.State) -> layout.State:
         """A state without moves whose batches are decided; one that moves all is looked at elsewhere."""
         decided = {n: self.batches.committed(batch) for n, batch in state.moved.items()}
         left = {n: batch for n, batch in state.moved.items() if decided[n] is None}
         return replace(state, moved=left).without(n for n in decided if decided[n])
 
-    def given_up(self, state: State, positions: Collection[int] | None = None) -> State | None:
+    def given_up(
+        self, state: layout.State, positions: Collection[int] | None = None
+    ) -> layout.State | None:
         """A state once batches of those who no longer lease it are given up: that which moves all, and those
         that move messages at these positions, or any; None where all went elsewhere."""
         if state.moving and not self.batches.abort(state.moving):
@@ -293,7 +281,7 @@ class Wheel:
         went = [n for n, batch in mine.items() if not self.batches.abort(batch)]
         return replace(state.without(went), moved=left)
 
-    def _rest(self, waiting: Waiting) -> State | None:
+    def _rest(self, waiting: Waiting) -> layout.State | None:
         """What has left an object; None where all of it was moved."""
         state = self.held(waiting).state
         if state.moving and self.batches.committed(state.moving):
@@ -313,39 +301,45 @@ class Wheel:
         state = self._rest(waiting)
         return 0 if state is None else max(0, waiting.name.count - len(state.gone))
 
-    def write(self, lines: Sequence[Line]) -> None:
+    def write(self, lines: Sequence[layout.Line]) -> None:
         """Keep messages, or none: one object alone for those of one slot, else a batch of them."""
         now_ms = self.now_ms()
         parts = list(portioned(lines, lambda due_ms: self.hierarchy.slot(due_ms, now_ms)))
-        batch = new_batch(max(line.due_ms for line in lines), now_ms) if len(parts) > 1 else ""
+        batch = (
+            layout.new_batch(max(line.due_ms for line in lines), now_ms) if len(parts) > 1 else ""
+        )
         self.put_all(parts, batch)
         if batch:
             self.batches.commit(batch)
 
     def put_all(
         self,
-        parts: Iterable[tuple[Slot, list[Line]]],
+        parts: Iterable[tuple[layout.Slot, list[layout.Line]]],
         batch: str,
         *,
         between: Callable[[], object] = bool,
     ) -> None:
         """Write objects of a batch, several at a time, as far as memory goes; ``between`` before each few."""
-        for few in portions(parts, lambda part: size_of(part[1]), _WRITTEN_BYTES, CONCURRENCY):
+        for few in portions(
+            parts, lambda part: layout.size_of(part[1]), _WRITTEN_BYTES, CONCURRENCY
+        ):
             between()
             self.bucket.each(lambda part: self.put(*part, batch=batch), few)
 
-    def put(self, slot: Slot, lines: Sequence[Line], *, batch: str = "") -> None:
+    def put(self, slot: layout.Slot, lines: Sequence[layout.Line], *, batch: str = "") -> None:
         """Write one object."""
-        first_ms, last_ms, size = lines[0].due_ms, lines[-1].due_ms, size_of(lines)
-        name = ObjectName(slot, first_ms, last_ms, len(lines), size, new_part(), batch)
-        self.bucket.put(self.key(name), packed(lines))
+        first_ms, last_ms, size = lines[0].due_ms, lines[-1].due_ms, layout.size_of(lines)
+        name = layout.ObjectName(
+            slot, first_ms, last_ms, len(lines), size, layout.new_part(), batch
+        )
+        self.bucket.put(self.key(name), layout.packed(lines))
 
 
 def portioned(
-    lines: Iterable[Line], slot_of: Callable[[int], Slot]
-) -> Iterable[tuple[Slot, list[Line]]]:
+    lines: Iterable[layout.Line], slot_of: Callable[[int], layout.Slot]
+) -> Iterable[tuple[layout.Slot, list[layout.Line]]]:
     """Lines by the slot of their due time, in due order, so many as fit into an object."""
-    by_slot: dict[Slot, list[Line]] = {}
+    by_slot: dict[layout.Slot, list[layout.Line]] = {}
     for line in lines:
         by_slot.setdefault(slot_of(line.due_ms), []).append(line)
     for slot in sorted(by_slot):

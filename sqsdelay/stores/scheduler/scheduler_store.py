@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -12,7 +11,6 @@ from typing import Any, Final
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import CREATION_SECONDS, SOONEST_SECONDS, firing_second
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.readable import one_line
 from sqsdelay.core.schedule_input import (
     amendment_of,
     check_keepable,
@@ -32,6 +30,7 @@ from sqsdelay.core.stored_message import (
 from sqsdelay.errors import (
     InvalidMessage,
     MessageTooLarge,
+    ReadInPart,
     StoredInPart,
     StoreError,
     StoreUnavailable,
@@ -40,8 +39,6 @@ from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.ids import new_once, page_bounds, tells_due
 from sqsdelay.stores.scheduler.group import Group, Schedule, Shape, fires_at
-
-logger = logging.getLogger(__name__)
 
 _MOVE_SECONDS: Final = 60
 """How old what a mover has read may be when it writes: UpdateSchedule has no condition."""
@@ -352,18 +349,25 @@ class SchedulerStore(ParkingPlace):
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         """The amendments of those messages that have one; a GetSchedule call for each id.
 
-        Where some cannot be read, the others' are found all the same: it raises if none can be read.
+        Raises:
+            ReadInPart: some could not be read.
         """
         # Asks for the group where its time is not known: without it there would be no amendments.
         now_ms = self._group.now_ms()
         read = self._group.each(self._amendment, message_ids)
-        failed = [each for each in read if isinstance(each, StoreError)]
+        found = {
+            each.message_id: each
+            for each in read
+            if isinstance(each, Amendment) and each.until_ms > now_ms
+        }
+        failed = {i: e for i, e in zip(message_ids, read, strict=True) if isinstance(e, StoreError)}
         if failed:
+            error = next(iter(failed.values()))
             if len(failed) == len(read):
-                raise failed[0]
-            logger.warning("%d amendments not read: %s", len(failed), one_line(failed[0]))
-        found = [each for each in read if isinstance(each, Amendment) and each.until_ms > now_ms]
-        return {amendment.message_id: amendment for amendment in found}
+                raise error
+            told = f"{len(failed)} of {len(read)} were not read: {error}"
+            raise ReadInPart(told, found, list(failed))
+        return found
 
     def _amendment(self, message_id: str) -> Amendment | StoreError | None:
         try:

@@ -1,15 +1,19 @@
-"""A SQLite file on the disk: made private, opened, and a reserve of room beside it."""
+"""A SQLite file on the disk: made private, opened, and a reserve of room beside it; names in it."""
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from contextlib import suppress
 from operator import methodcaller
 from pathlib import Path
 from typing import Final
 
+from sqsdelay.errors import InvalidSetting
+
 _LOCK_WAIT_SECONDS: Final = 10.0
+UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 RESERVE_BYTES: Final = 4 << 20
 """As much as the log grows to before SQLite writes it back (1,000 pages)."""
 
@@ -67,3 +71,16 @@ class Reserve:
                 self._place.unlink()
                 return True
         return False
+
+
+def quoted(name: str) -> str:
+    """A table's or an index's name for a query.
+
+    Raises:
+        ConfigurationError: SQLite takes no such name.
+    """
+    if UNFIT.search(name) or name.lower().startswith("sqlite_"):
+        raise InvalidSetting(
+            f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
+        )
+    return '"' + name.replace('"', '""') + '"'

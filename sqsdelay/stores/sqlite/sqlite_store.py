@@ -25,7 +25,7 @@ from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_le
 from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
 from sqsdelay.stores.sql import SqlClaim, SqlInbox, SqlStore, SqlTable
-from sqsdelay.stores.sqlite.file import Reserve, opened
+from sqsdelay.stores.sqlite.file import UNFIT, Reserve, opened, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +37,12 @@ _PIECES: Final = {
     "at": "due_ms",
     "kept": "held_until_ms = 0",
     "until": ":due_by_ms",
+    "ids": "IN (SELECT value FROM json_each(:ids))",
+    "now": ":now_ms",
 }
 """What queries have in common, and what `claim_except` is for messages that are new."""
 
 _HELD: Final = {"at": "held_until_ms", "kept": "held_until_ms > 0", "until": ":now_ms"}
-_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 _NO_LIMIT: Final = 1 << 31
 
 
@@ -59,10 +60,11 @@ class SqliteTable(SqlTable):
             )
         self._path = path
         self._table = table = table or f"{endpoint}.{self._SUFFIX}"
-        self._in_queries = _PIECES | {"table": quoted(table)}
-        for name in ("due", "destination", "held", "amendments", "until"):
-            self._in_queries[f"{name}_name"] = quoted(f"{table}.{name}")
-        self._book = read_queries(f"sqlite/{self._QUERIES}")
+        names = {"table": quoted(table), "amendments": quoted(f"{table}.amendments")}
+        for name in ("due", "destination", "held", "until"):
+            names[f"{name}_name"] = quoted(f"{table}.{name}")
+        self._in_queries = _PIECES | names
+        self._book = read_queries(self._QUERIES) | read_queries(f"sqlite/{self._QUERIES}")
         self._sql = {name: self._query(name) for name in self._book}
         self._lock = threading.RLock()
         self._connection = self._opened()
@@ -301,11 +303,9 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
     ) -> _SqliteClaim:
         """Messages that are leased; as few as the disk has room for."""
         while True:
+            claim = None
             try:
                 claim = self._lease(min(limit, self._at_once), due_by_ms, except_destinations)
-                if self._at_once != _NO_LIMIT:
-                    self._write_back()
-                return claim
             except StoreUnavailable as error:
                 if "full" not in str(error.__cause__) or self._at_once == 1:
                     raise
@@ -315,12 +315,12 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
                     logger.error(
                         "%s; its reserve is given up, so that messages leave", one_line(error)
                     )
-                self._write_back()
-
-    def _write_back(self) -> None:
-        """Empty the log into the file, as far as others allow: its room is needed for what comes next."""
-        with self._statement() as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if self._at_once != _NO_LIMIT:
+                # The log goes into the file, as far as others allow: its room is needed for what comes next.
+                with self._statement() as connection:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if claim is not None:
+                return claim
 
     def _lease(
         self, limit: int, due_by_ms: int, except_destinations: Collection[str]
@@ -376,7 +376,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
 
 def _settled_by(message_id: object) -> bool:
     """Whether a row can be removed by its id; one that cannot stays leased, and is told of each time."""
-    if isinstance(message_id, str) and not _UNFIT.search(message_id):
+    if isinstance(message_id, str) and not UNFIT.search(message_id):
         return True
     logger.error(
         "a row is not a message, because its message_id is %r and not text; delete it",
@@ -441,16 +441,3 @@ class SqliteInbox(SqliteTable, SqlInbox):
     Raises:
         StoreUnavailable: the file cannot be opened.
     """
-
-
-def quoted(name: str) -> str:
-    """A table's or an index's name for a query.
-
-    Raises:
-        ConfigurationError: SQLite takes no such name.
-    """
-    if _UNFIT.search(name) or name.lower().startswith("sqlite_"):
-        raise InvalidSetting(
-            f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
-        )
-    return '"' + name.replace('"', '""') + '"'

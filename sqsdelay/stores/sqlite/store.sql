@@ -1,4 +1,4 @@
--- Queries of the SQLite store. {table}, {due_name}, {destination_name}, {held_name} and {amendments_name} are quoted names; lists of ids are JSON arrays.
+-- Queries of the SQLite store. {table}, {due_name}, {destination_name}, {held_name} and {amendments} are quoted names; lists of ids are JSON arrays.
 -- A row is new (held_until_ms = 0), and then in two indexes by due time, or held after a failure, and then
 -- in one of its own: claims read no row that cannot be claimed, and what is new goes before what failed.
 
@@ -34,7 +34,7 @@ CREATE INDEX {held_name} ON {table} (destination, held_until_ms) WHERE held_unti
 -- name: set_up_amendments
 -- due_ms: the new due time, NULL for a cancellation. until_ms: an amendment's lifetime after it was left.
 -- cancelled_ms: on a new due time, when the message was cancelled before.
-CREATE TABLE {amendments_name} (
+CREATE TABLE {amendments} (
     message_id TEXT PRIMARY KEY NOT NULL,
     due_ms INTEGER,
     until_ms INTEGER NOT NULL,
@@ -114,9 +114,6 @@ UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND leased_until_ms <= :now_ms AND moving = 0
 RETURNING {columns}
 
--- name: known_ids
-SELECT message_id FROM {table} WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 0
-
 -- name: end_leases_ahead
 -- A lease by a clock that is ahead ends as if it had been taken now; its holder, if it lives, renews it.
 UPDATE {table} SET leased_until_ms = :now_ms + CAST(substr(claim, 33) AS INTEGER)
@@ -185,40 +182,6 @@ SELECT min(due_ms) FROM (
     )
 )
 
--- name: pending_count
-SELECT count(*) FROM {table}
-
--- name: count_due
-SELECT (
-    SELECT count(*) FROM {table}
-    WHERE held_until_ms = 0 AND due_ms >= :from_ms AND due_ms < :before_ms
-) + (
-    SELECT count(*) FROM {table}
-    WHERE held_until_ms > 0 AND due_ms >= :from_ms AND due_ms < :before_ms
-)
-
--- name: pending
-SELECT * FROM (
-    SELECT * FROM (
-        SELECT {columns} FROM {table}
-        WHERE held_until_ms = 0 AND (due_ms, message_id) > (:after_ms, :after_id)
-          AND due_ms < :before_ms
-        ORDER BY due_ms, message_id LIMIT :limit
-    )
-    UNION ALL
-    SELECT * FROM (
-        SELECT {columns} FROM {table}
-        WHERE held_until_ms > 0 AND (due_ms, message_id) > (:after_ms, :after_id)
-          AND due_ms < :before_ms
-        ORDER BY due_ms, message_id LIMIT :limit
-    )
-)
-ORDER BY due_ms, message_id LIMIT :limit
-
--- name: find
-SELECT {columns} FROM {table}
-WHERE message_id = :id
-
 -- name: cancel
 -- A message under a living lease is being sent, one that was taken has perhaps been: too late.
 DELETE FROM {table}
@@ -260,27 +223,3 @@ RETURNING message_id
 -- name: put_back
 UPDATE {table} SET moving = 0, held_until_ms = 0
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 1 AND leased_until_ms <= :now_ms
-
--- name: forget_amendments
-DELETE FROM {amendments_name} WHERE until_ms <= :now_ms
-
--- name: amend
--- What was cancelled is not rescheduled: a new due time keeps when that was.
-INSERT INTO {amendments_name} (message_id, due_ms, until_ms, cancelled_ms)
-VALUES (:message_id, :due_ms, :until_ms, :cancelled_ms)
-ON CONFLICT (message_id) DO UPDATE SET
-    cancelled_ms = CASE
-        WHEN excluded.due_ms IS NULL THEN NULL
-        WHEN excluded.cancelled_ms IS NOT NULL THEN excluded.cancelled_ms
-        WHEN {amendments_name}.due_ms IS NULL THEN {amendments_name}.until_ms - :lifetime_ms
-        ELSE {amendments_name}.cancelled_ms
-    END,
-    due_ms = excluded.due_ms, until_ms = excluded.until_ms
-
--- name: all_amendments
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments_name}
-WHERE message_id > :after_id AND until_ms > :now_ms ORDER BY message_id LIMIT :limit
-
--- name: amendments
-SELECT message_id, due_ms, until_ms, cancelled_ms FROM {amendments_name}
-WHERE message_id IN (SELECT value FROM json_each(:ids)) AND until_ms > :now_ms

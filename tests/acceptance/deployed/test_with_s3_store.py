@@ -12,7 +12,7 @@ import pytest
 from infra.local import CdkCommand, CdkFailed
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployment import receive, sqsdelay
+from tests.acceptance.deployment import given_up, receive, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 WHEEL = ("-c", "endpoint=wheel", "-c", "hopSeconds=1")
@@ -101,4 +101,11 @@ def test_a_second_deploy_keeps_the_bucket_and_lets_go_by_name_only(
     assert "StoreUrl" not in outputs
     bucket = wheel["StoreUrl"].removeprefix("s3://")
     assert aws.client("s3").list_objects_v2(Bucket=bucket)["KeyCount"] > 0
+    assert given_up(aws, "wheel") == [
+        ("(store)", "1 parked", f"run sqsdelay dispatch wheel --store {wheel['StoreUrl']}")
+    ]
+    aws.client("sqs").send_message(QueueUrl=wheel["ParkingQueueUrl"], MessageBody="group")
+    told = given_up(aws, "wheel")[1]
+    assert told[:2] == ("wheel-parking", "1 messages,")
+    assert wheel["StoreUrl"] in told[2]
     assert aws.client("sqs").get_queue_url(QueueName=wheel["ParkingQueueName"])

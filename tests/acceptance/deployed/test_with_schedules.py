@@ -18,7 +18,7 @@ from sqsdelay import Change, DelaySender
 from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.stores.scheduler.group import SEND_MESSAGE
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployment import receive
+from tests.acceptance.deployment import given_up, receive, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 ENDPOINT = "timed"
@@ -118,4 +118,21 @@ def test_the_deployed_function_parks_in_the_group(
     assert timed["StoreUrl"].endswith(f"?role={schedule['Target']['RoleArn']}")
     [waiting] = place.pending(10)
     assert waiting.body == b"far"
-    assert place.cancel([waiting.message_id]) == [True]
+
+
+@pytest.mark.last
+def test_what_waits_in_a_group_that_was_given_up_is_found_and_still_fires(
+    aws: LocalAws, cdk: CdkCommand, timed: dict[str, str], place: SchedulerStore
+) -> None:
+    """Group, role and parking queue are kept, and tell of each other."""
+    DelaySender(aws.client("sqs"), store=place, hop_seconds=1).send(ENDPOINT, "kept", delay=DAY)
+    told = sqsdelay(aws, "endpoint", "check", ENDPOINT, "--hop", "1")
+    assert "ready for unrestricted delays" in told
+    cdk.deploy("-c", f"endpoint={ENDPOINT}", "-c", "hopSeconds=1", "-c", "store=none")
+    remedy = f"run sqsdelay consume timed --store '{timed['StoreUrl']}'"
+    waiting = place.pending_count()
+    assert given_up(aws, ENDPOINT) == [("(store)", f"{waiting} parked", remedy)]
+    for schedule in schedules(aws):
+        fire(aws, schedule)
+    queue = ("timed-parking", f"{waiting} messages,", remedy)
+    assert given_up(aws, ENDPOINT) == [queue]

@@ -53,7 +53,8 @@ from sqsdelay.timeouts.manager import TimeoutManager
 
 url, store, task = sys.argv[1:]
 transport = RabbitMqTimeouts(url, "orders")
-transport.settle = lambda deliveries: os.kill(os.getpid(), signal.{signal.SIGKILL.name})
+kill = signal.{signal.SIGKILL.name}
+transport.settle = lambda deliveries: deliveries and os.kill(os.getpid(), kill)
 manager = TimeoutManager(open_store(store, endpoint="orders"), transport)
 getattr(manager, task).turn()
 """
@@ -256,16 +257,15 @@ def test_a_worker_killed_before_it_acknowledges_a_stored_message(
     url = f"sqlite:///{tmp_path}/store.db"
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
-        send(broker, due(4000))
+        send(broker, due(3_600_000))
         assert die(broker, url, "arrivals") == -signal.SIGKILL
         assert broker.wait_count(TIMEOUTS, 1) == 1
         assert store.pending_count() == 1
         served = Served(store, transport)
         served.manager.arrivals.turn()
         assert store.pending_count() == 1
-        while store.pending_count():
-            served.manager.announcer.turn()
-            served.manager.dispatch.turn()
+        assert store.reschedule("m-1", SystemClock().now_ms())
+        served.turns_until(lambda: store.pending_count() == 0)
     assert served.told == [("stored", "m-1"), ("announced", "m-1"), ("dispatched", "m-1")]
     assert len(broker.drain("orders")) == 1
 

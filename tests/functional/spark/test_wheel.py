@@ -227,17 +227,6 @@ def test_two_million_rows_of_a_small_driver(spark: SparkSession, sqs: Stub, s3: 
     assert sqs.kept() == []
 
 
-def test_another_job_stores_the_same_ids_again(
-    spark: SparkSession, sqs: Stub, s3: S3Server
-) -> None:
-    """As two senders would; only a job of the same name knows."""
-    rows = table(spark, [5], message_id="'mine'").drop("id")
-    for job in ("one", "two", "two"):
-        save(rows, job=job)
-    assert store_of(s3).pending_count() == 2
-    assert sqs.kept() == []
-
-
 def test_rows_of_a_named_job_are_few_objects(
     spark: SparkSession, sqs: Stub, s3: S3Server, tmp_path: Path
 ) -> None:
@@ -283,18 +272,6 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, sqs: Stub, s3: S3S
     assert sqs.kept() == []
 
 
-def test_a_plan_writes_nothing(
-    spark: SparkSession, sqs: Stub, s3: S3Server, tmp_path: Path
-) -> None:
-    """It says what would be sent."""
-    save(
-        table(spark, range(1, 5)), key="id", job="plan", plan="true", summary=tmp_path / "plan.json"
-    )
-    assert json.loads((tmp_path / "plan.json").read_text())["sent"] == 4
-    assert s3.s3.requests["PutObject"] == 0
-    assert sqs.kept() == []
-
-
 def test_slow_and_refusing_s3_loses_nothing(spark: SparkSession, sqs: Stub, s3: S3Server) -> None:
     """503s and lost answers while objects and decisions are written."""
     calls = Counter[str]()
@@ -310,14 +287,3 @@ def test_slow_and_refusing_s3_loses_nothing(spark: SparkSession, sqs: Stub, s3: 
     assert sqs.kept() == []
     s3.before = s3.after = lambda _, __: None
     assert waiting(s3) == Counter(f"body {n}" for n in range(1, 31))
-
-
-def test_binary_bodies_are_refused_before_anything_is_written(
-    spark: SparkSession, sqs: Stub, s3: S3Server
-) -> None:
-    """SQS takes text only."""
-    rows = table(spark, [1]).selectExpr("cast(body as binary) body", "id", "delay_seconds")
-    with pytest.raises(PySparkException, match="'body' is binary; it must be string"):
-        save(rows, key="id", job="binary")
-    assert s3.s3.requests["PutObject"] == 0
-    assert sqs.kept() == []
