@@ -142,12 +142,12 @@ def due_found(found: Any) -> int:
 def _known(headers: Any) -> dict[str, Any]:
     """What the headers say; raises many things if they are none: one bad row must not stop a dispatcher."""
     known = json.loads(headers)
-    attributes = known.get("attributes") or {}
-    texts = {name: known.get(name) or None for name in ("group_id", "trace_header")}
+    texts = {name: known.get(name) for name in ("group_id", "trace_header")}
     for text in texts.values():
         if not isinstance(text, str | None):
             raise TypeError(f"{type(text).__name__} instead of text")
-    return {"attributes": {name: _from_json(value) for name, value in attributes.items()}, **texts}
+    attributes = {name: _from_json(a) for name, a in (known.get("attributes") or {}).items()}
+    return {"attributes": attributes, **{name: text or None for name, text in texts.items()}}
 
 
 def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessage:

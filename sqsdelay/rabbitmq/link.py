@@ -52,8 +52,8 @@ NACKS_SECONDS: Final = 1.0
 """How long a queue may refuse all it is sent before the connection is made anew. A channel that was
 opened while a quorum queue elected a leader goes on addressing the dead one, and is refused for ever."""
 
-MAX_NACKS_SECONDS: Final = 60.0
-"""The most of that time, which doubles with each connection that did not help: the queue may be full."""
+MAX_NACKS_SECONDS: Final = 3.0
+"""As much where connections did not help: the queue may be full. With draining, 5 s from a new leader."""
 
 DRAIN_SECONDS: Final = 2.0
 """How long such a connection waits for its other answers, and writes nothing, before it closes."""

@@ -23,8 +23,7 @@ from sqsdelay.core.message import (
     full_batches,
     size_of,
 )
-from sqsdelay.core.readable import one_line
-from sqsdelay.errors import MalformedMessage, SqsDelayError, StoreError
+from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
 from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt, begun_within
@@ -334,21 +333,14 @@ class BatchSender:
         named = [p for p in batch if p.named and p.route is Route.DELAY_QUEUE]
         if self.stores is None or not named:
             return
-        try:
-            amendments = self.stores.of(endpoint.name).amendments(
-                [p.message_id or "" for p in named]
-            )
-        except StoreError as error:
-            # Set apart from whatever there may be. A second copy of a message is better than none.
-            logger.warning("amendments of %d messages not read: %s", len(named), one_line(error))
-            latest_ms = self._queues.broker_clock.latest_ms()
-            for prepared in named:
-                prepared.sent_after(latest_ms)
-            return
-        for prepared in named:
-            amendment = amendments.get(prepared.message_id or "")
-            if amendment is not None:
-                prepared.sent_after(amendment.at_ms)
+        ids = [prepared.message_id or "" for prepared in named]
+        amendments = self.stores.parking(endpoint.name).amendments(ids)
+        latest_ms = self._queues.broker_clock.latest_ms()
+        for message_id, prepared in zip(ids, named, strict=True):
+            if message_id in amendments:
+                amendment = amendments[message_id]
+                # Unread, set apart from whatever there may be: a second copy is better than none.
+                prepared.sent_after(latest_ms if amendment is None else amendment.at_ms)
 
     def _park_all(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -31,6 +32,7 @@ from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
     MessageConflict,
+    ReadInPart,
     StoreUnavailable,
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
@@ -487,6 +489,27 @@ def test_amendments_that_a_sender_cannot_read_are_taken_for_left(
     copies = {copy.body: copy for copy in queues.receive_batch(DELAY, wait_seconds=0)}
     assert re.fullmatch(rf"send\.{left_ms}\.[0-9a-f]{{64}}", copies["m"].deduplication_id or "")
     assert re.fullmatch(r"send\.[0-9a-f]{64}", copies["x"].deduplication_id or "")
+
+
+def test_a_sender_reads_amendments_in_part(
+    queues: InMemoryQueues, store: InMemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that is repeated sends once what can be read; what cannot perhaps twice, rather than never."""
+    sender, _ = amended(queues, store)
+    messages = [Message(name, delay=1000, message_id=name) for name in ("read", "unread", "moved")]
+    sender.send_many("orders", messages)
+    sender.cancel("orders", "moved")
+    queues.clock.advance(10)
+
+    def in_part(message_ids: Any) -> dict[str, Amendment]:
+        found = InMemoryStore.amendments(store, message_ids)
+        raise ReadInPart("1 of 3 were not read", found, ["unread"])
+
+    monkeypatch.setattr(store, "amendments", in_part)
+    sender.send_many("orders", messages)
+    queues.clock.advance(900)
+    copies = queues.receive_batch(DELAY, wait_seconds=0)
+    assert Counter(copy.body for copy in copies) == {"read": 1, "unread": 2, "moved": 2}
 
 
 def test_another_message_group_is_another_message(

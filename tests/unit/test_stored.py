@@ -119,10 +119,11 @@ def test_failures_come_back() -> None:
     assert from_store("a", "orders", NOW_MS, b"x", "{}", 3).failures == 3
 
 
+@pytest.mark.parametrize("number", [7, 0])
 @pytest.mark.parametrize("name", ["group_id", "trace_header"])
-def test_a_row_whose_headers_are_no_text_is_unreadable(name: str) -> None:
+def test_a_row_whose_headers_are_no_text_is_unreadable(name: str, number: int) -> None:
     """It is told why, in at most 200 characters, and the rest of the row stands."""
-    message = from_store("a", "orders", NOW_MS, b"x", json.dumps({name: 7}), 1)
+    message = from_store("a", "orders", NOW_MS, b"x", json.dumps({name: number}), 1)
     assert message.unreadable == (
         "its headers in the store cannot be read: TypeError('int instead of text')"
     )

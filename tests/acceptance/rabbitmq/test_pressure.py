@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from math import inf
+from unittest.mock import Mock
 
 import pika
 import pytest
@@ -22,7 +24,7 @@ from sqsdelay.rabbitmq import (
 )
 from sqsdelay.rabbitmq.confirms import Job, Jobs, Publication
 from sqsdelay.rabbitmq.connection import Address, Session, parameters
-from sqsdelay.rabbitmq.link import Link
+from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Link
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
@@ -191,18 +193,23 @@ def test_a_confirm_is_due_from_when_the_socket_has_taken_the_message(broker: Bro
         link.close()
 
 
-def test_a_full_queue_does_not_cost_a_connection_every_second(
+def test_a_full_queue_costs_fewer_connections_and_a_new_leader_waits_5_s(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It refuses for hours, as a dead leader does for a moment: a new connection helps the latter alone."""
-    monkeypatch.setattr("sqsdelay.rabbitmq.link.NACKS_SECONDS", 0.001)
-    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
-    broker.queue("full", full)
+    """It refuses for hours, as a dead leader does until the next: a new connection helps the latter alone,
+    and only one made after the election, however long that took. A second passes with each message."""
+    clock = Mock(monotonic=Mock(return_value=0.0))
+    monkeypatch.setattr("sqsdelay.rabbitmq.link.time", clock)
+    broker.queue("full", {"x-max-length": 0, "x-overflow": "reject-publish"})
+    sent_on = Counter[int]()
     with CountingProxy(broker.port) as proxy, RabbitMqSender(broker.through(proxy)) as sender:
-        for _ in range(200):
+        for _ in range(60):
             with pytest.raises(SendFailed, match="nack"):
                 sender.send("full", "x")
-    assert proxy.connections <= 20
+            sent_on[proxy.connections] += 1
+            clock.monotonic.return_value += 1.0
+    assert len(sent_on) <= 20
+    assert max(sent_on.values()) - 1 + DRAIN_SECONDS <= 5
 
 
 def ask(given: Address, proxy: DeafProxy) -> None:
