@@ -190,7 +190,7 @@ def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
         with tries("park again"):
             assert parking.park([known]) == [False]
         with tries("read amendments"):
-            assert set(parking.amendments([cancelled.message_id])) == {cancelled.message_id}
+            assert parking.amendments([cancelled.message_id])[cancelled.message_id] is not None
         parking.apply_amendments(dict.fromkeys([cancelled.message_id, moved.message_id]))
         with tries("cancel"):
             assert owners.find(cancelled.message_id) is None

@@ -143,6 +143,7 @@ def test_the_databases_clock_as_the_dispatcher_reads_it(postgres: str) -> None:
             return super().now_ms() - BEHIND_SECONDS * 1000
 
     with closing(PostgresStore(postgres, endpoint="orders", table="orders")) as store:
+        store.set_up()
         clock = StoreClock(store, Behind())
         before = SystemClock().now_ms()
         told = clock.now_ms()

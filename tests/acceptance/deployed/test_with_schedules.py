@@ -118,6 +118,7 @@ def test_the_deployed_function_parks_in_the_group(
     assert timed["StoreUrl"].endswith(f"?role={schedule['Target']['RoleArn']}")
     [waiting] = place.pending(10)
     assert waiting.body == b"far"
+    assert place.cancel([waiting.message_id]) == [True]
 
 
 @pytest.mark.last

@@ -189,7 +189,7 @@ def test_a_forgotten_part_is_not_removed(
     assert "the stack has a store, but this deployment has none" in told
     assert "store=none to give it up" in told
     assert "a bucket for large bodies, but this deployment has none" in told
-    assert "keeps its ledger in a bucket, but this deployment does not" in told
+    assert "has its ledger in a bucket, but this deployment does not" in told
     assert sorted(kinds(aws)) == before
     [stack] = aws.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"]
     assert stack["StackStatus"] == "UPDATE_ROLLBACK_COMPLETE"
