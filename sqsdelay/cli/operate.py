@@ -198,9 +198,7 @@ def _store_problems(target: Target) -> list[Problem]:
         served = used is None or used.partition("?")[0] == url.partition("?")[0]
         given_up = not served and (url in known or url.startswith("s3://"))
         told += _problems_of(target, url, given_up=given_up)
-    here = (tagged or used or "-").partition("?")[
-        0
-    ]  # Without tags, the consumer's own if it has one.
+    here = (tagged or used or "-").partition("?")[0]  # untagged: the consumer's own
     if gathered and used is not None and used.partition("?")[0] != here:
         text = f"{gathered} messages, and {_ANOTHER}: nothing deployed empties it"
         remedy = f"import it, and deploy it with its store ({tagged or 'not known'}) again"

@@ -176,8 +176,9 @@ def schedule(
                 **{name: value for name, value in options.items() if name != "ledger"},
             )
 
+    sends = None if plan else options
     summary = with_table(
-        "schedule", table, file_format, run, time_zone=time_zone, master=context.obj, sends=options
+        "schedule", table, file_format, run, time_zone=time_zone, master=context.obj, sends=sends
     )
     if as_json:
         print_json(summary)

@@ -93,7 +93,6 @@ def serve_console(
     from sqsdelay.console.server import serving
     from sqsdelay.console.services import Services
     from sqsdelay.console.source import ConsoleSettings, stores_of
-    from sqsdelay.rabbitmq.topology import OWN_PREFIX
 
     access = Access(
         host=host,
@@ -107,7 +106,7 @@ def serve_console(
         endpoints=tuple(endpoint),
         stores=stores_of(store or (), endpoint),
         rabbitmq=rabbitmq,
-        prefix=prefix or OWN_PREFIX,
+        prefix=prefix,
         ledger=ledger,
         hop_seconds=hop,
         max_delay_seconds=max_delay_seconds(max_delay),

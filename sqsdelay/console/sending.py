@@ -134,8 +134,9 @@ def sent(source: Source, message: Message) -> Work:
             )
         else:
             from sqsdelay.rabbitmq import RabbitMqSender
+            from sqsdelay.rabbitmq.topology import OWN_PREFIX
 
-            url, prefix = source.settings.rabbitmq or "", source.settings.prefix
+            url, prefix = source.settings.rabbitmq or "", source.settings.prefix or OWN_PREFIX
             with RabbitMqSender(url, prefix=prefix, connect_seconds=CONNECT_SECONDS) as sender:
                 headers = {name: _text(value) for name, value in message.attributes.items()}
                 result = sender.send(source.name, message.body, headers=headers, **given)

@@ -48,7 +48,6 @@ from sqsdelay.operating.status import (
 )
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, command
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 from sqsdelay.sqs.queues import SqsQueues
@@ -98,7 +97,7 @@ class ConsoleSettings:
     endpoints: tuple[str, ...]
     stores: Mapping[str, str] = field(default_factory=dict)
     rabbitmq: str | None = None
-    prefix: str = OWN_PREFIX
+    prefix: str | None = None
     ledger: Path | None = None
     hop_seconds: int = DEFAULT_HOP_SECONDS
     max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
@@ -358,8 +357,9 @@ class Source:
     def _ask_broker(self) -> BrokerStatus:
         from sqsdelay.rabbitmq.connection import Session, parameters
         from sqsdelay.rabbitmq.management import ready
+        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, command
 
-        topology = Topology(self.settings.prefix)
+        topology = Topology(self.settings.prefix or OWN_PREFIX)
         given = parameters(self.settings.rabbitmq or "")
         own, error_queue = self.name, self.name + ERROR_QUEUE_SUFFIX
         with Session(given) as session:

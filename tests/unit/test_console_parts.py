@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -198,6 +200,15 @@ def test_who_waits_is_let_go_and_the_server_is_not_overrun(
 def test_what_a_body_looks_like(body: str, kind: str) -> None:
     """A long one is judged by its ends: a list may show a thousand."""
     assert kind_of_body(body) == kind
+
+
+def test_it_needs_only_its_own_extra() -> None:
+    """`make demo` installs neither pika nor psycopg, and an endpoint on SQS needs neither."""
+    program = (
+        "import sys; sys.modules.update(pika=None, psycopg=None, pyarrow=None);"
+        "import sqsdelay.console.server, sqsdelay.console.sending"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from unittest.mock import Mock
 import pytest
 import typer
 from pyspark.errors import PySparkException
+from typer.testing import CliRunner
 
+from sqsdelay.cli import app
 from sqsdelay.cli.spark_job import _ended_by_ctrl_c
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.session import cause, check_java, failure, session
@@ -156,6 +158,19 @@ def test_no_timer_outlives_a_job_that_ctrl_c_ends(tmp_path: Path) -> None:
     (patience,) = started
     patience.join(PATIENCE_SECONDS)
     assert not job.sparkContext.cancelAllJobs.called
+
+
+@pytest.mark.parametrize(("more", "ends"), [([], True), (["--plan"], False)])
+def test_ctrl_c_of_a_plan_does_not_end_the_job(
+    more: list[str], ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may be running, under the same name."""
+    asked = Mock(return_value=Mock(spec=()))
+    monkeypatch.setattr(sys.modules["sqsdelay.cli.schedule"], "with_table", asked)
+    given = ["rows.csv", "--job", "j", "--receipts", "r", *more]
+    CliRunner().invoke(app, ["pipeline", "schedule", *given])
+    sends = asked.call_args.kwargs["sends"]
+    assert (sends is not None and "receipts" in sends) == ends
 
 
 @pytest.mark.parametrize(

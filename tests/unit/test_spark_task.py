@@ -17,12 +17,12 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.spark.sink.job import Sink
+from sqsdelay.spark.sink.job import Sink, Times
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import TaskReport
+from sqsdelay.spark.sink.run import Attempt, TaskReport
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
@@ -187,6 +187,24 @@ def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     Receipts(str(tmp_path), "job").delay_start_ms(1000)
     assert sink.begin().delay_start_ms == 1000
+
+
+def test_a_plan_of_a_job_that_was_stopped_is_made(tmp_path: Path) -> None:
+    """Ctrl-C has ended the job's run, not the plan of the rest."""
+    options = Options(
+        job="job", endpoint="orders", receipts=str(tmp_path), plan=True, region="us-east-1"
+    )
+    sink = Sink(options=options, columns=Columns(names=frozenset({"body", "due_at"}), key=None))
+    receipts = Receipts(str(tmp_path), "job")
+    receipts.delay_start_ms(1000)
+    receipts.stop()
+    times = Times(delay_start_ms=1000, began_ms=2000)
+    attempt = Attempt(write_id="w", partition=0, number=0, task_id=1)
+    rows = pa.RecordBatch.from_pydict(
+        {"body": [""], "due_at": [datetime(2035, 1, 1, tzinfo=UTC)], "message_id": ["m"]}
+    )
+    assert sink.send([rows], attempt, times).counts.rejected == 1
+    assert receipts.stopped()
 
 
 def test_ids_are_noted_together_as_one_by_one() -> None:

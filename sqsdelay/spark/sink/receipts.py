@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from math import gcd
 from typing import Any, Final
 from urllib.parse import quote
@@ -221,7 +221,7 @@ class Receipts:
             parts: among how many tasks the rows are shared out by their ids; 1 reads all.
         """
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            files = self._files(part, parts)
+            files = self._files(part, parts, pool)
             tables = [table for table in pool.map(self._read, files) if table is not None]
         if not tables:
             return SentBefore()
@@ -268,7 +268,7 @@ class Receipts:
         at = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
         return list(self._fs.get_file_info(at))
 
-    def _files(self, part: int, parts: int) -> list[str]:
+    def _files(self, part: int, parts: int, pool: ThreadPoolExecutor) -> list[str]:
         found: list[fs.FileInfo] = []
         for run in self._listed(self._root):
             name, _, number = run.base_name.partition("=")
@@ -276,8 +276,8 @@ class Receipts:
                 if (common := gcd(int(number), parts)) == 1:
                     found += self._listed(run.path, recursive=True)
                     continue
-                for theirs in range(part % common, int(number), common):
-                    found += self._listed(f"{run.path}/part={theirs}")
+                shares = range(part % common, int(number), common)
+                found += chain(*pool.map(self._listed, [f"{run.path}/part={n}" for n in shares]))
         return [each.path for each in found if each.base_name.startswith(_PART)]
 
     def _read(self, path: str) -> pa.Table | None:

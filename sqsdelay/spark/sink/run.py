@@ -236,7 +236,6 @@ def insist(
 NUMBERS: Final = ("repeated", "already_sent", "throttled", "retried")
 """What is counted besides rows sent and rejected."""
 
-
 _EXAMPLES_CHARS: Final = 200
 """Of all examples in a task's report. Spark gathers the reports of all tasks in the driver, and ends a job
 when they come to more than ``spark.driver.maxResultSize``, after everything was sent."""

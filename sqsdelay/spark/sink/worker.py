@@ -141,8 +141,8 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
         if replay is not None:
             # No run of the job goes on meanwhile.
             original = Receipts(options.receipts, job).load(attempt.partition, attempt.parts)
-        stopped = receipts.stopped
-        writer = None if options.plan else receipts.writer(attempt.file_name)
+        if not options.plan:
+            stopped, writer = receipts.stopped, receipts.writer(attempt.file_name)
         staged_receipts = None if run is None else receipts.staging(attempt.file_name)
         slices.append(in_flight * _BATCHES_BETWEEN_RECEIPTS)
     if rate is not None and not options.plan:
