@@ -81,9 +81,8 @@ def status(endpoint: EndpointName, store: OptionalPlaceUrl = None, as_json: Json
 
 
 def _show_status(found: EndpointStatus, parked: StoreStatus | None, *, as_json: bool) -> None:
-    next_due = None
-    if parked is not None and parked.next_due_ms is not None:
-        next_due = instant(parked.next_due_ms)
+    due_ms = None if parked is None else parked.next_due_ms
+    next_due = None if due_ms is None else instant(due_ms)
     if as_json:
         print_json(
             {
@@ -199,7 +198,8 @@ def _store_problems(target: Target) -> list[Problem]:
         served = used is None or used.partition("?")[0] == url.partition("?")[0]
         given_up = not served and (url in known or url.startswith("s3://"))
         told += _problems_of(target, url, given_up=given_up)
-    if gathered and used is not None and used.partition("?")[0] != (tagged or "").partition("?")[0]:
+    here = (tagged or used or "-").partition("?")[0]  # untagged: the consumer's own
+    if gathered and used is not None and used.partition("?")[0] != here:
         text = f"{gathered} messages, and {_ANOTHER}: nothing deployed empties it"
         remedy = f"import it, and deploy it with its store ({tagged or 'not known'}) again"
         if tagged and tagged.startswith("scheduler://"):

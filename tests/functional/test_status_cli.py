@@ -331,7 +331,11 @@ def test_a_store_that_nobody_empties_is_noticed(
 def test_a_retained_store_that_nobody_serves_is_noticed(
     cli: Cli, local_aws: LocalAws, orders: Endpoint, has_store: bool
 ) -> None:
-    """Long before anything in it is due: the deployed delay consumer has no store any more."""
+    """Long before anything in it is due: the deployed delay consumer has no store any more. What gathers in
+    a parking queue whose tags tell no store may well be for the one that it has."""
+    sqs = local_aws.client("sqs")
+    parking = sqs.create_queue(QueueName=orders.parking_queue.name)["QueueUrl"]
+    sqs.send_message(QueueUrl=parking, MessageBody="gathered")
     url = f"dynamodb://{orders.name}.parked"
     client = local_aws.client("dynamodb")
     with closing(DynamoDbStore(url[11:], endpoint=orders.name, client=client)) as store:
@@ -345,6 +349,7 @@ def test_a_retained_store_that_nobody_serves_is_noticed(
         assert code == 1
         assert told[0].startswith("1 parked messages, and the deployed delay consumer has another")
         assert f"--store {url}" in out
+        assert told[1].startswith("1 messages, and the deployed delay consumer has another")
 
 
 def consumed_by_a_function(aws: LocalAws, endpoint: Endpoint, variables: dict[str, str]) -> None:
