@@ -59,7 +59,7 @@ def cost(
         ),
     ] = None,
     size: Annotated[
-        str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 1MB.")
+        str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 64K.")
     ] = "1KB",
     own_ids: Annotated[
         bool, typer.Option("--own-ids", help="The senders name ids, which do not tell due times.")
@@ -170,14 +170,14 @@ def _dated(prices: Prices) -> dict[str, Any]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``500``, ``4KB`` or ``1MB``; a KB is 1,024 bytes, as in AWS's limits.
+    """Bytes of ``500``, ``4KB`` or ``1M``; a KB is 1,024 bytes, as in AWS's limits.
 
     Raises:
         ConfigurationError: anything else.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise InvalidSetting(f"size {text!r} is not valid; use bytes (500), 4KB or 1MB")
+        raise InvalidSetting(f"size {text!r} is not valid; use bytes (500), 4KB or 1000KB")
     number, unit = match.groups()
     return int(number) * _FACTORS[(unit or "").upper()[:1]]
 

@@ -90,7 +90,7 @@ def test_prices_of_ones_own(tmp_path: Path) -> None:
         (["--delay", "soon"], "'soon' is not valid"),
         (
             ["--delay", "1d", "--size", "big"],
-            "size 'big' is not valid; use bytes (500), 4KB or 1MB",
+            "size 'big' is not valid; use bytes (500), 4KB or 1000KB",
         ),
         (["--delay", "1d", "--size", "2MB"], "message_bytes=2097152; use a whole number"),
         (["--delay", "1d", "--messages", "0"], "messages=0; use a whole number"),
@@ -130,7 +130,7 @@ def test_sizes_as_people_write_them(text: str, size: int) -> None:
 @pytest.mark.parametrize("text", ["", "-1", "1.5KB", "1TB", "KB"])
 def test_other_sizes_are_refused(text: str) -> None:
     """With what to write instead."""
-    with pytest.raises(ConfigurationError, match=r"is not valid; use bytes \(500\), 4KB or 1MB"):
+    with pytest.raises(ConfigurationError, match=r"is not valid; use bytes \(500\), 4KB or 1000KB"):
         parse_size(text)
 
 
