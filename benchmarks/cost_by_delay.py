@@ -17,12 +17,14 @@ from matplotlib.figure import Figure
 
 from benchmarks.support.blocks import rewritten
 from sqsdelay.cost import Prices, Workload, bill, shipped_prices
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 DOCUMENT: Final = DOCS / "cost.md"
 PLOT: Final = DOCS / "cost-by-delay.svg"
 SCRIPT: Final = "benchmarks.cost_by_delay"
 
+HOP: Final = DEFAULT_HOP_SECONDS
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 YEAR: Final = 365 * DAY
@@ -87,6 +89,7 @@ def tables(prices: Prices) -> dict[str, str]:
         "together": by_delay(prices, batch=10),
         "apart": by_delay(prices, batch=1),
         "crossings": crossings(prices),
+        "parking": parking(prices),
     }
 
 
@@ -112,6 +115,15 @@ def crossings(prices: Prices) -> str:
     return "\n".join(lines)
 
 
+def parking(prices: Prices) -> str:
+    """From which remaining delay on parking pays, by size."""
+    lines = ["| message | hops one at a time | hops in batches of 10 |", "|---|---|---|"]
+    for size, name in ((200, "200 bytes"), (1024, "1 KiB"), (4096, "4 KiB"), (65_536, "64 KiB")):
+        hours = [break_even_seconds(prices, message_bytes=size, batch=b) / HOUR for b in (1, 10)]
+        lines.append(f"| {name} | {hours[0]:g} h | {hours[1]:g} h |")
+    return "\n".join(lines)
+
+
 def _first_cheaper(cheaper: str, than: str, prices: Prices, *, batch: int) -> str:
     """The least delay, in hours up to two days, else in days; none within ten years is "never"."""
     delays = [*range(HOUR, 2 * DAY, HOUR), *range(2 * DAY, 10 * YEAR, DAY)]
@@ -125,6 +137,24 @@ def _first_cheaper(cheaper: str, than: str, prices: Prices, *, batch: int) -> st
         return "never"
     hours = delays[first] // HOUR
     return f"{hours} h" if hours < 48 else f"{hours // 24} days"
+
+
+def break_even_seconds(prices: Prices, *, message_bytes: int = 1024, batch: int = 10) -> int:
+    """The shortest remaining delay, in whole hops, at which further hops cost more than a DynamoDB store,
+    without what runs anyway, and without logs: of full batches and a store of any sort parking from there on
+    never costs more."""
+    for delay_seconds in range(2 * HOP, YEAR, HOP):
+        load = Workload(
+            delay_seconds=delay_seconds,
+            messages=1_000,
+            message_bytes=message_bytes,
+            batch=batch,
+            park_after_seconds=0,
+        )
+        stored, hops = (bill(code, load, prices) for code in ("stored", "relay"))
+        if stored.for_messages < hops.for_messages - hops.part("Logs"):
+            return delay_seconds
+    raise ValueError("at these prices hops cost less than a store for a year; do not park")
 
 
 def _usd(amount: Fraction) -> str:

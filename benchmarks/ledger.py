@@ -23,6 +23,7 @@ from lambdas.settings import PowertoolsLedger, report_outcomes
 from sqsdelay import DelayConsumer, DelaySender, FileLedger, Message
 from sqsdelay.cdk import function_names
 from sqsdelay.core.message import Route
+from sqsdelay.cost import shipped_prices
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, to_json
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.relaying.mover import Outcome, Status
@@ -78,8 +79,8 @@ def run(stub: Stub, file: Path, *, messages: int, rounds: int) -> int:
         return expected - sum(1 for _ in lines)
 
 
-LOGS_PER_GB: Final = 0.50
-"""Ingestion of CloudWatch Logs, us-east-1; each event counts 26 bytes more. Source: CloudWatch pricing."""
+LOGS_PER_GB: Final = float(shipped_prices().cloudwatch_logs_gb)
+"""Each event counts 26 bytes more. Source: CloudWatch pricing."""
 LOGS_EXTRA_BYTES: Final = 26
 FIREHOSE_PER_GB: Final = 0.029
 """Ingestion of Firehose by PutRecord, us-east-1, the first 500 TB a month. Source: Firehose pricing."""

@@ -25,7 +25,7 @@ from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices, Workload, bill, shipped_prices
-from sqsdelay.cost.places import LINE_BYTES, MONTH_SECONDS
+from sqsdelay.cost.places import LINE_BYTES, MONTH_SECONDS, SLOTS
 from sqsdelay.cost.workload import FUNCTION_MS
 from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB
 from sqsdelay.parking.parking import ParkingSettings
@@ -253,28 +253,36 @@ def parts(done: Released, prices: Prices, *, delay_seconds: int = YEAR) -> dict[
 
 
 def dearer_than_told(done: Released, spread_seconds: int) -> list[str]:
-    """What messages take more of than ``sqsdelay cost`` reckons with; of so many, within a tenth."""
+    """What messages take more of than ``sqsdelay cost`` reckons with; or less of requests, by a twentieth."""
+    # What lies in one of the finest slots is released together.
+    together = done.messages * SLOTS[-1] // spread_seconds
     load = Workload(
         delay_seconds=YEAR,
         messages=done.messages,
         message_bytes=len(BODY),
         batch=10,
-        due_together=max(1, done.messages * 600 // spread_seconds),
+        due_together=max(1, together),
     )
     of = bill("stored-in-s3", load, shipped_prices())
 
     def told(start: str) -> Fraction:
         return Fraction(sum(e.quantity for e in of.lines if start in e.what and not e.fixed))
 
+    most, bytes_told = Fraction(21, 20), done.messages * (len(BODY) + LINE_BYTES)
     reckoned = {
-        "writes and listings": (sum(done.waiting[name] for name in PUTS), told("S3 PUT and LIST")),
-        "reads": (sum(done.waiting[name] for name in GETS), told("S3 GET")),
-        "bytes": (done.stored_bytes, Fraction(done.messages * (len(BODY) + LINE_BYTES))),
+        "writes and listings": (
+            sum(done.waiting[n] for n in PUTS),
+            told("S3 PUT and LIST"),
+            1 / most,
+        ),
+        "reads": (sum(done.waiting[n] for n in GETS), told("S3 GET"), 1 / most),
+        # Compressed they are fewer; the sum does not count on that.
+        "bytes": (done.stored_bytes, Fraction(bytes_told), 0),
     }
     return [
-        f"{counted} {what}; sqsdelay cost reckons with {float(most):.0f}"
-        for what, (counted, most) in reckoned.items()
-        if counted > most * Fraction(11, 10)
+        f"{counted} {what}; sqsdelay cost reckons with {float(of_told):.0f}"
+        for what, (counted, of_told, least) in reckoned.items()
+        if not of_told * least <= counted <= of_told * most
     ]
 
 

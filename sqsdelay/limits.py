@@ -60,6 +60,9 @@ DISPATCHER_MEMORY_MB: Final = 1769
 """Of the dispatcher function: a whole processor comes with it. Releasing is mostly a processor's work, so
 less memory would take longer by as much and cost the same. Source: configuration-memory.html."""
 
+MAX_INVOCATION_BYTES: Final = 6 * 2**20
+"""What Lambda gives a function at once. Source: Lambda quotas, "Invocation payload", synchronous."""
+
 FUNCTION_TIMEOUT_SECONDS: Final = 30
 """Timeout of the relay function."""
 
@@ -128,6 +131,10 @@ MAX_STORED_ID_CHARS: Final = 250
 
 MAX_DYNAMODB_ITEM_BYTES: Final = 400 * 1024
 """Attribute names and values of one item. Source: DynamoDB quotas, "Item size"."""
+
+DEFAULT_SCHEDULES: Final = 10_000_000
+DEFAULT_INVOCATIONS: Final = 1_000
+"""Of an account, and a second in the large regions, unless raised. Source: EventBridge Scheduler quotas."""
 
 MAX_POSTGRES_NAME_BYTES: Final = 63
 """Longer identifiers are cut off silently. Source: PostgreSQL 15, 4.1.1 (NAMEDATALEN - 1)."""

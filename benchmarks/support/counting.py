@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +34,12 @@ from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.cost.workload import CHUNK_BYTES
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.limits import GATHERING_SECONDS, MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import (
+    GATHERING_SECONDS,
+    MAX_BATCH_ENTRIES,
+    MAX_INVOCATION_BYTES,
+    MAX_MESSAGE_TIMER_SECONDS,
+)
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import RelaySettings, Status
@@ -65,19 +70,38 @@ class TravellingClock(SystemClock):
         return time.time()
 
 
+def kind_of(queue_url: str) -> str:
+    return "sqs fifo" if queue_url.endswith(".fifo") else "sqs standard"
+
+
+def chunks(sizes: Iterable[int]) -> int:
+    """As what SQS bills a request with messages of these sizes."""
+    return max(1, -(-sum(sizes) // CHUNK_BYTES))
+
+
 def relayed(delay_seconds: int, messages: int, body: str) -> Counter[str]:
     """Send together, relay hop by hop, until the last is handed over: what left through botocore, retries
-    included."""
+    included, as SQS bills it."""
     counts: Counter[str] = Counter()
+    polled: list[str] = []
 
     def count(request: Any, event_name: str, **_: Any) -> None:
         if event_name.rpartition(".")[2] not in LOOK_UPS:
-            fifo = json.loads(request.body)["QueueUrl"].endswith(".fifo")
-            counts["sqs fifo" if fifo else "sqs standard"] += 1
+            asked = json.loads(request.body)
+            polled[:] = [asked["QueueUrl"]]
+            counts[kind_of(asked["QueueUrl"])] += chunks(
+                size_of(each.get("MessageBody", ""), each.get("MessageAttributes", {}))
+                for each in asked.get("Entries", [asked])
+            )
+
+    def received(parsed: Any, **_: Any) -> None:
+        found = [size_of(m["Body"], m["MessageAttributes"]) for m in parsed.get("Messages", ())]
+        counts[kind_of(polled[0])] += chunks(found) - 1
 
     with mock_aws(), time_machine.travel(START, tick=False) as travel:
         client: Any = boto3.client("sqs", region_name="us-east-1")
         client.meta.events.register_first("before-send", count)
+        client.meta.events.register("after-call.sqs.ReceiveMessage", received)
         create_endpoint(client, ENDPOINT)
         clock = TravellingClock()
         sent = DelaySender(client, clock=clock).send_many(
@@ -101,14 +125,13 @@ class CountedQueues(InMemoryQueues):
         super().__init__(clock)
         self._counts = counts
 
-    def _count(self, queue_url: str, size: int) -> None:
-        kind = "sqs fifo" if queue_url.endswith(".fifo") else "sqs standard"
-        self._counts[kind] += max(1, -(-size // CHUNK_BYTES))
+    def _count(self, queue_url: str, sizes: Iterable[int]) -> None:
+        self._counts[kind_of(queue_url)] += chunks(sizes)
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
     ) -> list[SendReceipt | Failure]:
-        self._count(queue_url, sum(entry.size for entry in entries))
+        self._count(queue_url, (entry.size for entry in entries))
         return super().send_batch(queue_url, entries)
 
     def receive_batch(
@@ -126,13 +149,13 @@ class CountedQueues(InMemoryQueues):
             visibility_seconds=visibility_seconds,
         )
         if found:
-            self._count(queue_url, sum(size_of(each.body, each.attributes) for each in found))
+            self._count(queue_url, (size_of(each.body, each.attributes) for each in found))
         return found
 
     def delete_batch(
         self, queue_url: str, copies: Sequence[ReceivedMessage]
     ) -> list[Failure | None]:
-        self._count(queue_url, 0)
+        self._count(queue_url, ())
         return super().delete_batch(queue_url, copies)
 
 
@@ -199,8 +222,10 @@ class Site:
                 # The deployed functions' store has none.
                 lookup=self.kind.own_ids and self.kind.code != "parked-in-s3-by-functions",
             )
-            # Once a day, whatever waits.
+            # Once a day, and once in a process's life, whatever waits.
             store._sweep = lambda _: None
+            store._wheel.check_version()
+            self.s3.requests.clear()
             return store
         if "scheduled" in self.kind.code:
             role = "arn:aws:iam::123456789012:role/orders-scheduler"
@@ -264,11 +289,15 @@ class Site:
             self.relay.process(gathered)
 
     def _lambda(self) -> None:
-        """Give the delay consumer what its queue has, ten at a time, and delete it."""
+        """Give the delay consumer what its queue has, ten at a time, as far as an invocation holds them, and
+        delete it."""
         url = self.queues.url(self.endpoint.delay_queue)
         while found := self.queues.receive_batch(url, wait_seconds=0):
-            assert all(each.settled for each in self.relay.process(found, delete=False))
-            self.queues.delete_batch(url, found)
+            in_one = MAX_INVOCATION_BYTES // max(size_of(e.body, e.attributes) for e in found)
+            for first in range(0, len(found), in_one):
+                given = found[first : first + in_one]
+                assert all(each.settled for each in self.relay.process(given, delete=False))
+                self.queues.delete_batch(url, given)
 
     def release(self) -> None:
         """Run until all have been sent to the endpoint's queue."""

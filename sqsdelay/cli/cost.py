@@ -19,7 +19,6 @@ from sqsdelay.cli.spark_job import format_of, on_spark
 from sqsdelay.cost import (
     Bill,
     Prices,
-    Recommendation,
     Workload,
     bills,
     dollars,
@@ -28,7 +27,7 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.strategies import ways
+from sqsdelay.cost.strategies import due_queue, ways
 from sqsdelay.cost.workload import DISPATCH_MS, FUNCTION_MS, TOGETHER
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
@@ -62,7 +61,10 @@ def cost(
         str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 64K.")
     ] = "1KB",
     own_ids: Annotated[
-        bool, typer.Option("--own-ids", help="The senders name ids, which do not tell due times.")
+        bool,
+        typer.Option(
+            "--own-ids", help="The senders name the ids, by which messages are found and cancelled."
+        ),
     ] = False,
     every: Annotated[
         bool, typer.Option("--all", help="Also show every other way, and what it is made of.")
@@ -73,11 +75,11 @@ def cost(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every line item as JSON.")] = False,
 ) -> None:
-    """Name the cheapest way to deploy, and what it costs.
+    """Recommend what to deploy, and name what it costs.
 
-    Costs count up to arrival in the destination queue.
+    Costs count up to arrival in the destination queue. Works offline.
 
-    Works offline. Excludes free tiers, volume discounts, taxes and data transfer.
+    Excludes free tiers, volume discounts, taxes and data transfer.
     """
     if show_prices:
         out.file.write(shipped_text())
@@ -95,7 +97,6 @@ def cost(
     used = read_prices(prices)
     found, advice = bills(load, used), recommend(load, used)
     if as_json:
-        told = (advice.deploy, advice.bill), *advice.others
         print_json(
             {
                 "delay_seconds": load.delay_seconds,
@@ -105,13 +106,13 @@ def cost(
                 "due_together": load.together,
                 **_dated(used),
                 "strategies": [_record(bill) for bill in found],
-                "recommended": advice.deploy,
-                "totals": {deploy: bill.total for deploy, bill in told},
+                "recommended": advice[0][0],
+                "totals": {deploy: bill.total for deploy, bill in advice},
             }
         )
         return
     plain = next(each for each in found if each.strategy == "eventbridge-scheduler")
-    _recommend(load, advice, plain, used.currency)
+    _recommend(load, advice, plain, used)
     if every:
         _print_ways(load, found)
     tell(
@@ -120,26 +121,42 @@ def cost(
     )
 
 
-def _recommend(load: Workload, advice: Recommendation, plain: Bill, currency: str) -> None:
-    """The cheapest with its sum in words, the two next best, and what one would have without sqsdelay."""
-    best, watched = advice.bill, advice.bill.part("CloudWatch")
+def _recommend(
+    load: Workload, advice: Sequence[tuple[str, Bill]], plain: Bill, used: Prices
+) -> None:
+    """The best with its sum in words, the two next best, and what one would have without sqsdelay."""
+    (best_deploy, best), *others = advice[:3]
+    watched = best.part("CloudWatch")
     messages = "1 message" if load.messages == 1 else f"{load.messages:,} messages"
+    messages += f", {load.together:,} due together" if load.together > 1 else ""
+    first = "None is on time; the least late is" if best.late_seconds else "Recommended is"
     say(
-        f"Cheapest is {best.name} ({advice.deploy}): {dollars(best.total)} {currency} for {messages}"
+        f"{first} {best.name} ({best_deploy}): {dollars(best.total)} {used.currency} for {messages}"
     )
     say(
         f"  {dollars(best.for_messages)} for the messages; however few they are, "
-        f"{dollars(best.fixed - watched)} for polls and schedules, {dollars(watched)} for CloudWatch"
+        f"{dollars(best.fixed - watched)} for polls, schedules and logs, {dollars(watched)} for "
+        "CloudWatch"
     )
     say(
         f"  in it storage {dollars(best.part('GB-months'))}, compute {dollars(best.part('GB-seconds'))} "
-        f"(assumed: {FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a released message)"
+        f"(assumed: {FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a released message), "
+        f"logs {dollars(best.part('Logs'))}"
     )
-    if load.own_ids and advice.deploy == "-c store=s3":
-        say("  messages with ids of your own could not be found in it, to cancel or move them")
-    for deploy, bill in advice.others[:2]:
-        say(f"Next: {bill.name} ({deploy}): {dollars(bill.total)}")
-    say(f"Without sqsdelay: {plain.name}: {plain.impossible or dollars(plain.total)}")
+    say(f"  not in it: {dollars(due_queue(load, used))} more where the destination is a FIFO queue")
+    for warning in best.warnings:
+        say(f"  {warning}")
+    for deploy, bill in others:
+        say(f"Next: {bill.name} ({deploy}): {_with_warnings(bill)}")
+    say(f"Without sqsdelay: {plain.name}: {plain.impossible or _with_warnings(plain)}")
+    if best.late_seconds or any(bill.late_seconds for _, bill in others):
+        say(
+            "Late is reckoned as deployed, with default quotas (docs/capacity.md has what is faster)"
+        )
+
+
+def _with_warnings(bill: Bill) -> str:
+    return "; ".join((dollars(bill.total), *bill.warnings))
 
 
 def _print_ways(load: Workload, found: Sequence[Bill]) -> None:
@@ -148,8 +165,8 @@ def _print_ways(load: Workload, found: Sequence[Bill]) -> None:
         parts = (bill.for_messages, bill.fixed, bill.total, bill.for_messages / load.messages)
         shown = ["-"] * len(parts) if bill.impossible else [dollars(part) for part in parts]
         rows.append((bill.name, *shown))
-        if bill.impossible:
-            tell(f"{bill.name}: {bill.impossible}")
+        for why in (bill.impossible,) if bill.impossible else bill.warnings:
+            tell(f"{bill.name}: {why}")
     print_rows(("way", "messages", "fixed", "total", "a message"), rows, box=None)
 
 
@@ -161,8 +178,8 @@ def _record(bill: Bill) -> dict[str, Any]:
         asdict(line) | {"quantity": Fraction(line.quantity), "amount": line.amount}
         for line in bill.lines
     ]
-    sums = {"for_messages": bill.for_messages, "fixed": bill.fixed, "total": bill.total}
-    return named | sums | {"lines": lines}
+    told = ("for_messages", "fixed", "total", "late_seconds", "warnings")
+    return named | {name: getattr(bill, name) for name in told} | {"lines": lines}
 
 
 def _dated(prices: Prices) -> dict[str, Any]:

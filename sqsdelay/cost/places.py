@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise, product
 from math import ceil
 from typing import Final
 
@@ -25,10 +26,8 @@ _CROWDED: Final = 50
 
 @lru_cache(maxsize=1000)
 def _spread(messages: int, cells: int, cost: Callable[[int], Fraction | int]) -> Fraction:
-    """What messages that are spread by chance over some cells cost in all: so much for so many of a cell.
-
-    By the odds of each number; in crowded cells chance evens out.
-    """
+    """What messages that are spread by chance over some cells cost in all, by the odds of each
+    number in a cell; in crowded cells chance evens out."""
     if messages > _CROWDED * cells:
         return cells * Fraction(cost(-(-messages // cells)))
     total, chance = 0.0, (1 - 1 / cells) ** messages
@@ -47,19 +46,25 @@ def last_send(requests: Fraction | int) -> Used:
     return {"SQS standard requests (send to the destination)": requests}
 
 
-def _invoked(
+LOGGED_GB: Final = Fraction(525, _GB)
+"""What a run writes to its log: its metrics, where no ledger is on. Source: ``benchmarks.ledger``."""
+
+
+def invoked(
     function: str, times: Fraction | int, memory_mb: int, milliseconds: int = FUNCTION_MS
 ) -> Used:
+    """So many runs of a function."""
     return {
         f"Lambda requests ({function})": times,
         f"Lambda GB-seconds ({function})": times * gb_seconds(memory_mb, milliseconds),
+        f"Logs, GB ({function})": times * LOGGED_GB,
     }
 
 
 def _dispatcher_runs(load: Workload) -> Used:
-    """The runs of the dispatcher function for the whole delay, as if they found nothing."""
+    """For the whole delay, as if they found nothing."""
     runs = load.delay_seconds // limits.SCHEDULE_SECONDS
-    return _invoked("dispatcher's schedule", runs, limits.DISPATCHER_MEMORY_MB)
+    return invoked("dispatcher's schedule", runs, limits.DISPATCHER_MEMORY_MB)
 
 
 EMPTY_MS: Final = 1_100
@@ -71,7 +76,7 @@ def _parking_runs(load: Workload, memory_mb: int) -> Used:
     runs = load.delay_seconds // limits.GATHERING_SECONDS
     return {
         f"SQS standard requests (parking queue, every {limits.GATHERING_SECONDS} s)": runs,
-        **_invoked("parking queue's schedule", runs, memory_mb, EMPTY_MS),
+        **invoked("parking queue's schedule", runs, memory_mb, EMPTY_MS),
     }
 
 
@@ -87,15 +92,15 @@ GATHERED_SECONDS: Final = 10
 
 def hopped(load: Workload, hops: int, *, functions: bool) -> Used:
     """So many hops: each is sent to the delay queue, received, and deleted; and the function that does it."""
-    deleted: Fraction | int = load.requests
+    deleted: Fraction | int = load.runs if functions else _tens(load.messages)
     if not (functions or load.in_tens):
         spans = load.arrivals(GATHERED_SECONDS)
         deleted = spans * -(-load.messages // (spans * limits.MAX_BATCH_ENTRIES))
-    requests = hops * (2 * load.billed_requests + deleted)
-    invoked = _invoked("delay consumer", hops * load.requests, limits.DELAY_CONSUMER_MEMORY_MB)
+    requests = hops * (load.billed_requests + load.billed_receives + deleted)
+    runs = invoked("delay consumer", hops * load.runs, limits.DELAY_CONSUMER_MEMORY_MB)
     return {
         "SQS FIFO requests (send, receive, delete a hop)": requests,
-        **(invoked if functions else {}),
+        **(runs if functions else {}),
     }
 
 
@@ -103,16 +108,10 @@ SHARDS: Final = 8
 """Of a DynamoDB store, unless it is told another number. Each has a lease."""
 
 ITEM_BYTES: Final = 60
-"""Of an item besides body and attributes: names, keys of an endpoint with a short name, expiry."""
-
 STORAGE_OVERHEAD_BYTES: Final = 100
-"""DynamoDB adds this to each item. Source: DynamoDB guide, "Storage" considerations of items."""
-
 LOOKUP_BYTES: Final = 250
-"""A look-up by an id of your own, as stored."""
-
-_WRITE_UNIT_BYTES: Final = 1024
-_READ_UNIT_BYTES: Final = 4096
+"""Of an item besides body and attributes: names, keys of an endpoint with a short name, expiry; what DynamoDB
+adds to each for storing it (DynamoDB guide, "Storage"); a look-up by an id of your own, as stored."""
 
 CLAIMED: Final = 700
 """Messages of a claim of the function. It asks for a thousand, and shards are not equally full."""
@@ -132,52 +131,45 @@ HOURLY_WRITES: Final = 2 * SHARDS + 1
 
 SETTINGS_READS: Final = 2
 SETTINGS_SECONDS: Final = 10
-"""A process that stores messages reads the table's version and its shards anew after so long; one that asks
-for amendments, the version once more."""
+"""The table's version and its shards are read anew after so long; for amendments, the version once more."""
 
 AMENDMENT_READS: Final = 2
-"""The delay consumer asks before it decides, and again once it has parked, whether there are amendments:
-for a batch of copies, one read each time, where none was left in the last two weeks. Where some were, it
-reads each message's."""
-
-
-def item_bytes(load: Workload) -> int:
-    """The item of one message."""
-    return load.message_bytes + ITEM_BYTES
+"""The delay consumer asks before it decides, and again once it has parked, whether there are amendments: for
+all copies of a run at once, where none was left in the last two weeks, otherwise for each."""
 
 
 def write_units(load: Workload) -> int:
-    """Write request units of one message's life in the store: its put. Time to live deletes it."""
-    return -(-item_bytes(load) // _WRITE_UNIT_BYTES)
+    """Of 1 KiB, of one message's life in the store: its put. Time to live deletes it."""
+    return -(-(load.message_bytes + ITEM_BYTES) // 1024)
 
 
 @lru_cache(maxsize=1000)
 def _read_units(size: int) -> Callable[[int], Fraction]:
-    """What a shard's due messages are read with: all under its lease, and before that, eventually
-    consistent, which is half the price, to see what is due."""
+    """Of 4 KiB, of a shard's due messages: all under its lease, and before that, eventually consistent, which
+    is half the price, to see what is due."""
 
     def units(messages: int) -> Fraction:
-        return Fraction(3 * -(-messages * size // _READ_UNIT_BYTES) - 1, 2)
+        return Fraction(3 * -(-messages * size // 4096) - 1, 2)
 
     return units
 
 
 def in_dynamodb(load: Workload, hops: int) -> Used | str:
-    if item_bytes(load) > limits.MAX_DYNAMODB_ITEM_BYTES:
+    together, size = load.together, load.message_bytes + ITEM_BYTES
+    if size > limits.MAX_DYNAMODB_ITEM_BYTES:
         return (
-            f"a DynamoDB item holds {limits.MAX_DYNAMODB_ITEM_BYTES} bytes, this one has "
-            f"{item_bytes(load)}; such messages would hop: use an S3 or a PostgreSQL store"
+            f"a DynamoDB item holds {limits.MAX_DYNAMODB_ITEM_BYTES} bytes, this one has {size}; "
+            "such messages would hop: use an S3 or a PostgreSQL store"
         )
-    together = load.together
     claims = max(-(-together // CLAIMED), -(-together * load.message_bytes // _CLAIMED_BYTES))
     in_a_claim = -(-together // claims)
     leases = load.releases * claims * 2 * _spread(in_a_claim, SHARDS, bool)
-    units = claims * (CLAIM_READ_UNITS + _spread(in_a_claim, SHARDS, _read_units(item_bytes(load))))
+    units = claims * (CLAIM_READ_UNITS + _spread(in_a_claim, SHARDS, _read_units(size)))
     lookups = load.messages if load.own_ids else 0
-    stored = load.messages * (item_bytes(load) + STORAGE_OVERHEAD_BYTES) + lookups * LOOKUP_BYTES
+    stored = load.messages * (size + STORAGE_OVERHEAD_BYTES) + lookups * LOOKUP_BYTES
     # What is released stays until it expires.
     months = Fraction(load.delay_seconds + limits.MAX_RETENTION_SECONDS, MONTH_SECONDS)
-    amendments = AMENDMENT_READS * load.requests if hops else 0
+    amendments = AMENDMENT_READS * load.runs if hops else 0
     settings = (SETTINGS_READS + min(hops, 1)) * load.arrivals(SETTINGS_SECONDS)
     return {
         "DynamoDB write units (put)": load.messages * write_units(load),
@@ -206,69 +198,109 @@ GROUP: Final = 5_000
 """Messages written as one object, where they are sent in tens and many arrive together."""
 
 RELEASED: Final = 500
-"""Messages of a dispatcher's batch; a lease and a checkpoint are written."""
-
 RELEASED_SECONDS: Final = 600
-"""Messages that are due within so long are released together."""
+"""What is due within so long is released together, so many at a time: each is a lease and a checkpoint."""
+
+SLOTS: Final = (30 * _DAY, _DAY, 900)
+"""A message waits in a slot of the longest of these that does not begin within the next length."""
 
 SPLIT_FROM: Final = 20_000
-"""A day with so many is split into slots, and a release leases one. Others wait in up to four objects,
-which were written at different times: a release leases each."""
+"""A slot with so many is split into those of the next length once it is near."""
 
 OBJECT_BYTES: Final = 8 * 2**20
 """An object at most, before it is compressed."""
 
 RELEASED_BYTES: Final = 4 * OBJECT_BYTES
 SPLIT_BYTES: Final = 16 * OBJECT_BYTES
-"""Of a claim; and of a day that is split. As for messages."""
+"""Of a claim; and of a slot that is split. As for messages."""
 
 MERGED_FROM: Final = 4
+MERGED: Final = 256
 SMALL: Final = GROUP // 4
 SMALL_BYTES: Final = OBJECT_BYTES // 4
-"""So many objects are merged that have less, in messages and in bytes."""
+"""So many objects at least, and at most, are merged that have less, in messages and in bytes."""
 
 LINE_BYTES: Final = 60
-"""Of an object's line besides the body, compressed: id, due time, names. Bodies are not counted on to
-compress."""
-
 LOOKUP_OBJECT_BYTES: Final = 128
-"""A look-up's key and content."""
-
 PACKED_BYTES: Final = 520
-"""Of a copy in a message of the parking queue, besides its body, as JSON."""
+"""Of an object's line besides the body, compressed (bodies are not counted on to compress); of a look-up's
+key and content; of a copy in a message of the parking queue besides its body, as JSON."""
 
 LOOK_SECONDS: Final = 60
-"""How often a dispatcher lists what has come near."""
-
 SWEEP_LISTS: Final = 4
-"""Listings a day that look for what can be forgotten."""
+"""How often a dispatcher lists what has come near; and a day's listings of what can be forgotten."""
 
 
-def _from_objects(
-    load: Workload, hops: int, gathered: Fraction | int, *, lookup: bool = False
-) -> Used:
-    """In S3, from when so many messages at a time are written as an object."""
-    in_object = min(gathered, max(1, OBJECT_BYTES // (load.message_bytes + LINE_BYTES)))
-    objects = max(Fraction(1), Fraction(load.messages) / in_object)
+def _turned(
+    load: Workload, messages: Fraction, objects: Fraction, level: int, fit: int
+) -> tuple[Fraction, Fraction, Fraction]:
+    """What it takes to write messages anew that lie in so many objects, in slots of one length, until they
+    are released: PUTs, GETs, and how many objects they lie in then."""
+    spans = [max(Fraction(1), load.releases * RELEASED_SECONDS / length) for length in SLOTS]
+    here, size = spans[level], load.message_bytes
+    in_object, in_slot = messages / objects, Fraction(load.messages) / here
+    large = level + 1 < len(SLOTS) and (in_slot >= SPLIT_FROM or in_slot * size >= SPLIT_BYTES)
+    small = in_object < SMALL and in_object * size < SMALL_BYTES
+    if small and objects >= MERGED_FROM * here and not (large and objects <= MERGED * here):
+        least = max(here, objects / MERGED)
+    elif large:
+        level += 1
+        least = spans[level]
+        if level + 1 == len(SLOTS):
+            least = load.releases * -(-load.together // fit)
+    else:
+        return Fraction(0), Fraction(0), objects
+    anew = max(Fraction(ceil(messages / fit)), least)
+    writes, reads, left = _turned(load, messages, anew, level, fit)
+    # Each is leased and read, and asked for whether it is still there; each slot is decided on and listed.
+    return objects + anew + 2 * here + writes, 2 * objects + reads, left
+
+
+_Calls = Sequence[tuple[Fraction | int, Fraction | int]]
+
+
+def _from_objects(load: Workload, hops: int, calls: _Calls, *, lookup: bool = False) -> Used:
+    """In S3, written by calls: so many, each of so many messages."""
+    fit = max(1, min(GROUP, OBJECT_BYTES // (load.message_bytes + LINE_BYTES)))
+    full = [(Fraction(count * (many // fit)), Fraction(fit)) for count, many in calls]
+    parts = [(Fraction(count), Fraction(many % fit)) for count, many in calls]
+    written = [each for each in (*full, *parts) if all(each)]
+    # One that writes several objects writes that they count.
+    decided = sum(count for count, many in calls if many > fit)
+    # By where the slots of a length begin, a message is written to one of it or of the next.
+    months, days = (
+        min(Fraction(1), max(Fraction(0), Fraction(load.delay_seconds - finer, longer)))
+        for longer, finer in pairwise(SLOTS)
+    )
+    chances = (months, (1 - months) * days, (1 - months) * (1 - days))
     together, releases = load.together, ceil(load.releases)
-    at_once = Fraction(together * load.message_bytes, RELEASED_BYTES)
-    claims = max(Fraction(1), Fraction(together, RELEASED), at_once)
+    large = -(-together * load.message_bytes // RELEASED_BYTES)
+    claims = load.releases * max(-(-together // RELEASED), large)
     in_a_day = min(load.messages, together * _DAY // RELEASED_SECONDS)
     split = in_a_day >= SPLIT_FROM or in_a_day * load.message_bytes >= SPLIT_BYTES
-    small = in_object < SMALL and in_object * load.message_bytes < SMALL_BYTES
-    # Leased, read and written anew, once: where it is near.
-    rewritten = objects if split or (small and objects >= MERGED_FROM) else 0
-    merged = 2 * -(-load.messages // GROUP) if rewritten else 0
-    leases = releases * claims * (1 if split else -(-in_a_day // GROUP))
-    # Each release is leased, checkpointed and listed.
-    writes = rewritten + merged + 2 * leases + releases * claims
-    reads = 2 * rewritten + leases + (releases if split else 0)
+    writes, reads = claims, Fraction(0)
+    for (count, many), (level, chance) in product(written, enumerate(chances)):
+        puts, gets, left = _turned(load, count * many, count, level, fit)
+        share = min(1, max(count * many / load.messages, count / releases))
+        leases = Fraction(ceil(claims * share))
+        if split:
+            leases += load.releases * -(-together // fit) - load.releases
+        else:
+            # A release may end within an object. What was not merged lies in the order of its writing.
+            overlap = -(-in_a_day // GROUP)
+            across = puts or (overlap == 1 and together % many and many % together)
+            leases = leases + left - 1 if across else leases * overlap
+        leases = max(left, leases)
+        # What is left of an object is noted.
+        writes += chance * (puts + 2 * leases - left)
+        reads += chance * (gets + leases + left)
+    objects = sum(count for count, _ in written)
     lookups = load.messages if lookup else 0
-    amendments = AMENDMENT_READS * objects if hops else 0
+    amendments = AMENDMENT_READS * sum(count for count, many in calls if many) if hops else 0
     stored = load.messages * (load.message_bytes + LINE_BYTES) + lookups * LOOKUP_OBJECT_BYTES
     months = Fraction(load.delay_seconds, MONTH_SECONDS)
     return {
-        "S3 PUT requests (objects)": objects,
+        "S3 PUT requests (objects)": objects + decided,
         "S3 PUT and LIST requests (merge, lease, checkpoint)": writes,
         "S3 GET requests": reads + amendments,
         "S3 PUT requests (look-ups by ids of your own)": lookups,
@@ -278,11 +310,16 @@ def _from_objects(
     }
 
 
+def _groups(load: Workload, apart: Fraction | int) -> list[tuple[Fraction, Fraction]]:
+    """Calls that write what is gathered: groups of what is sent in tens, otherwise so many."""
+    calls = max(1, Fraction(load.messages, GROUP)) if load.in_tens else apart
+    return [(Fraction(calls), load.messages / Fraction(calls))]
+
+
 def in_s3(load: Workload, hops: int) -> Used:
     """By a sender, an object for each call; by a worker, for what comes within ten seconds."""
-    calls = load.arrivals(GATHERED_SECONDS) if hops else load.requests
-    gathered = GROUP if load.in_tens else Fraction(load.messages) / calls
-    return _from_objects(load, hops, gathered, lookup=load.own_ids)
+    apart = load.arrivals(GATHERED_SECONDS) if hops else -(-load.messages // load.batch)
+    return _from_objects(load, hops, _groups(load, apart), lookup=load.own_ids)
 
 
 def s3_runs(load: Workload) -> Used:
@@ -291,26 +328,25 @@ def s3_runs(load: Workload) -> Used:
 
 
 def in_s3_by_functions(load: Workload, hops: int) -> Used:
-    """As ``-c store=s3`` deploys it, without look-ups: one hop, the parking queue, then S3 until the
-    function sends it.
-
-    Copies that came together share messages of the parking queue, of 64 KiB each at most; ten of these
-    are received and deleted at a time. What is larger is parked by the delay consumer, a batch an object.
-    """
+    """As ``-c store=s3`` deploys it, without look-ups: copies that came together share messages of the
+    parking queue, of 64 KiB each at most; ten of these are received and deleted at a time. What is larger is
+    parked by the delay consumer, a run an object."""
     packed = load.message_bytes + PACKED_BYTES
     in_group = CHUNK_BYTES // packed
     if in_group == 0:
-        return {**_from_objects(load, hops, load.per_request), **_dispatched(load)}
-    in_call = -(-load.per_request // in_group)
-    sent = load.requests * -(-load.per_request * packed // CHUNK_BYTES)
+        batches, given = -(-load.messages // load.batch), load.in_a_run
+        calls = [(batches * (load.batch // given), given), (batches, load.batch % given)]
+        return {**_from_objects(load, hops, calls), **_dispatched(load)}
+    groups = load.runs * -(-load.in_a_run // in_group)
+    sent = load.runs * -(-load.in_a_run * packed // CHUNK_BYTES)
     # What came since it was emptied last.
-    times, messages = (1, load.messages) if load.in_tens else (load.releases, load.together)
-    deleted = times * _tens(-(-messages // load.per_request) * in_call)
-    received = deleted * ceil(Fraction(messages * packed * times, deleted) / CHUNK_BYTES)
+    times = 1 if load.in_tens else load.releases
+    deleted = times * _tens(ceil(groups / times))
+    received = deleted * ceil(Fraction(load.messages * packed) / deleted / CHUNK_BYTES)
     requests = sent + received + deleted
     return {
         "SQS standard requests (parking queue: send, receive, delete)": requests,
-        **_from_objects(load, hops, GROUP if load.in_tens else load.together),
+        **_from_objects(load, hops, _groups(load, load.releases)),
         **_dispatched(load),
     }
 
@@ -344,11 +380,9 @@ FIRED_MS: Final = 8
 
 
 def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
-    """Made one by one, it fires into the parking queue, which a function empties every five minutes.
-
-    What is due in the same five minutes shares requests: what is due together, and by chance what is due
-    apart, as many as come in that time if a delay's messages come evenly during one delay.
-    """
+    """Made one by one, it fires into the parking queue, which a function empties every five minutes. What is
+    due in the same five minutes shares requests: what is due together, and by chance what is due apart, as
+    many as come in that time if a delay's messages come evenly during one delay."""
     size = int(load.message_bytes * _ESCAPED) + SCHEDULE_OVERHEAD_BYTES
     if size > SCHEDULE_BYTES:
         return no_schedule(size, "such messages would hop: use an S3 store")

@@ -39,6 +39,7 @@ class Prices:
     cloudwatch_metric_month: Fraction
     cloudwatch_alarm_month: Fraction
     cloudwatch_dashboard_month: Fraction
+    cloudwatch_logs_gb: Fraction
     eventbridge_scheduler_invocation: Fraction
     step_functions_transition: Fraction
 
@@ -83,10 +84,14 @@ def parse_prices(text: str, source: str) -> Prices:
         raise InvalidSetting(
             f"price file {source} names {unknown[0]!r}; known are {', '.join(units.values())}"
         )
+    for name in ("region", "currency"):
+        value = data.get(name)
+        if not isinstance(value, str) or not value:
+            raise InvalidSetting(f"price file {source}: {name} is {value!r}; write it as text")
     return Prices(
         read_on=_date(data, source),
-        region=_text(data, "region", source),
-        currency=_text(data, "currency", source),
+        region=data["region"],
+        currency=data["currency"],
         **{name: _price(listed, listed_as, source) for name, listed_as in units.items()},
     )
 
@@ -105,13 +110,6 @@ def _price(listed: Mapping[str, Any], listed_as: str, source: str) -> Fraction:
             f'price file {source}: {listed_as} is {given!r}; write a decimal in quotes, e.g. "0.40"'
         )
     return Fraction(price) / (10**6 if _MILLION_OF in listed_as else 1)
-
-
-def _text(data: Mapping[str, Any], name: str, source: str) -> str:
-    value = data.get(name)
-    if not isinstance(value, str) or not value:
-        raise InvalidSetting(f"price file {source}: {name} is {value!r}; write it as text")
-    return value
 
 
 def _date(data: Mapping[str, Any], source: str) -> date:

@@ -6,11 +6,11 @@ all and left out, as are free tiers, volume discounts and data transfer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from math import lcm
+from math import ceil, lcm
 from typing import Final
 
 from sqsdelay import limits
@@ -19,7 +19,7 @@ from sqsdelay.cost import places
 from sqsdelay.cost.places import MONTH_SECONDS, Used, last_send
 from sqsdelay.cost.prices import Prices
 from sqsdelay.cost.workload import LAMBDA_POLLERS, TOGETHER, Bill, Line, Workload
-from sqsdelay.errors import ConfigurationError, InvalidSetting
+from sqsdelay.errors import InvalidSetting
 
 UNITS: Final = {
     "SQS FIFO": "sqs_fifo_request",
@@ -34,6 +34,7 @@ UNITS: Final = {
     "S3 LIST": "s3_put",
     "S3 GET": "s3_get",
     "S3 storage": "s3_gb_month",
+    "Logs": "cloudwatch_logs_gb",
     "CloudWatch metrics": "cloudwatch_metric_month",
     "CloudWatch alarms": "cloudwatch_alarm_month",
     "CloudWatch dashboard": "cloudwatch_dashboard_month",
@@ -57,64 +58,81 @@ def _lines(used: Used, load: Workload, prices: Prices, *, fixed: bool = False) -
 RECEIVERS: Final = 2
 """Long polls of a worker."""
 
-WATCHED: Final = {
-    "no store": (8, 5),
-    "-c store=scheduler": (8, 9),
-    "-c store=dynamodb": (12, 8),
-    "-c store=s3": (13, 9),
-}
+WATCHED: Final = {"": (8, 5), "scheduler": (8, 9), "dynamodb": (12, 8), "s3": (13, 9)}
 """Custom metrics of the functions, as if each was told every hour, and alarms: of an endpoint with a standard
 queue. There is a dashboard, too."""
 
 
-def _polled(load: Workload, pollers: int) -> Used:
-    """Long polls of the delay queue, as if it were empty."""
-    polls = pollers * (load.delay_seconds // limits.MAX_RECEIVE_WAIT_SECONDS)
-    return {f"SQS FIFO requests (idle long polling, {pollers} pollers)": polls}
+def _polls(load: Workload, pollers: int) -> int:
+    """Long polls of a queue, as if it were empty."""
+    return pollers * (load.delay_seconds // limits.MAX_RECEIVE_WAIT_SECONDS)
 
 
-def _watched(load: Workload, deploy: str) -> Used:
+def _watched(load: Workload, store: str) -> Used:
     months = Fraction(load.delay_seconds, MONTH_SECONDS)
-    numbers = dict(zip(("metrics", "alarms", "dashboard"), (*WATCHED[deploy], 1), strict=True))
+    numbers = dict(zip(("metrics", "alarms", "dashboard"), (*WATCHED[store], 1), strict=True))
     return {f"CloudWatch {what}, months": months * number for what, number in numbers.items()}
 
 
-def _eventbridge(load: Workload) -> Used | str:
+def _eventbridge(load: Workload, _: int) -> Used | str:
     if load.message_bytes > places.SCHEDULE_BYTES:
         return places.no_schedule(load.message_bytes, "send a pointer")
     return {"EventBridge Scheduler invocations": load.messages, **last_send(places.alone(load))}
 
 
-STEP_FUNCTIONS_TRANSITIONS: Final = 2
-"""The least: a Wait state and a task that sends the message."""
-
-STEP_FUNCTIONS_MAX_SECONDS: Final = 365 * 86_400
-"""Longest standard execution. Source: Step Functions quotas."""
-
-
-def _step_functions(load: Workload) -> Used | str:
-    if load.delay_seconds >= STEP_FUNCTIONS_MAX_SECONDS:
+def _step_functions(load: Workload, _: int) -> Used | str:
+    """The least: a Wait state and a task that sends the message. Its limit: Step Functions quotas."""
+    if load.delay_seconds >= 31_536_000:
         return (
-            f"an execution ends after {STEP_FUNCTIONS_MAX_SECONDS} s (one year), the send included; "
-            "use a shorter delay"
+            "an execution ends after 31536000 s (one year), the send included; use a shorter delay"
         )
-    what = f"Step Functions transitions ({STEP_FUNCTIONS_TRANSITIONS} a message)"
-    return {what: load.messages * STEP_FUNCTIONS_TRANSITIONS, **last_send(places.alone(load))}
+    transitions = {"Step Functions transitions (2 a message)": 2 * load.messages}
+    return {**transitions, **last_send(places.alone(load))}
 
 
-SEED_OPERATIONS_PER_CYCLE: Final = 2
-"""NServiceBus's documentation counts dequeue and requeue."""
-
-
-def _formula(load: Workload) -> Used:
+def _formula(load: Workload, _: int) -> Used:
+    """NServiceBus's documentation counts two FIFO operations, dequeue and requeue, a whole cycle of 900 s."""
     cycles = load.delay_seconds // limits.MAX_MESSAGE_TIMER_SECONDS if load.hops else 0
-    operations = load.messages * cycles * SEED_OPERATIONS_PER_CYCLE
-    return {"SQS FIFO requests (2 a cycle)": operations}
+    return {"SQS FIFO requests (2 a cycle)": 2 * load.messages * cycles}
 
 
-def documented_formula(load: Workload, prices: Prices) -> Bill:
-    """NServiceBus's documentation: two FIFO operations per whole cycle of 900 s, nothing else."""
-    return bill("formula", load, prices)
+RELAYED_ON_TIME: Final = 1_100_000
+DYNAMODB_ON_TIME: Final = 4_400_000
+S3_ON_TIME: Final = 1_900_000
+SCHEDULES_ON_TIME: Final = limits.DEFAULT_INVOCATIONS * limits.MAX_MESSAGE_TIMER_SECONDS
+PARKED_A_SECOND: Final = 720
+"""How many may be pending, or due together in such a store, and none is late; and what the delay consumer
+parks. As deployed, in batches of ten of up to 64 KiB. Source: docs/capacity.md, "Answers"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where messages wait.
+
+    Args:
+        takes: what messages take that are parked after so many hops; or why it cannot be.
+        runs: what runs meanwhile, besides the polls of the delay queue.
+        on_time: how many messages may fall due together, and none is late.
+        finds: whether a message can be found by an id of one's own.
+        schedules: whether each message is a schedule, of which there is a quota.
+    """
+
+    takes: Callable[[Workload, int], Used | str] | None
+    runs: Callable[[Workload], Used] = lambda _: {}
+    on_time: int | None = None
+    finds: bool = True
+    schedules: bool = False
+
+
+_DELAY_QUEUE: Final = Place(None, on_time=RELAYED_ON_TIME, finds=False)
+_DYNAMODB: Final = Place(places.in_dynamodb, places.dynamodb_runs, on_time=DYNAMODB_ON_TIME)
+_S3: Final = Place(places.in_s3, places.s3_runs, on_time=S3_ON_TIME)
+_S3_BY_FUNCTIONS: Final = Place(
+    places.in_s3_by_functions, places.s3_function_runs, S3_ON_TIME, finds=False
+)
+_SCHEDULER: Final = Place(
+    places.in_a_schedule, places.schedule_runs, SCHEDULES_ON_TIME, schedules=True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,98 +141,103 @@ class Strategy:
 
     Args:
         name: in words.
-        stored: of one that parks, what its place takes, after so many hops; or why it cannot be.
-        runs: what runs meanwhile, besides the polls of the delay queue.
-        whole: of one that is not sqsdelay's, all of it; or why it cannot be.
-        hops: before it is parked.
-        deploy: what ``cdk deploy`` is told for it, None where it is not deployed.
+        place: where messages wait.
+        hops: before they are parked; without any the sender parks, which is not deployed.
+        store: that ``cdk deploy`` is told for it, None where it is not deployed.
         functions: whether functions move what hops, or a worker.
-        by_sender: whether the sender parks; then it is not recommended, for it is not all in the deployment.
+        ours: whether it is sqsdelay's; if not, the place takes all there is.
     """
 
     name: str
-    stored: Callable[[Workload, int], Used | str] | None = None
-    runs: Callable[[Workload], Used] | None = None
-    whole: Callable[[Workload], Used | str] | None = None
+    place: Place
     hops: int = 0
-    deploy: str | None = None
+    store: str | None = None
     functions: bool = True
-    by_sender: bool = False
+    ours: bool = True
 
     def made(self, load: Workload) -> tuple[Used | str, Used]:
         """What messages use, or why it cannot be; and what runs meanwhile."""
-        if self.whole is not None:
-            return self.whole(load), {}
-        sent = last_send(load.billed_requests)
-        if load.hops == 0:
-            return sent, {}
-        hops, used = load.hops, sent
-        if self.stored is not None and self._parks(load):
-            hops, stored = self.hops, self.stored(load, self.hops)
-            if isinstance(stored, str):
-                return stored, {}
-            used = stored
+        if not self.ours and self.place.takes:
+            return self.place.takes(load, 0), {}
+        hops, used = load.hops, last_send(load.billed_requests)
+        if hops == 0:
+            return used, {}
+        if self.place.takes and self._parks(load):
+            hops, taken = self.hops, self.place.takes(load, self.hops)
+            if isinstance(taken, str):
+                return taken, {}
+            used = taken
+        pollers = LAMBDA_POLLERS if self.functions else RECEIVERS
+        polled = f"SQS FIFO requests (idle long polling, {pollers} pollers)"
         return {**places.hopped(load, hops, functions=self.functions), **used}, {
-            **_polled(load, LAMBDA_POLLERS if self.functions else RECEIVERS),
-            **(self.runs(load) if self.runs else {}),
-            **(_watched(load, self.deploy) if self.deploy else {}),
+            polled: _polls(load, pollers),
+            **self.place.runs(load),
+            **({} if self.store is None else _watched(load, self.store)),
         }
 
     def _parks(self, load: Workload) -> bool:
         left = load.delay_seconds - self.hops * load.hop_seconds
-        if self.stored is places.in_a_schedule and left < SOONEST_SECONDS:
+        if self.place.takes is None or (self.place.schedules and left < SOONEST_SECONDS):
             return False
-        return load.parks(after_hops=self.hops)
+        return load.hops > 0 and left > load.park_after_seconds
 
+    def late_seconds(self, load: Workload) -> int:
+        """How late the last may be, if all are sent evenly in one delay, and those of a release at once."""
+        if self.place.on_time is None or (self.ours and load.hops == 0):
+            return 0
+        ahead, delay = limits.MAX_MESSAGE_TIMER_SECONDS, load.delay_seconds
+        a_second = Fraction(self.place.on_time, ahead)
+        # What was sent in the same minute meets at its first hop, with less time where that is its last.
+        met = delay - ahead + 60
+        # How many a second; how long those of a release may take (alone, a minute), and all of them.
+        if not self.ours:
+            stages = [(a_second, 60, delay + 60)]
+        elif not self._parks(load):
+            stages = [(Fraction(RELAYED_ON_TIME, ahead), min(ahead, met), ahead)]
+        else:
+            stages = [(a_second, ahead, delay + ahead)]
+            if self.hops and self.functions:
+                stages.append((Fraction(PARKED_A_SECOND), met, delay))
+        together, everything = map(load.in_full_requests, (load.together, load.messages))
+        late = [max(together / s - release, everything / s - all_) for s, release, all_ in stages]
+        return max(0, ceil(max(late)))
 
-_WITH_DYNAMODB, _WITH_S3, _WITH_SCHEDULER = (
-    f"-c store={s}" for s in ("dynamodb", "s3", "scheduler")
-)
+    def warnings(self, load: Workload) -> Iterator[str]:
+        """What one has to know of it."""
+        if late := self.late_seconds(load):
+            hours = f"{late} s" if late < 3600 else f"{late / 3600:,.1f} h"
+            yield f"the last message arrives {hours} late"
+        if load.own_ids and not self.place.finds:
+            yield "messages with ids of your own cannot be found, to cancel or move them"
+        many = load.messages > limits.DEFAULT_SCHEDULES
+        if self.place.schedules and many and (not self.ours or self._parks(load)):
+            yield f"ask AWS for a higher quota of schedules than {limits.DEFAULT_SCHEDULES:,}"
+
 
 STRATEGIES: Final[Mapping[str, Strategy]] = {
-    "formula": Strategy("NServiceBus's documented formula", whole=_formula),
-    "relay": Strategy("hops", deploy="no store"),
+    "formula": Strategy("NServiceBus's documented formula", Place(_formula), ours=False),
+    "relay": Strategy("hops", _DELAY_QUEUE, store=""),
     "parked": Strategy(
-        "DynamoDB, parked by the delay consumer",
-        places.in_dynamodb,
-        places.dynamodb_runs,
-        hops=1,
-        deploy=_WITH_DYNAMODB,
+        "DynamoDB, parked by the delay consumer", _DYNAMODB, hops=1, store="dynamodb"
     ),
-    "stored": Strategy(
-        "DynamoDB, parked by the sender",
-        places.in_dynamodb,
-        places.dynamodb_runs,
-        deploy=_WITH_DYNAMODB,
-        by_sender=True,
-    ),
-    "parked-in-s3": Strategy(
-        "S3, parked by a worker", places.in_s3, places.s3_runs, hops=1, functions=False
-    ),
+    "stored": Strategy("DynamoDB, parked by the sender", _DYNAMODB, store="dynamodb"),
+    "parked-in-s3": Strategy("S3, parked by a worker", _S3, hops=1, functions=False),
     "parked-in-s3-by-functions": Strategy(
-        "S3, parked by functions",
-        places.in_s3_by_functions,
-        places.s3_function_runs,
-        hops=1,
-        deploy=_WITH_S3,
+        "S3, parked by functions", _S3_BY_FUNCTIONS, hops=1, store="s3"
     ),
-    "stored-in-s3": Strategy("S3, parked by the sender", places.in_s3, places.s3_runs),
+    "stored-in-s3": Strategy("S3, parked by the sender", _S3),
     "scheduled": Strategy(
-        "EventBridge Scheduler, parked by the delay consumer",
-        places.in_a_schedule,
-        places.schedule_runs,
-        hops=1,
-        deploy=_WITH_SCHEDULER,
+        "EventBridge Scheduler, parked by the delay consumer", _SCHEDULER, hops=1, store="scheduler"
     ),
     "scheduled-by-sender": Strategy(
-        "EventBridge Scheduler, parked by the sender",
-        places.in_a_schedule,
-        places.schedule_runs,
-        deploy=_WITH_SCHEDULER,
-        by_sender=True,
+        "EventBridge Scheduler, parked by the sender", _SCHEDULER, store="scheduler"
     ),
-    "eventbridge-scheduler": Strategy("EventBridge Scheduler alone", whole=_eventbridge),
-    "step-functions": Strategy("Step Functions", whole=_step_functions),
+    "eventbridge-scheduler": Strategy(
+        "EventBridge Scheduler alone",
+        Place(_eventbridge, on_time=SCHEDULES_ON_TIME, schedules=True),
+        ours=False,
+    ),
+    "step-functions": Strategy("Step Functions", Place(_step_functions), ours=False),
 }
 """By the code that JSON has."""
 
@@ -231,11 +254,23 @@ def bill(code: str, load: Workload, prices: Prices) -> Bill:
     used, meanwhile = strategy.made(load)
     if isinstance(used, str):
         return Bill(strategy=code, name=strategy.name, impossible=used)
-    lines = (
-        *_lines(used, load, prices),
-        *_lines(meanwhile, load, prices, fixed=True),
+    return Bill(
+        strategy=code,
+        name=strategy.name,
+        lines=(*_lines(used, load, prices), *_lines(meanwhile, load, prices, fixed=True)),
+        late_seconds=strategy.late_seconds(load),
+        warnings=tuple(strategy.warnings(load)),
     )
-    return Bill(strategy=code, name=strategy.name, lines=lines)
+
+
+def due_queue(load: Workload, prices: Prices) -> Fraction:
+    """What a FIFO destination adds to each way: its due queue, from which every message is sent on to it."""
+    used = {
+        "SQS standard requests": load.billed_receives + load.runs + _polls(load, LAMBDA_POLLERS),
+        "SQS FIFO requests": load.billed_requests,
+        **places.invoked("due queue", load.runs, limits.DELAY_CONSUMER_MEMORY_MB),
+    }
+    return sum((line.amount for line in _lines(used, load, prices)), Fraction(0))
 
 
 def bills(load: Workload, prices: Prices) -> list[Bill]:
@@ -250,80 +285,47 @@ _FULL_BATCHES: Final = lcm(*range(1, limits.MAX_BATCH_ENTRIES + 1), TOGETHER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A strategy, and how many messages share a request.
-
-    With ``park_after_seconds`` the delay consumer parks, at the first hop, a message that has more
-    than that remaining; others hop on. With ``stored`` the sender puts it into a store at once, with
-    ``own_ids`` one that looks them up.
-    """
+    """A strategy, and how many messages share a request; longer delays than these are ``stored``, with
+    ``own_ids`` in a store that looks them up."""
 
     name: str
     strategy: str
     batch: int
-    park_after_seconds: int | None = None
-    stored: str | None = None
+    parks_above_seconds: int | None = None
+    stored: str = "parked"
     own_ids: bool = False
-
-    @property
-    def parks_above_seconds(self) -> int | None:
-        """The delays above which messages are parked."""
-        after = self.park_after_seconds
-        if after is None:
-            return None
-        return max(_HOP, after + (0 if self.stored else _HOP))
 
     def strategy_of(self, delay_seconds: int) -> str:
         """What becomes of a message."""
         above = self.parks_above_seconds
-        parks = above is not None and delay_seconds > above
-        return (self.stored or "parked") if parks else self.strategy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """A message's cost: a base, so much for each hop, and so much for each second of its delay."""
-
-    base: Fraction
-    hop: Fraction
-    second: Fraction
+        return self.strategy if above is None or delay_seconds <= above else self.stored
 
 
 def ways(park_after_seconds: Sequence[int]) -> list[Way]:
-    """Relaying one by one and in full batches, parking after each of these, and AWS's scheduler.
+    """Relaying one by one and in tens, parking at the first hop what has more than each of these left, and
+    AWS's scheduler.
 
     Raises:
         ConfigurationError: a negative number of seconds.
     """
     if below := [seconds for seconds in park_after_seconds if seconds < 0]:
         raise InvalidSetting("use 0 or more", park_after_seconds=below[0])
-    full = limits.MAX_BATCH_ENTRIES
-    parking = [
-        Way(
-            name=f"DynamoDB, parked after {seconds / 3600:g} h",
-            strategy="relay",
-            batch=full,
-            park_after_seconds=seconds,
-        )
-        for seconds in sorted(set(park_after_seconds))
-    ]
+    in_tens = Way(name="hops, in tens", strategy="relay", batch=limits.MAX_BATCH_ENTRIES)
     return [
         Way(name="hops, one by one", strategy="relay", batch=1),
-        Way(name="hops, in tens", strategy="relay", batch=full),
-        *parking,
+        in_tens,
+        *(
+            replace(
+                in_tens, name=f"DynamoDB, parked after {s / 3600:g} h", parks_above_seconds=s + _HOP
+            )
+            for s in sorted(set(park_after_seconds))
+        ),
         Way(name="EventBridge Scheduler alone", strategy="eventbridge-scheduler", batch=1),
     ]
 
 
-def stored_in_s3_at_once(park_after_seconds: int, *, lookup: bool = False) -> Way:
-    """Put into an S3 store by the sender, where more than that remains; else relayed in full batches."""
-    return Way(
-        name=f"S3, parked by the sender after {park_after_seconds / 3600:g} h",
-        strategy="relay",
-        batch=limits.MAX_BATCH_ENTRIES,
-        park_after_seconds=park_after_seconds,
-        stored="stored-in-s3",
-        own_ids=lookup,
-    )
+_FAR_HOPS: Final = 31 * 86_400 // _HOP
+"""From there on, each hop and each second costs as much as the one before, in every place."""
 
 
 @lru_cache(maxsize=100_000)
@@ -333,17 +335,10 @@ def rate(
     batch: int,
     prices: Prices,
     *,
-    direct: bool,
     own_ids: bool = False,
-) -> Rate | None:
-    """What a message of this size costs; None if it is too large for the strategy.
-
-    It leaves out what runs however few messages there are. ``direct``: delays that one message
-    timer holds.
-
-    Raises:
-        ConfigurationError: a value out of range.
-    """
+) -> tuple[Fraction, Fraction, Fraction] | None:
+    """What a message of this size costs, without what runs anyway: a base, so much for each hop, and for each
+    second of its delay. None if it is too large for the strategy."""
 
     def each(delay_seconds: int) -> Fraction | None:
         messages = _FULL_BATCHES if batch > 1 else 1
@@ -358,78 +353,25 @@ def rate(
         paid = bill(strategy, load, prices)
         return None if paid.impossible else paid.for_messages / messages
 
-    if direct:
-        base = each(_HOP)
-        return None if base is None else Rate(base=base, hop=Fraction(0), second=Fraction(0))
-    # A bill grows evenly with hops and with seconds: three of them tell how.
-    one_hop, longer, two_hops = each(_HOP + 1), each(2 * _HOP), each(3 * _HOP)
-    if one_hop is None or longer is None or two_hops is None:
+    far = _FAR_HOPS * _HOP
+    few, more, longer = map(each, (far + 1, far + _HOP, far + 2 * _HOP))
+    if few is None or more is None or longer is None:
         return None
-    second = (longer - one_hop) / (_HOP - 1)
-    hop = two_hops - longer - _HOP * second
-    return Rate(base=longer - hop - 2 * _HOP * second, hop=hop, second=second)
+    second = (more - few) / (_HOP - 1)
+    hop = longer - more - _HOP * second
+    return few - _FAR_HOPS * hop - (far + 1) * second, hop, second
 
 
-_SEARCH_HOPS = 10_000
-
-
-def break_even_seconds(
-    prices: Prices,
-    *,
-    message_bytes: int = 1024,
-    batch: int = limits.MAX_BATCH_ENTRIES,
-    hop_seconds: int = limits.DEFAULT_HOP_SECONDS,
-) -> int:
-    """The shortest remaining delay, in whole hops, at which further hops cost more than a store.
-
-    Compared is what still grows with the message: on one side its hops (requests and Lambda), on
-    the other the DynamoDB store's writes, reads and storage and the dispatcher. Idle polling and
-    schedules run anyway. The default ``batch`` of 10 takes hops at their cheapest, so that parking
-    from there on never costs more.
-
-    Raises:
-        ConfigurationError: a value out of range, or prices at which hops are always cheaper.
-    """
-    load = Workload(
-        delay_seconds=0,
-        messages=TOGETHER,
-        message_bytes=message_bytes,
-        batch=batch,
-        hop_seconds=hop_seconds,
-        park_after_seconds=0,
-    )
-    for hops in range(1, _SEARCH_HOPS):
-        remaining = replace(load, delay_seconds=(hops + 1) * hop_seconds)
-        stored, hopped = (bill(code, remaining, prices) for code in ("stored", "relay"))
-        if stored.impossible is None and stored.for_messages < hopped.for_messages:
-            return remaining.delay_seconds
-    raise ConfigurationError(
-        f"at these prices a store costs more than {_SEARCH_HOPS} hops of {hop_seconds} s; do not park"
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
-    """The cheapest way to deploy.
-
-    Args:
-        deploy: what to tell ``cdk deploy``.
-        bill: what it costs.
-        others: the other ways that can hold the messages, the cheaper first.
-    """
-
-    deploy: str
-    bill: Bill
-    others: tuple[tuple[str, Bill], ...]
-
-
-def recommend(load: Workload, prices: Prices) -> Recommendation:
-    """Of what `cdk deploy` makes, what costs the least; of equal ones what deploys the least."""
+def recommend(load: Workload, prices: Prices) -> list[tuple[str, Bill]]:
+    """Of what `cdk deploy` makes, what to tell it and its bill, the best first: what is on time, or the least
+    late; then what finds messages by their ids; then what costs, and of equal ones deploys, the least."""
     found = [
-        (each.deploy, bill(code, load, prices))
+        (f"-c store={each.store}" if each.store else "no store", each, bill(code, load, prices))
         for code, each in STRATEGIES.items()
-        if each.deploy and not each.by_sender
+        if each.store is not None and (each.hops or not each.place.takes)
     ]
-    possible = [(deploy, paid) for deploy, paid in found if paid.impossible is None]
-    (deploy, best), *others = sorted(possible, key=lambda each: each[1].total)
-    return Recommendation(deploy=deploy, bill=best, others=tuple(others))
+    possible = [each for each in found if each[2].impossible is None]
+    possible.sort(
+        key=lambda e: (e[2].late_seconds, load.own_ids and not e[1].place.finds, e[2].total)
+    )
+    return [(deploy, paid) for deploy, _, paid in possible]

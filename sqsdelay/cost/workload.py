@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqsdelay import limits
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, size_of, string
@@ -83,21 +84,26 @@ class Workload:
         """Passes through the delay queue: all but what one message timer holds at the end."""
         return max(0, -(-self.delay_seconds // self.hop_seconds) - 1)
 
-    def parks(self, *, after_hops: int) -> bool:
-        """Whether a message has enough left to be parked, once it has hopped so often."""
-        left = self.delay_seconds - after_hops * self.hop_seconds
-        return self.hops > 0 and left > self.park_after_seconds
-
-    @property
-    def requests(self) -> int:
-        """Requests that carry all messages once, each as full as ``batch`` and 1 MiB allow."""
-        return -(-self.messages // self.per_request)
-
     @property
     def billed_requests(self) -> int:
-        """The same requests as billed: one for each 64 KiB begun of a payload."""
-        full, rest = divmod(self.messages, self.per_request)
-        return full * self._chunks(self.per_request) + (self._chunks(rest) if rest else 0)
+        """Sends of all, each as full as ``batch`` and 1 MiB allow: one for each 64 KiB begun of a payload."""
+        return self._billed(self.per_request)
+
+    @property
+    def billed_receives(self) -> int:
+        """Receives as billed: what was sent together is received together, whatever its size."""
+        return self._billed(self.batch)
+
+    @property
+    def in_a_run(self) -> int:
+        """Messages that a function is given at once: those received together, that an invocation holds."""
+        return min(self.batch, limits.MAX_INVOCATION_BYTES // self._bytes)
+
+    @property
+    def runs(self) -> int:
+        """Runs of a function that is given all messages once."""
+        full, rest = divmod(self.messages, self.batch)
+        return full * -(-self.batch // self.in_a_run) + -(-rest // self.in_a_run)
 
     @property
     def together(self) -> int:
@@ -133,6 +139,10 @@ class Workload:
         """Requests, as billed, of so many messages that share them as far as they can."""
         return replace(self, messages=messages, batch=limits.MAX_BATCH_ENTRIES).billed_requests
 
+    def in_full_requests(self, messages: int) -> int:
+        """So many messages, or ten for each request as billed: what a rate in tens is for."""
+        return max(messages, self.billed_in_tens(messages) * limits.MAX_BATCH_ENTRIES)
+
     @property
     def _bytes(self) -> int:
         return self.message_bytes + DELAY_ATTRIBUTES_BYTES
@@ -142,12 +152,15 @@ class Workload:
         """Messages of a request, as many as ``batch`` and 1 MiB allow."""
         return min(self.batch, limits.MAX_BATCH_BYTES // self._bytes)
 
+    def _billed(self, at_once: int) -> int:
+        full, rest = divmod(self.messages, at_once)
+        return full * self._chunks(at_once) + self._chunks(rest)
+
     def _chunks(self, messages: int) -> int:
         return -(-messages * self._bytes // CHUNK_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(NamedTuple):
     """Delays above the band before it, up to ``most_seconds``; the last band has no end."""
 
     name: str
@@ -165,16 +178,11 @@ BANDS: Final = (
     Band("up to 1 year", 365 * _DAY),
     Band("above 1 year", None),
 )
-"""The first two are message timers: they need no hop."""
 
 
 def band_of(delay_seconds: int) -> int:
     """The position in ``BANDS`` of a delay."""
-    return next(
-        place
-        for place, band in enumerate(BANDS)
-        if band.most_seconds is None or delay_seconds <= band.most_seconds
-    )
+    return bisect_left([band.most_seconds or MAX_DELAY_SECONDS for band in BANDS], delay_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +201,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What one way of delaying, named in words, costs. ``impossible`` says why it cannot be done.
-
-    Storage and compute rest on assumptions: `FUNCTION_MS`, `DISPATCH_MS`, and a delay that is the same for
-    all; the rest are requests, which can be counted.
-    """
+    """What one way of delaying, named in words, costs. ``impossible`` says why it cannot be done,
+    ``late_seconds`` how late the last message may be, and ``warnings`` what one has to know. Storage and
+    compute are assumed (`FUNCTION_MS`, `DISPATCH_MS`); the rest are requests, which can be counted."""
 
     strategy: str
     name: str
     lines: tuple[Line, ...] = ()
     impossible: str | None = None
+    late_seconds: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def for_messages(self) -> Fraction:
@@ -219,8 +227,7 @@ class Bill:
         return self.for_messages + self.fixed
 
     def part(self, unit: str) -> Fraction:
-        """What the lines with a word come to: ``GB-months`` of storage, ``GB-seconds`` of functions,
-        ``CloudWatch``."""
+        """What the lines with a word come to, as ``GB-months`` of storage."""
         return sum((line.amount for line in self.lines if unit in line.what), Fraction(0))
 
 
@@ -235,16 +242,14 @@ def dollars(amount: Fraction) -> str:
 
 
 FUNCTION_MS: Final = 100
-"""Assumed for one batch of the delay consumer, and for a run of the dispatcher that finds little to do: a
-few calls to AWS. Measure yours; the bill is linear in it."""
+"""Assumed for a run that finds little to do: a few calls to AWS. Measure yours; the bill is linear in it."""
 
 DISPATCH_MS: Final = 1
 """What each message adds to a run of the dispatcher: ``docs/capacity.md`` has 0.4 to 0.5 ms of a processor
 measured, and tens of sends wait for their answers at once."""
 
 LAMBDA_POLLERS: Final = 5
-"""Long polls that Lambda keeps open on an idle queue. Source: Lambda guide, "Configuring scaling
-behavior for SQS event source mappings"."""
+"""Long polls that Lambda keeps open on an idle queue. Source: Lambda guide, "Configuring scaling"."""
 
 
 def invocation_cost(prices: Prices) -> Fraction:

@@ -31,7 +31,7 @@ from sqsdelay.ports.stores import ParkingPlace
 DEFAULT_PARK_AFTER_SECONDS: Final = 9 * DEFAULT_HOP_SECONDS
 """Where hops begin to cost more than a store: with 8 hops and a last message timer ahead, 2.25 hours.
 
-It is ``sqsdelay.cost.break_even_seconds`` at the shipped prices, for a message of 1 KiB, hops in full
+It is what ``benchmarks.cost_by_delay`` finds at the shipped prices, for a message of 1 KiB, hops in full
 batches of ten (at their cheapest) and a DynamoDB store; a test keeps it so. Looking for amendments, a
 read unit or more for each hop of a batch, makes hops dearer still: parking from here on never costs more."""
 

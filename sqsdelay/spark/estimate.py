@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.cost import Prices, shipped_prices
-from sqsdelay.cost.strategies import Way, rate, stored_in_s3_at_once, ways
+from sqsdelay.cost.strategies import RELAYED_ON_TIME, Way, rate, ways
 from sqsdelay.cost.workload import (
     BANDS,
     DELAY_ATTRIBUTES_BYTES,
@@ -183,14 +183,14 @@ def totals(
     for segment, size, messages, hops, seconds in groups:
         longest = edges[segment]
         for place, way in enumerate(compared):
-            direct, code = longest <= _HOP, way.strategy_of(longest)
-            each = rate(code, size, way.batch, prices, direct=direct, own_ids=way.own_ids)
+            code = way.strategy_of(longest)
+            each = rate(code, size, way.batch, prices, own_ids=way.own_ids)
             total = found[segment, place]
             total.messages += messages
             if each is None:
                 total.impossible += messages
             else:
-                total.cost += each.base * messages + each.hop * hops + each.second * seconds
+                total.cost += each[0] * messages + each[1] * hops + each[2] * seconds
     return found
 
 
@@ -232,9 +232,6 @@ def _with_cheapest(found: Sequence[Estimate]) -> list[Estimate]:
 
 _CALLS_A_SECOND: Final = 2_400
 """A FIFO queue with high throughput, in most regions. Source: docs/capacity.md, "Quoted"."""
-
-RELAY_HOLDS: Final = 1_100_000
-"""Pending messages that the deployed function relays on time. Source: docs/capacity.md, "Answers"."""
 
 _FAR_DEARER: Final = 2
 _WORTH_A_WORD: Final = 1
@@ -314,9 +311,9 @@ def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> d
                 f"{chosen.name} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}: "
                 f"{remedy}"
             )
-    if counts.relayed > RELAY_HOLDS:
+    if counts.relayed > RELAYED_ON_TIME:
         warnings.append(
-            f"{counts.relayed:,} messages are relayed, and the deployed function holds {RELAY_HOLDS:,} "
+            f"{counts.relayed:,} messages are relayed, and the deployed function holds {RELAYED_ON_TIME:,} "
             "on time: raise its max_concurrency, or give a store (docs/capacity.md)"
         )
     return {
@@ -328,7 +325,7 @@ def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> d
         "cheapest": cheapest,
         "seconds_at_quota": -(-counts.sent // (_CALLS_A_SECOND * MAX_BATCH_ENTRIES)),
         "relayed": counts.relayed,
-        "relay_holds": RELAY_HOLDS,
+        "relay_holds": RELAYED_ON_TIME,
         "warnings": warnings,
     }
 
@@ -343,5 +340,11 @@ def _compared(options: Options) -> tuple[list[Way], Way]:
     if parts.scheme != "s3":
         return compared, parked
     ahead = max(options.park_after, options.hop_seconds)
-    stored = stored_in_s3_at_once(ahead, lookup=s3_settings_of(parts).get("lookup", False))
+    stored = replace(
+        parked,
+        name=f"S3, parked by the sender after {ahead / 3600:g} h",
+        parks_above_seconds=max(_HOP, ahead),
+        stored="stored-in-s3",
+        own_ids=s3_settings_of(parts).get("lookup", False),
+    )
     return [*compared, stored], stored

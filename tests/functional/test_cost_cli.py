@@ -41,25 +41,41 @@ def test_a_recommendation_comes_first_in_words() -> None:
     shape = ("--delay", "365d", "--messages", "1000000", "--batch", "10", "--size", "200")
     done = run(*shape)
     assert done.exit_code == 0
-    first, parts, apart, *others = done.stdout.splitlines()
+    first, parts, apart, fifo, *others = done.stdout.splitlines()
     assert first == (
-        "Cheapest is EventBridge Scheduler, parked by the delay consumer (-c store=scheduler): "
-        "81.74 USD for 1,000,000 messages"
+        "Recommended is EventBridge Scheduler, parked by the delay consumer (-c store=scheduler): "
+        "81.79 USD for 1,000,000 messages, 1,000 due together"
     )
-    assert parts.startswith("  1.75 for the messages;")
+    assert fifo == "  not in it: 3.36 more where the destination is a FIFO queue"
+    assert parts.startswith("  1.77 for the messages;")
     assert parts.endswith("75.60 for CloudWatch")
     assert "storage 0.00, compute 0.44" in apart
     assert [line.partition(":")[0] for line in others] == ["Next", "Next", "Without sqsdelay"]
     large = run(*shape[:-1], "300000").stdout
-    assert large.startswith("Cheapest is S3, parked by functions (-c store=s3): ")
+    assert large.startswith("Recommended is S3, parked by functions (-c store=s3): ")
     assert "EventBridge Scheduler alone: a schedule holds 262144 bytes" in large
 
 
 def test_a_store_that_cannot_find_own_ids_says_so() -> None:
-    """The deployed S3 store keeps no look-ups."""
+    """The deployed S3 store keeps no look-ups: $9 less, and behind those that do."""
     shape = ("--delay", "365d", "--messages", "30000000", "--batch", "10")
-    assert "could not be found" in run(*shape, "--own-ids").stdout
-    assert "could not be found" not in run(*shape).stdout
+    *_, dynamodb, s3, _ = run(*shape, "--own-ids").stdout.splitlines()
+    assert dynamodb.startswith("Next: DynamoDB")
+    assert s3.startswith("Next: S3, parked by functions (-c store=s3): 124")
+    assert s3.endswith("; messages with ids of your own cannot be found, to cancel or move them")
+    assert "cannot be found" not in run(*shape).stdout
+
+
+def test_what_is_late_says_so_first() -> None:
+    """A hundred million in the same second take hours, everywhere; and in JSON."""
+    shape = ("--delay", "30d", "--messages", "100000000", "--due-together", "100000000")
+    told = run(*shape, "--batch", "10").stdout
+    assert told.startswith("None is on time; the least late is DynamoDB")
+    assert "  the last message arrives 5.4 h late" in told
+    assert "; the last message arrives 12.9 h late" in told
+    assert "Late is reckoned as deployed" in told
+    found = {e["strategy"]: e.get("late_seconds") for e in as_json(*shape)["strategies"]}
+    assert found["parked-in-s3-by-functions"] > 12 * 3600
 
 
 def test_all_ways_have_a_row_the_prices_a_date() -> None:

@@ -32,7 +32,7 @@ UNITS = {
 """What is counted, and how the lines of a bill begin that tell it."""
 
 PARKED = [
-    pytest.param(code, seed, marks=[pytest.mark.nightly] if seed else [])
+    pytest.param(code, seed, marks=[pytest.mark.nightly] if seed not in (0, "large") else [])
     for code, seeds in (
         ("parked", 3),
         ("stored", 3),
@@ -42,11 +42,17 @@ PARKED = [
         ("scheduled", 4),
         ("scheduled-by-sender", 4),
     )
-    for seed in range(seeds)
+    for seed in (*range(seeds), "large", "larger")
 ]
-"""Strategies that park, and where the chances of their cases begin; the first of each by day, too."""
+"""Strategies that park, and where the chances of their cases begin; a first and a large one by day, too."""
 
 MOST_BYTES = 4_000_000
+LARGEST = {
+    "parked": 400_000,
+    "stored": 400_000,
+    "scheduled": 220_000,
+    "scheduled-by-sender": 220_000,
+}
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +76,12 @@ def agrees(of: Bill, requests: dict[str, float], *, deflated: Bill | None = None
     assert not wrong
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))
 def test_hops(seed: int) -> None:
-    """Of any size whose batch is one request as billed, delay and batch."""
+    """Of any size, delay and batch."""
     chance = random.Random(seed)
     batch = chance.randrange(1, 11)
-    size = chance.randrange(1, 60_000 // batch)
+    size = int(10 ** chance.uniform(0, 6))
     delay_seconds = chance.randrange(901, 5 * 900)
     load = Workload(delay_seconds=delay_seconds, messages=batch, message_bytes=size, batch=batch)
     found = relayed(delay_seconds, batch, "x" * size)
@@ -83,8 +89,9 @@ def test_hops(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("code", "seed"), PARKED)
-def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed: int) -> None:
+def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed: int | str) -> None:
     """Of any size, delay, batch and density, with ids of ours or the user's: by consumer or sender."""
+    large = isinstance(seed, str)
     chance = random.Random(f"{code}{seed}")
     monkeypatch.setattr(secrets, "randbits", chance.getrandbits)
     batch = chance.choice([1, 10, chance.randrange(2, 10)])
@@ -93,20 +100,22 @@ def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed:
         together = batch * -(-together // batch)
     kind = Kind(
         code=code,
-        groups=40 if "s3" in code else 20 if together <= 12 else 6,
+        groups=4 if large else 40 if "s3" in code else 20 if together <= 12 else 6,
         batch=batch,
-        due_together=together,
+        due_together=together if not large else batch if 1 < batch < 10 else 9,
         own_ids=chance.random() < 0.5,
     )
-    most = min(5.3, math.log10(MOST_BYTES / kind.messages))
-    body = "".join(chance.choices(LETTERS, k=int(10 ** chance.uniform(0.5, most))))
+    largest = LARGEST.get(code, 10**6)
+    most = largest if large else min(largest, MOST_BYTES / kind.messages)
+    size = int(10 ** chance.uniform(5 if large else 0.5, math.log10(most)))
+    body = "".join(chance.choices(LETTERS, k=size))
     delay_seconds = chance.randrange(3, 300) * DAY
     load = Workload(
         delay_seconds=delay_seconds,
         messages=kind.messages,
         message_bytes=len(body),
         batch=batch,
-        due_together=together,
+        due_together=kind.due_together,
         own_ids=kind.own_ids,
     )
     # In S3 it takes less than is billed, compressed; the sum does not count on that.
@@ -118,16 +127,16 @@ def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed:
 
 @pytest.mark.parametrize("code", ["stored-in-s3", "parked-in-s3-by-functions"])
 def test_a_day_with_so_many_that_it_is_split(code: str) -> None:
-    """20,000, five hundred together: they are read and written anew once, slot by slot."""
+    """20,000, five hundred together: they are read and written anew twice, slot by slot."""
     kind = Kind(code=code, groups=40, batch=10, due_together=500, own_ids=False)
     load = Workload(
-        delay_seconds=5 * DAY,
+        delay_seconds=40 * DAY,
         messages=kind.messages,
         message_bytes=10,
         batch=10,
         due_together=kind.due_together,
     )
-    agrees(bill(code, load, shipped_prices()), dict(counted("", kind, 5 * DAY, "x" * 10)))
+    agrees(bill(code, load, shipped_prices()), dict(counted("", kind, 40 * DAY, "x" * 10)))
 
 
 @pytest.mark.parametrize("code", ["parked", "parked-in-s3-by-functions", "scheduled"])

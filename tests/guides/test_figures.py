@@ -19,15 +19,15 @@ from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
-from sqsdelay.cost import Workload, bill, break_even_seconds, shipped_prices
+from sqsdelay.cost import Workload, bill, shipped_prices
 from sqsdelay.cost.places import IDLE_READ_UNITS, ITEM_BYTES, write_units
+from sqsdelay.cost.strategies import due_queue
 from sqsdelay.cost.workload import (
     DELAY_ATTRIBUTES_BYTES,
     DISPATCH_MS,
     FUNCTION_MS,
     LAMBDA_POLLERS,
     dollars,
-    invocation_cost,
 )
 from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_FAILURES_PER_SECOND,
@@ -56,8 +56,11 @@ from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from tests.guides.page import ROOT
 
 PRICES = shipped_prices()
-DUE_BATCH = 2 * PRICES.sqs_standard_request + PRICES.sqs_fifo_request + invocation_cost(PRICES)
-"""What a batch of a FIFO endpoint's due queue adds."""
+TENS, SINGLY = (
+    due_queue(Workload(delay_seconds=0, messages=10**6, message_bytes=200, batch=batch), PRICES)
+    for batch in (10, 1)
+)
+"""What a FIFO endpoint's due queue adds."""
 
 
 def text(page: str) -> str:
@@ -123,7 +126,7 @@ TOLD = {
         f"keeps { {5: 'five'}[LAMBDA_POLLERS] } long polls",
         f"every {limits.SCHEDULE_SECONDS} s, and reads {IDLE_READ_UNITS} units",
         f"read on {PRICES.read_on}",
-        f"FIFO: ${float(DUE_BATCH * 10**5):.2f} a million in tens, ${float(DUE_BATCH * 10**6):.2f} singly",
+        f"FIFO: ${float(TENS):.2f} a million in tens, ${float(SINGLY):.2f} singly",
     ),
     "guarantees.md": (
         f"| {limits.MAX_ENDPOINT_CHARS} characters, without `.fifo`",
@@ -153,7 +156,7 @@ def test_a_page_repeats_the_codes_numbers(page: str) -> None:
 def test_defaults_that_pages_give_in_words() -> None:
     """And one that two constants have to agree on."""
     assert DispatchSettings().number_of_retries == 0
-    assert break_even_seconds(PRICES) == DEFAULT_PARK_AFTER_SECONDS
+    assert cost_by_delay.break_even_seconds(PRICES) == DEFAULT_PARK_AFTER_SECONDS
     assert int(SERVER_SETTINGS["tcp_user_timeout"]) == GONE * 1000
 
 
@@ -212,18 +215,6 @@ def test_the_table_of_a_store_names_every_method() -> None:
     }
     table = text("testing.md").partition("`IDelayedMessageStore`")[2].partition("\n## ")[0]
     assert methods <= set(re.findall(r"`([a-z_]+)`", table))
-
-
-def test_the_break_even_table() -> None:
-    """Hours by message size, one at a time and in tens."""
-    row = r"^\| (\d+) (bytes|KiB) \| ([\d.]+) h \| ([\d.]+) h \|$"
-    rows = re.findall(row, text("cost.md"), re.MULTILINE)
-    assert len(rows) == 4
-    for size, unit, alone, in_tens in rows:
-        message_bytes = int(size) * (1024 if unit == "KiB" else 1)
-        for batch, hours in ((1, alone), (10, in_tens)):
-            seconds = break_even_seconds(PRICES, message_bytes=message_bytes, batch=batch)
-            assert seconds / 3600 == float(hours)
 
 
 def test_the_tables_by_delay_are_the_scripts() -> None:

@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from datetime import date
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import ledger
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import (
     Bill,
     Workload,
     bill,
-    break_even_seconds,
-    documented_formula,
     parse_prices,
     recommend,
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.places import GROUP, ITEM_BYTES, LOOK_SECONDS, RELEASED_SECONDS
-from sqsdelay.cost.strategies import RECEIVERS, Way, rate, ways
-from sqsdelay.cost.workload import BANDS, DISPATCH_MS, LAMBDA_POLLERS, band_of
+from sqsdelay.cost.places import GROUP, ITEM_BYTES, LOOK_SECONDS, RELEASED_SECONDS, SLOTS
+from sqsdelay.cost.strategies import (
+    DYNAMODB_ON_TIME,
+    PARKED_A_SECOND,
+    RECEIVERS,
+    RELAYED_ON_TIME,
+    S3_ON_TIME,
+    SCHEDULES_ON_TIME,
+    due_queue,
+    rate,
+    ways,
+)
+from sqsdelay.cost.workload import BANDS, DISPATCH_MS, LAMBDA_POLLERS, band_of, invocation_cost
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.sqs.receivers import LEAST_RECEIVERS
 from sqsdelay.stores.dynamodb.layout import Entry, Lane, Layout, Place
 from sqsdelay.stores.dynamodb.layout import item_bytes as item_size
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS
 from sqsdelay.stores.s3.s3_store import GATHER_MS, TURN_SECONDS, S3Store
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES
 
 YEAR = 365 * 24 * 3600
+DAY = 24 * 3600
+DYNAMODB = "-c store=dynamodb"
 PRICES = shipped_prices()
 
 
@@ -53,7 +67,7 @@ def quantities(bill: Bill, word: str) -> list[Fraction]:
 
 def test_the_documented_year_costs_exactly_0_03504() -> None:
     """35,040 cycles, two operations each, at $0.50 per million."""
-    bill = documented_formula(Workload(delay_seconds=YEAR), PRICES)
+    bill = bill_of("formula", delay_seconds=YEAR)
     assert bill.lines[0].quantity == 70_080
     assert bill.total == usd("0.03504")
 
@@ -63,7 +77,7 @@ def test_the_documented_year_costs_exactly_0_03504() -> None:
 )
 def test_the_documented_formula_counts_whole_cycles(seconds: int, cycles: int) -> None:
     """Up to 900 s there is no cycle; 1,925 s are the documented two."""
-    bill = documented_formula(Workload(delay_seconds=seconds), PRICES)
+    bill = bill_of("formula", delay_seconds=seconds)
     assert bill.lines[0].quantity == 2 * cycles
 
 
@@ -117,7 +131,7 @@ def _fields(load: Workload) -> dict[str, int]:
 def test_a_batch_of_large_messages_is_as_full_as_1_mib_allows() -> None:
     """Ten of 300 KiB do not fit one request: three do."""
     load = Workload(delay_seconds=1800, messages=10, batch=10, message_bytes=300 * 1024)
-    assert load.requests == 4
+    assert load.billed_requests == 3 * 15 + 5
 
 
 def test_a_parked_message_is_written_once() -> None:
@@ -179,32 +193,6 @@ def test_eventbridge_scheduler_is_an_invocation_and_a_send() -> None:
     """A million schedules: $1.00, and $0.40 for the sends to the queue."""
     bill = bill_of("eventbridge-scheduler", delay_seconds=YEAR, messages=10**6, batch=10)
     assert bill.total == usd("1.40")
-
-
-@pytest.mark.parametrize("batch", [1, 10])
-@pytest.mark.parametrize("message_bytes", [200, 1024, 65_536])
-def test_parking_pays_from_the_break_even_on_and_not_before(batch: int, message_bytes: int) -> None:
-    """One hop less and hops are no dearer; from there to ten years parking always is cheaper."""
-    seconds = break_even_seconds(PRICES, message_bytes=message_bytes, batch=batch)
-    assert seconds % 900 == 0
-    for later in (seconds, seconds + 900, YEAR, 10 * YEAR):
-        shape = {"messages": 1000, "message_bytes": message_bytes, "batch": batch}
-        shape["park_after_seconds"] = 0
-        stored, hops = (
-            bill_of(s, delay_seconds=later, **shape).for_messages for s in ("stored", "relay")
-        )
-        assert stored < hops
-    stored, hops = (
-        bill_of(s, delay_seconds=seconds - 900, **shape).for_messages for s in ("stored", "relay")
-    )
-    assert stored >= hops
-
-
-def test_there_may_be_no_break_even() -> None:
-    """A store dearer than any number of hops is refused, with the remedy."""
-    dear = parse_prices(shipped_text().replace('"0.625"', '"6250000"'), "mine.json")
-    with pytest.raises(ConfigurationError, match="do not park"):
-        break_even_seconds(dear)
 
 
 @pytest.mark.parametrize(
@@ -287,24 +275,108 @@ def test_sent_singly_and_due_apart_a_million_schedules_cost_little_more_than_ama
 
 
 @pytest.mark.parametrize(
-    ("delay_seconds", "millions", "deploy"),
+    ("load", "deploy"),
     [
-        (600, 1, "no store"),
-        (3_600, 1, "no store"),
-        (YEAR, 1, "-c store=scheduler"),
-        (YEAR, 30, "-c store=s3"),
+        ({"delay_seconds": 600}, "no store"),
+        ({"delay_seconds": 3_600}, "no store"),
+        ({"delay_seconds": YEAR}, "-c store=scheduler"),
+        ({"delay_seconds": YEAR, "messages": 30 * 10**6}, "-c store=s3"),
+        # Found by their own ids, for $9 more.
+        ({"delay_seconds": YEAR, "messages": 30 * 10**6, "own_ids": True}, "-c store=scheduler"),
+        ({"delay_seconds": YEAR, "messages": 1, "own_ids": True}, "-c store=scheduler"),
+        # More than S3, or the delay queue, brings on time.
+        ({"delay_seconds": 3 * DAY, "messages": 10**6, "due_together": 10**6}, "-c store=s3"),
+        ({"delay_seconds": DAY, "messages": 2 * 10**6, "due_together": 2 * 10**6}, DYNAMODB),
+        ({"delay_seconds": 30 * DAY, "messages": 10**8, "due_together": 10**8}, DYNAMODB),
     ],
 )
-def test_the_cheapest_deployment_is_recommended(
-    delay_seconds: int, millions: int, deploy: str
+def test_the_cheapest_that_is_on_time_and_finds_messages_is_recommended(
+    load: dict[str, Any], deploy: str
 ) -> None:
     """Hops while they are few; nothing that runs where few messages wait for long; S3 for many."""
-    load = Workload(delay_seconds=delay_seconds, messages=millions * 1_000_000, batch=10)
-    advice = recommend(load, PRICES)
-    assert advice.deploy == deploy
-    totals = [advice.bill.total, *(bill.total for _, bill in advice.others)]
-    assert totals == sorted(totals)
-    assert not {bill.strategy for _, bill in advice.others} & {"stored", "scheduled-by-sender"}
+    shape = Workload(**{"messages": 10**6, "batch": 10, **load})
+    advice = recommend(shape, PRICES)
+    assert advice[0][0] == deploy
+    assert not {bill.strategy for _, bill in advice} & {"stored", "scheduled-by-sender"}
+    if not load.keys() & {"own_ids", "due_together"}:
+        totals = [bill.total for _, bill in advice]
+        assert totals == sorted(totals)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "load", "late"),
+    [
+        ("parked-in-s3-by-functions", {"due_together": 10**8}, "12.9 h"),
+        ("parked", {"due_together": 10**8}, "5.4 h"),
+        ("scheduled", {"due_together": 10**8}, "27.5 h"),
+        ("eventbridge-scheduler", {"due_together": 10**8}, "27.8 h"),
+        ("parked-in-s3-by-functions", {}, None),
+        ("relay", {}, "22.5 h"),
+        ("relay", {"messages": 1_100_000}, None),
+        ("relay", {"messages": 74_000, "delay_seconds": 901, "due_together": 74_000}, None),
+        ("relay", {"messages": 110_000, "delay_seconds": 901, "due_together": 110_000}, "29 s"),
+        ("relay", {"delay_seconds": 900}, None),
+        # What is too near to be parked hops.
+        ("parked-in-s3-by-functions", {"delay_seconds": 7_200}, "22.5 h"),
+        # Parked at 720 a second, of which the first hop takes 900 s.
+        ("parked", {"messages": 10**7, "delay_seconds": 3 * 3600, "due_together": 10**7}, "1.1 h"),
+        # A body of 1 MiB is 16 requests: ten of them take as long as 160 in tens.
+        (
+            "parked-in-s3",
+            {"messages": 11_875, "message_bytes": 10**6, "due_together": 11_875},
+            None,
+        ),
+        (
+            "parked-in-s3",
+            {"messages": 20_000, "message_bytes": 10**6, "due_together": 20_000},
+            "616 s",
+        ),
+    ],
+)
+def test_what_cannot_be_released_in_time_says_how_late_it_is(
+    strategy: str, load: dict[str, Any], late: str | None
+) -> None:
+    """By rates of the capacity page, as deployed; what is not told to be due together comes evenly."""
+    found = bill_of(strategy, **{"delay_seconds": 30 * DAY, "messages": 10**8, "batch": 10, **load})
+    told = [each for each in found.warnings if each.startswith("the last message arrives")]
+    assert told == ([f"the last message arrives {late} late"] if late else [])
+    assert (found.late_seconds > 0) == (late is not None)
+
+
+def test_the_rates_are_those_of_the_capacity_page() -> None:
+    """Of the functions as they are deployed."""
+    guide = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text()
+    rows = {
+        "relay: function, 10 at once (as deployed)": RELAYED_ON_TIME,
+        "parked: function on DynamoDB (as deployed)": DYNAMODB_ON_TIME,
+        "parked: function on S3 (as deployed)": S3_ON_TIME,
+    }
+    for name, on_time in rows.items():
+        (row,) = [line for line in guide.splitlines() if line.startswith(f"| {name} |")]
+        assert row.split(" | ")[3] == f"{on_time:,}"
+    assert f"The deployed function parks {PARKED_A_SECOND} messages a second." in guide
+    assert f"By default {SCHEDULES_ON_TIME:,} messages due in one second are on" in guide
+
+
+def test_a_quota_that_has_to_be_raised_is_told() -> None:
+    """Ten million schedules."""
+    for strategy in ("scheduled", "eventbridge-scheduler"):
+        many, few = (bill_of(strategy, delay_seconds=YEAR, messages=n) for n in (10**7 + 1, 10**7))
+        assert few.warnings == ()
+        assert many.warnings == ("ask AWS for a higher quota of schedules than 10,000,000",)
+
+
+def test_logs_are_in_the_bill_and_a_fifo_queue_beside_it() -> None:
+    """A line of metrics for each run, by `benchmarks.ledger`; a due queue's requests, runs and polls."""
+    (line,) = [e for e in bill_of("relay", delay_seconds=901).lines if "Logs" in e.what]
+    told = re.search(r"1 copies a run: (\d+) bytes", ledger.metrics())
+    assert told is not None
+    assert abs(float(line.quantity * 2**30) - int(told[1])) < 10
+    load = Workload(delay_seconds=86_400, messages=10)
+    polls = 5 * 86_400 // 20
+    requests = (20 + polls) * PRICES.sqs_standard_request + 10 * PRICES.sqs_fifo_request
+    logs = 10 * line.quantity * PRICES.cloudwatch_logs_gb
+    assert due_queue(load, PRICES) == requests + 10 * invocation_cost(PRICES) + logs
 
 
 def test_what_cloudwatch_takes_is_in_the_bill() -> None:
@@ -319,8 +391,8 @@ def test_what_cannot_be_is_not_recommended() -> None:
     """300,000 bytes do not fit a schedule: such messages would hop, at 10,000 times the price."""
     load = Workload(delay_seconds=YEAR, messages=10**6, message_bytes=300_000, batch=10)
     advice = recommend(load, PRICES)
-    assert advice.deploy == "-c store=s3"
-    assert "-c store=scheduler" not in dict(advice.others)
+    assert advice[0][0] == "-c store=s3"
+    assert "-c store=scheduler" not in dict(advice)
     for strategy in ("scheduled", "scheduled-by-sender", "eventbridge-scheduler"):
         bill = bill_of(strategy, delay_seconds=YEAR, message_bytes=300_000)
         assert "a schedule holds 262144 bytes" in (bill.impossible or "")
@@ -367,19 +439,21 @@ def test_s3_is_priced_as_it_is_deployed() -> None:
     large = load | {"message_bytes": 64 * 1024}
     by_the_consumer = bill_of("parked-in-s3-by-functions", **large)
     assert quantities(by_the_consumer, parking_queue) == []
+    # The copies of a run, by the consumer; 6 MB of them at most.
     assert quantities(by_the_consumer, "(objects)") == [100_000]
+    larger = bill_of("parked-in-s3-by-functions", **(load | {"message_bytes": 700_000}))
+    assert quantities(larger, "(objects)") == [200_000]
 
 
 def test_the_s3_stores_figures_are_its_own() -> None:
     """How a worker gathers and polls, and how often a dispatcher looks."""
+    assert SLOTS == DEFAULT_SLOTS
     assert GROUP == MAX_OBJECT_MESSAGES <= S3Store.stored_at_once
     assert LOOK_SECONDS == TURN_SECONDS == S3Store.poll_seconds
     assert RELEASED_SECONDS * 1000 == GATHER_MS
     assert RECEIVERS == LEAST_RECEIVERS < LAMBDA_POLLERS
 
 
-PRICES = shipped_prices()
-YEAR = 365 * 24 * 3600
 MANY = 63_000
 """Fills batches of any size, and releases."""
 
@@ -402,23 +476,25 @@ def test_a_rate_is_the_bill_divided(
         park_after_seconds=0,
     )
     bill = bill_of(strategy, **asdict(load))
-    each = rate(strategy, message_bytes, load.batch, PRICES, direct=load.hops == 0)
+    parked_too_near = strategy == "parked" and not load.hops
+    each = rate("relay" if parked_too_near else strategy, message_bytes, load.batch, PRICES)
     if bill.impossible:
         assert each is None
         return
     assert each is not None
-    cost = each.base + each.hop * load.hops + each.second * delay_seconds
+    base, hop, second = each
+    cost = base + hop * load.hops + second * delay_seconds
     assert cost * MANY == bill.for_messages
 
 
 def test_a_relays_rate_grows_with_hops_and_a_stores_with_time() -> None:
     """What is what."""
-    relay = rate("relay", 1000, 10, PRICES, direct=False)
-    parked = rate("parked", 1000, 10, PRICES, direct=False)
+    relay = rate("relay", 1000, 10, PRICES)
+    parked = rate("parked", 1000, 10, PRICES)
     assert relay is not None
     assert parked is not None
-    assert relay.hop > 0 == relay.second
-    assert parked.second > 0 == parked.hop
+    assert relay[1] > 0 == relay[2]
+    assert parked[2] > 0 == parked[1]
 
 
 @pytest.mark.parametrize(
@@ -427,7 +503,7 @@ def test_a_relays_rate_grows_with_hops_and_a_stores_with_time() -> None:
 )
 def test_parking_is_decided_at_the_first_hop(after: int, delay: int, strategy: str) -> None:
     """After 900 s in the delay queue, a message is parked if more than ``park_after`` remains."""
-    way = Way(name="", strategy="relay", batch=10, park_after_seconds=after)
+    _, _, way, _ = ways([after])
     assert way.strategy_of(delay) == strategy
 
 

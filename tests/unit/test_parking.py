@@ -20,13 +20,11 @@ from sqsdelay.core.message import (
 )
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
 )
 from sqsdelay.parking.parking import (
-    DEFAULT_PARK_AFTER_SECONDS,
     Change,
     Parking,
     ParkingSettings,
@@ -166,11 +164,6 @@ def test_what_remains_decides(remaining: int, decision: object) -> None:
     assert decide(ms, 0, hop_seconds=900, park_after_seconds=3600) == decision
     near = decide(min(ms, 900_000), 0, hop_seconds=900, park_after_seconds=0)
     assert isinstance(near, HandOver)
-
-
-def test_the_default_is_where_hops_begin_to_cost_more() -> None:
-    """Recomputed from the price data, so that new prices do not leave an old default behind."""
-    assert break_even_seconds(shipped_prices()) == DEFAULT_PARK_AFTER_SECONDS
 
 
 def test_a_parked_message_arrives_as_a_relayed_one(

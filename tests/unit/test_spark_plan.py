@@ -5,14 +5,14 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sqsdelay.core.message import Message
 from sqsdelay.cost import shipped_prices
-from sqsdelay.spark.estimate import RELAY_HOLDS, Planned, plan_of
+from sqsdelay.cost.strategies import RELAYED_ON_TIME
+from sqsdelay.spark.estimate import Planned, plan_of
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import Counts
 
@@ -65,9 +65,9 @@ def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:
 
 def test_more_than_the_relay_holds_is_warned_of() -> None:
     """By the figure of the guide to capacity; what a message timer holds is not relayed."""
-    many = plan(Options(), 1000, messages=RELAY_HOLDS + 1)
+    many = plan(Options(), 1000, messages=RELAYED_ON_TIME + 1)
     assert any("max_concurrency" in warning for warning in many["warnings"])
-    assert many["seconds_at_quota"] == -(-(RELAY_HOLDS + 1) // 24_000)
+    assert many["seconds_at_quota"] == -(-(RELAYED_ON_TIME + 1) // 24_000)
     assert plan(Options(), 900, -5)["relayed"] == 0
 
 
@@ -83,12 +83,3 @@ def test_tasks_of_any_sizes_tell_a_few_numbers() -> None:
     told.add(counted(options, DAY, size=300_000))
     costs = plan_of(told, options, PRICES)["costs"]
     assert [name for name, cost in costs.items() if cost is None] == ["EventBridge Scheduler alone"]
-
-
-def test_the_capacity_is_the_guides() -> None:
-    """The row of the function as it is deployed."""
-    guide = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text()
-    row, *_ = [
-        line for line in guide.splitlines() if line.startswith("| relay: function, 10 at once")
-    ]
-    assert f"| {RELAY_HOLDS:,} |" in row
