@@ -8,7 +8,15 @@ from typing import Annotated, Any, Final
 import typer
 
 from sqsdelay.cli.console import counted, out, say, show, show_rows, start_of, tell
-from sqsdelay.cli.options import DelayOption, DueAt, EndpointName, JsonLines, Target, new_due_ms
+from sqsdelay.cli.options import (
+    Commands,
+    DelayOption,
+    DueAt,
+    EndpointName,
+    JsonLines,
+    Target,
+    new_due_ms,
+)
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
 from sqsdelay.core.readable import instant
@@ -16,7 +24,7 @@ from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
 from sqsdelay.operating.status import latest_of_sqs, naming_the_command
 
-app = typer.Typer(help="Inspect an endpoint's error queue and retry its messages.")
+app = typer.Typer(cls=Commands, help="Inspect an endpoint's error queue and retry its messages.")
 
 _NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
 
@@ -37,12 +45,13 @@ def list_errors(
     """
     target = Target(endpoint)
     with naming_the_command(target.endpoint, target.endpoint.error_queue):
-        found = ErrorQueue(target.queues, target.endpoint).look(limit)
+        records = ErrorQueue(target.queues, target.endpoint).look(
+            limit, lambda each: _record(each, bodies=bodies, whole=as_json)
+        )
     columns = ["message_id", "due", "rejected", "receives", "bytes", "reason", "body"]
-    records = [_record(each, bodies=bodies, whole=as_json) for each in found]
     show_rows(records, columns if bodies else columns[:-1], as_json=as_json)
     if out.is_terminal and not as_json:
-        say(f"{len(found)} shown of {target.endpoint.error_queue.name}")
+        say(f"{len(records)} shown of {target.endpoint.error_queue.name}")
 
 
 @app.command()
@@ -76,14 +85,16 @@ def retry(
     given = None
     if delay is not None or due_at is not None:
         # By a local clock that is behind, messages would be early.
-        given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
+        with naming_the_command(of, of.error_queue):
+            given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
     counts: Counter[RetryStatus] = Counter()
     missing = dict.fromkeys(message_id or ())
     retrying = ErrorQueue(queues, of).retry
-    for done in retrying(message_id or None, due_ms=given, dry_run=dry_run):
-        counts[done.status] += 1
-        missing.pop(done.rejection.message_id, None)
-        _tell(done, as_json=as_json)
+    with naming_the_command(of, of.error_queue):
+        for done in retrying(message_id or None, due_ms=given, dry_run=dry_run):
+            counts[done.status] += 1
+            missing.pop(done.rejection.message_id, None)
+            _tell(done, as_json=as_json)
     for absent in missing:
         tell(f"{absent}  not found")
     tell(counted(counts) or "no messages")

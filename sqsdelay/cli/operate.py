@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from sqsdelay.cli.console import counted, print_json, print_rows, say, tell
 from sqsdelay.cli.options import (
+    Commands,
     EndpointName,
     Hop,
     Json,
@@ -42,8 +43,9 @@ from sqsdelay.operating.status import (
 if TYPE_CHECKING:
     from sqsdelay.sqs.queues import SqsQueues
 
-endpoint_app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=True)
-store_app = typer.Typer(help="Set up a delayed message store, or leave it.", no_args_is_help=True)
+_GROUP: Final[dict[str, Any]] = {"cls": Commands, "no_args_is_help": True}
+endpoint_app = typer.Typer(**_GROUP, help="Create or check an endpoint's queues.")
+store_app = typer.Typer(**_GROUP, help="Set up a delayed message store, or leave it.")
 
 
 def status(endpoint: EndpointName, store: OptionalPlaceUrl = None, as_json: Json = False) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from sqsdelay.cli.console import OneLine, tell
 from sqsdelay.core.clock import SystemClock
@@ -57,9 +58,57 @@ _TOLD: Final = {
 """What --verbose shows: where credentials came from, each request and its status. No body, no secret."""
 
 
+class Commands(TyperGroup):
+    """Commands that say where an option or a command belongs that is typed in another place."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            # By its name: typer has exceptions of its own, or click's.
+            name = getattr(error, "option_name", None)
+            if type(error).__name__ == "NoSuchOption" and _takes(self, name):
+                whole = f"{ctx.command_path} {name} … {ctx.invoked_subcommand}"
+                ctx.fail(f"{name} stands before the command: {whole}")
+            raise
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            found, path = self, ctx.command_path
+            for word in given:
+                if word in getattr(found, "commands", {}):
+                    found, path = found.commands[word], f"{path} {word}"
+            name = getattr(error, "option_name", None)
+            if type(error).__name__ == "NoSuchOption" and found is not self and _takes(found, name):
+                ctx.fail(f"{name} stands behind the command: {path} … {name}")
+            raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word, rest = args[0], args[1:]
+        inner = [
+            f"{name} {word}"
+            for name, each in self.commands.items()
+            if word in getattr(each, "commands", {})
+        ]
+        inner = inner or [f"{name} {word}" for name in rest if name in self.commands][:1]
+        if word not in self.commands and inner:
+            ctx.fail(f"no command {word!r}; use {ctx.command_path} {' or '.join(inner)}")
+        return super().resolve_command(ctx, args)
+
+
+def _takes(command: Any, option: str | None) -> bool:
+    return any(option in each.opts for each in command.params)
+
+
 @contextmanager
 def environment(profile: str | None, region: str | None) -> Iterator[None]:
-    """The environment boto3 and child processes read, as the options have it."""
+    """The environment boto3 and child processes read, as the options have it.
+
+    Of a queue of SQS's that is missing an error says where that was looked for.
+    """
     before = dict(os.environ)
     if profile is not None:
         for key in _KEYS:
@@ -69,6 +118,21 @@ def environment(profile: str | None, region: str | None) -> Iterator[None]:
         os.environ["AWS_DEFAULT_REGION"] = os.environ["AWS_REGION"] = region
     try:
         yield
+    except QueueMissing as error:
+        from botocore.exceptions import ClientError
+
+        from sqsdelay.sqs.client import default_client
+
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ClientError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        at = default_client(connections=1).meta
+        raise type(error)(
+            f"{error}. It was looked for in {at.region_name} at {at.endpoint_url}; if it is elsewhere, "
+            "give --region or --profile, or set AWS_ENDPOINT_URL"
+        ) from error
     finally:
         if profile is not None or region is not None:
             os.environ.clear()

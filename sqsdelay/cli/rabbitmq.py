@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from sqsdelay.cli.console import print_json, say, show, tell
-from sqsdelay.cli.options import Json
+from sqsdelay.cli.options import Commands, Json
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.errors import InvalidMessage
 
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import Topology, Transfer
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 CONNECT_SECONDS = 5.0
 
