@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from sqsdelay.console.guard import Access
 from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.messages import text_of
+from sqsdelay.console.shown import text_of
 from sqsdelay.console.source import ConsoleSettings, Source
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import too_far
@@ -296,7 +296,7 @@ def of_failed(source: Source, action: str, keys: Collection[str], *, undated_now
     def run() -> Work:
         known = source.errors_sample.known().value or ()
         missing = dict.fromkeys(keys, "") | {
-            each.copy.sqs_message_id: text_of(each.message_id) for each in filter(wanted, known)
+            each.key: text_of(each.message_id) for each in known if each.key in chosen
         }
         answers: Any
         if action == "retry":

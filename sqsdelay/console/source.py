@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from botocore.exceptions import BotoCoreError, ConnectTimeoutError, ReadTimeoutError
 
 from sqsdelay.console.sampling import Patience, Sampled
+from sqsdelay.console.shown import Failed
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.rejection import Rejection
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidSetting,
@@ -194,8 +194,9 @@ class Source:
             ask_queues, fresh_seconds=FRESH_SECONDS
         )
         self.store_sample: Sampled[StoreStatus] = sampled(self._ask_store, fresh_seconds=fresh)
-        self.errors_sample: Sampled[list[Rejection]] = sampled(
-            lambda: self.errors().look(ERRORS_LOOKED_AT), fresh_seconds=PAID_STORE_FRESH_SECONDS
+        self.errors_sample: Sampled[list[Failed]] = sampled(
+            lambda: self.errors().look(ERRORS_LOOKED_AT, Failed.of),
+            fresh_seconds=PAID_STORE_FRESH_SECONDS,
         )
         self.ages_sample: Sampled[Mapping[QueueRef, int]] = sampled(
             self._ask_ages,

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sqsdelay.console.guard import Access
-from sqsdelay.console.messages import BODY_SHOWN, Filter, listed
+from sqsdelay.console.messages import Filter, listed
 from sqsdelay.console.services import MOST_CHANGED, Services
+from sqsdelay.console.shown import BODY_SHOWN
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
@@ -168,7 +169,7 @@ def test_a_thousand_that_match_are_changed_at_once(running: Running) -> None:
 
 def test_a_filter_by_text_attribute_and_due_time(stored: Running) -> None:
     """Whatever its case; a page of matches leads on to the next."""
-    due_ms = time.time_ns() // 1_000_000 + 24 * HOUR_MS
+    due_ms = time.time_ns() // 1_000_000 + 25 * HOUR_MS
     kept = [
         StoredMessage(
             message_id=f"m{n:02}",
@@ -191,9 +192,12 @@ def test_a_filter_by_text_attribute_and_due_time(stored: Running) -> None:
     assert stored.page("/messages", attribute="tenant=nobody").ids == []
     assert stored.page("/messages", text="m07").ids == ["m07"]
     stored.park("late", due_in_ms=-HOUR_MS)
-    overdue = stored.page("/messages")
-    (link,) = (each.attributes["href"] for each in overdue.main.all("a") if each.text == "Overdue")
-    assert Page(stored.client, stored.client.get(link)).ids == ["late"]
+    for tab, shown in (("Overdue", ["late"]), ("Next 24 hours", []), ("All", ["late", "m00"])):
+        tabs = {each.text: each.attributes for each in stored.page("/messages").main.all("a")}
+        found = Page(stored.client, stored.client.get(tabs[tab]["href"]))
+        assert found.ids[:2] == shown
+        current = [each.text for each in found.main.all("a") if "aria-current" in each.attributes]
+        assert current == [tab]
     assert "binary" in stored.page("/messages", text="m10").rows("Parked")[0][2]
 
 
