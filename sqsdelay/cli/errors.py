@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -21,12 +21,10 @@ from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
-from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
+from sqsdelay.operating.error_queue import NO_REASON, ErrorQueue, Retry, RetryStatus
 from sqsdelay.operating.status import latest_of_sqs, naming_the_command
 
 app = typer.Typer(cls=Commands, help="Inspect an endpoint's error queue and retry its messages.")
-
-_NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
 
 
 @app.command("list")
@@ -107,18 +105,14 @@ def _record(rejection: Rejection, *, bodies: bool, whole: bool) -> dict[str, Any
     copy = rejection.copy
     return {
         "message_id": rejection.message_id,
-        "due": _due(rejection),
+        "due": None if isinstance(rejection.due, Reject) else instant(rejection.due),
         "rejected": None if copy.sent_ms is None else instant(copy.sent_ms),
         "receives": copy.receive_count,
         "bytes": size_of(copy.body, {}),
-        "reason": rejection.reason or (None if whole else _NO_REASON),
+        "reason": rejection.reason or (None if whole else NO_REASON),
         "destination": rejection.destination,
         **({"body": copy.body if whole else start_of(copy.body)} if bodies else {}),
     }
-
-
-def _due(rejection: Rejection) -> str | None:
-    return None if isinstance(rejection.due, Reject) else instant(rejection.due)
 
 
 def _tell(done: Retry, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -40,6 +41,9 @@ from sqsdelay.operating.status import NOBODY
 EXAMPLES: Final = 10
 """Messages named in a confirmation; the others are counted."""
 
+RECENT: Final = 12
+"""Events on the overview."""
+
 # To look at.
 
 
@@ -59,7 +63,10 @@ def _overview(request: Request) -> Response:
     services = _services(request)
     given = request.query_params.get("span", "")
     values: dict[str, Any] = {"span": given if given in overview.SPANS else "hours"}
-    values |= {"spans": overview.SPANS, "nobody": NOBODY, "recent": overview.recent(services)}
+    values |= {"spans": overview.SPANS, "nobody": NOBODY, "recent": []}
+    with suppress(SqsDelayError):  # Why a ledger cannot be read is said above the page.
+        if services.ledger is not None:
+            values["recent"] = services.ledger.recent(services.sources, RECENT)
     states = overview.states_of(services, values["span"])
     return page(request, "overview.html", states=states, **values)
 

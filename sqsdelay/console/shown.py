@@ -9,14 +9,13 @@ from typing import Final, NamedTuple, Self
 
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.rejection import Rejection
+from sqsdelay.operating.error_queue import NO_REASON
 
 BODY_SHOWN: Final = 64 * 1024
 """Characters of a body that are sent to a browser."""
 
 TEXT_KEPT: Final = 4096
 """Characters of a failed message's reason, and of each of its attributes, that are kept."""
-
-NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
 
 _VARIES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\b[\w-]*\d[\w.:-]*")
 """Names in quotes, and words with a digit in them: ids, numbers, instants."""

@@ -23,6 +23,9 @@ T = TypeVar("T")
 HOLD_SECONDS: Final = 120
 """How long a received message stays hidden if the process dies before releasing it."""
 
+NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
+"""What people read where a message left no room for its reason."""
+
 _WAIT_SECONDS: Final = 1
 """A long poll asks all of SQS's servers; a short one may miss messages that are there."""
 

@@ -244,12 +244,12 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (
             ["rabbitmq", "declare", "--url", "x"],
             2,
-            "before the command: sqsdelay rabbitmq --url … d",
+            "before the command: sqsdelay rabbitmq --url …",
         ),
         (
             ["status", "orders", "--region", "x"],
             2,
-            "before the command: sqsdelay --region … status",
+            "before the command: sqsdelay --region …",
         ),
         (["--json", "status", "orders"], 2, "behind the command: sqsdelay status … --json"),
         (["consume", "orders", "--receivers", "0"], 2, "--receivers 0; use 1 or more"),

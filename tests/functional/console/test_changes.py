@@ -106,7 +106,7 @@ def test_two_consoles_on_one_message(running: Running) -> None:
 @pytest.mark.parametrize(
     ("button", "words"),
     [
-        ("Cancel…", "it is not in the store"),
+        ("Cancel…", "not in the store; if it is in the delay queue, it will be cancelled"),
         ("Release now…", "it was released or cancelled meanwhile"),
     ],
 )
