@@ -50,7 +50,8 @@ class AsyncQueueSender:
 
     def _send(self, key: Hashable, messages: list[CheckedMessage]) -> list[SendResult]:
         endpoint, _ = cast(tuple[Endpoint, Hashable], key)
-        return self._sender.batches.send_in_time(endpoint, messages)
+        with self._sender.in_time():
+            return self._sender.batches.send(endpoint, messages)
 
     def _begin_anew(self) -> None:
         """In a forked process."""

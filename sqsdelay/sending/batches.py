@@ -26,7 +26,7 @@ from sqsdelay.core.message import (
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
-from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt, begun_within
+from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt
 from sqsdelay.sending.router import Asked, Router, SenderSettings, ToQueue, ToStore
 
 logger = logging.getLogger(__name__)
@@ -176,7 +176,6 @@ class BatchSender:
     def __init__(self, queues: Queues, settings: SenderSettings) -> None:
         self._queues = queues
         self._ledger = settings.ledger
-        self._begin_within_seconds = settings.begin_within_seconds
         large_bodies = settings.large_bodies
         self._offloading = None if large_bodies is None else Offloading(large_bodies)
         self.router = Router(queues, settings)
@@ -217,13 +216,6 @@ class BatchSender:
                 note(outcome)
             results[position] = _sent(prepared, outcome)
         return results
-
-    def send_in_time(
-        self, endpoint: Endpoint, messages: Iterable[Message | CheckedMessage]
-    ) -> list[SendResult]:
-        """Send a batch at most; no request begins that could end too late."""
-        with begun_within(self._begin_within_seconds):
-            return self.send(endpoint, messages)
 
     def together(self, endpoint: Endpoint, message: CheckedMessage) -> tuple[Hashable, int]:
         """What a message can share a request with, and how many go into one. Nobody is asked: at

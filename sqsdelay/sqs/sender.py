@@ -22,7 +22,7 @@ from sqsdelay.sending.router import (
     SenderSettings,
 )
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.client import default_client, limit_whole_answers
 from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class DelaySender(QueueSender):
             client = default_client(
                 connections=concurrency, parameter_validation=False, patience=patience
             )
+            limit_whole_answers(client)
         connections = getattr(client.meta.config, "max_pool_connections", concurrency)
         super().__init__(
             SqsQueues(client, traced=True, clock=clock),
