@@ -15,14 +15,7 @@ from typing import Any, Final
 from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    MOST_ADDED_BYTES,
-    Attribute,
-    Message,
-    Route,
-    full_batches,
-    size_of,
-)
+from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, Message, Route, full_batches, size_of
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
