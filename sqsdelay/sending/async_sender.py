@@ -51,7 +51,7 @@ class AsyncQueueSender:
     def _send(
         self, key: tuple[Endpoint, Hashable], messages: list[CheckedMessage]
     ) -> list[SendResult]:
-        with self._sender.in_time():
+        with self._sender.batches.in_time():
             return self._sender.batches.send(key[0], messages)
 
     def _begin_anew(self) -> None:

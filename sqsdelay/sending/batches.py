@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -19,7 +20,7 @@ from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, Message, Route, f
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
-from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt
+from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt, begun_within
 from sqsdelay.sending.router import Asked, Router, SenderSettings, ToQueue, ToStore
 
 logger = logging.getLogger(__name__)
@@ -169,6 +170,7 @@ class BatchSender:
     def __init__(self, queues: Queues, settings: SenderSettings) -> None:
         self._queues = queues
         self._ledger = settings.ledger
+        self._begin_within_seconds = settings.begin_within_seconds
         large_bodies = settings.large_bodies
         self._offloading = None if large_bodies is None else Offloading(large_bodies)
         self.router = Router(queues, settings)
@@ -209,6 +211,10 @@ class BatchSender:
                 note(outcome)
             results[position] = _sent(prepared, outcome)
         return results
+
+    def in_time(self) -> AbstractContextManager[None]:
+        """For one send: no request begins that could end too late."""
+        return begun_within(self._begin_within_seconds)
 
     def together(self, endpoint: Endpoint, message: CheckedMessage) -> tuple[Hashable, int]:
         """What a message can share a request with, and how many go into one. Nobody is asked: at

@@ -16,7 +16,7 @@ from sqsdelay.core.message import AttributeInput, Message, Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidDelay, NoStore, Unconfirmed
 from sqsdelay.parking.parking import Change, Schedule
-from sqsdelay.ports.queues import Failure, Queues, SendReceipt, begun_within
+from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.sending.batches import BatchSender, SendResult
 from sqsdelay.sending.router import Asked, SenderSettings
 
@@ -38,7 +38,6 @@ class QueueSender:
         self._ledger = settings.ledger
         self._tracing = settings.tracing
         self._linger_ms = settings.linger_ms
-        self._begin_within_seconds = settings.begin_within_seconds
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -51,10 +50,6 @@ class QueueSender:
 
     def _send_together(self, key: Any, messages: list[CheckedMessage]) -> list[SendResult]:
         return self.batches.send(key[0], messages)
-
-    def in_time(self) -> AbstractContextManager[None]:
-        """For one send: no request begins that could end too late."""
-        return begun_within(self._begin_within_seconds)
 
     def send(
         self,
@@ -97,7 +92,7 @@ class QueueSender:
             trace_header=trace_header,
         )
         parsed = Endpoint.parse(endpoint)
-        with self.in_time(), self.traced(parsed) as header:
+        with self.batches.in_time(), self.traced(parsed) as header:
             ready = checked(with_header(message, header), fifo=parsed.fifo)
             if self._shared is None:
                 (result,) = self.batches.send(parsed, [ready])
