@@ -83,6 +83,10 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         "columns": sql.SQL("message_id, destination, due_ms, body, headers, failures"),
         "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
         "ids": sql.SQL("= ANY(%(ids)s)"),
+        "amended": sql.SQL(
+            "value ->> 0, (value ->> 1)::bigint, (value ->> 2)::bigint, (value ->> 3)::bigint "
+            "FROM json_array_elements(%(rows)s::json) AS given(value)"
+        ),
         "now": _NOW,
         "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
         **_NEW,

@@ -39,6 +39,8 @@ _PIECES: Final = {
     "until": ":due_by_ms",
     "ids": "IN (SELECT value FROM json_each(:ids))",
     "now": ":now_ms",
+    "amended": ", ".join(f"json_extract(value, '$[{n}]')" for n in range(4))
+    + " FROM json_each(:rows)",
 }
 """What queries have in common, and what `claim_except` is for messages that are new."""
 
