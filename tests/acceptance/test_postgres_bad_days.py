@@ -29,6 +29,7 @@ from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, Dispat
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.receiving.deduplication import Copy
+from sqsdelay.stores.postgres.postgres_store import _COLUMNS as COLUMNS
 from sqsdelay.stores.postgres.postgres_store import PostgresInbox, PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
@@ -338,10 +339,9 @@ def test_a_long_snapshot_elsewhere_slows_nothing(postgres: str, store: PostgresS
         def storing(name: str, in_ms: int, number: int) -> int:
             many = [message(f"{name}{n}", in_ms) for n in range(number)]
             rows = [(m.message_id, "orders", m.due_ms, b"x", "{}", 0) for m in many]
-            if number == 1:
-                return blocks_read(connection, store, "store", (*rows[0], *store._wakes))
-            columns = [list(column) for column in zip(*rows, strict=True)]
-            return blocks_read(connection, store, "store_many", (*columns, *store._wakes))
+            columns = rows[0] if number == 1 else map(list, zip(*rows, strict=True))
+            given = dict(zip(COLUMNS, columns, strict=True))
+            return blocks_read(connection, store, "store" if number == 1 else "store_many", given)
 
         for number in (1, 10):
             storing(f"warm{number}-", 60_000, number)

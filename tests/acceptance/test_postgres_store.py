@@ -27,7 +27,7 @@ from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.postgres.pool import TimedConnection
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
-from sqsdelay.testing import InMemoryOutbox
+from sqsdelay.testing import InMemoryOutbox, ManualClock
 from tests.acceptance.dispatchers import dispatching, message, now_ms
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.postgres import PostgresServer, postgres_server
@@ -117,6 +117,13 @@ def test_while_the_head_is_due_what_is_due_soon_wakes(store: PostgresStore) -> N
     store.store([message("due", -1000)])
     assert notified(store, message("soon", 60_000))
     assert not notified(store, message("later", 2 * MAX_POLL_SECONDS * 1000))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_clock_that_is_a_day_behind_lets_nobody_sleep(store: PostgresStore, count: int) -> None:
+    """A sender's clock says of a message alone that it wakes nobody only where it may be wrong by a day."""
+    store._local = ManualClock(now_ms() - 86_300_000)
+    assert notified(store, *(message(f"soon{n}", 60_000) for n in range(count)))
 
 
 def test_an_idle_dispatcher_is_woken(postgres: str, store: PostgresStore, table: str) -> None:
