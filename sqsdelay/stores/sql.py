@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
@@ -22,6 +22,15 @@ from sqsdelay.core.stored_message import (
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.ids import page_bounds
+
+COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
+"""Of a message, in the order of `row_of` and of `from_store`."""
+
+
+def row_of(message: StoredMessage) -> tuple[Any, ...]:
+    """What a message is stored as."""
+    m = message
+    return m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures
 
 
 def found_among(message_ids: Sequence[str], returned: Iterable[str]) -> list[bool]:

@@ -196,11 +196,14 @@ class PostgresTable(SqlTable):
         digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
         # An index lives in its table's schema, and its name may not be cut off either.
         self._prefix = f"sqsdelay_{digest}"
+        index = self._identifier(f"{self._prefix}_{self._INDEX}")
         self._names_in_queries = self._pieces() | {
             "table": self._identifier(table),
             "table_name": sql.Literal(self._identifier(table).as_string(None)),
             "amendments": self._identifier(f"{self._prefix}_amendments"),
-            "qualified_index": self._identifier(f"{self._prefix}_{self._INDEX}"),
+            "prefix": sql.Literal(self._prefix),
+            "qualified_index": index,
+            "index_name": sql.Literal(index.as_string(None)),
             "version": sql.Literal(f"sqsdelay schema {VERSION}"),
             **{
                 f"{name}_index": sql.Identifier(f"{self._prefix}_{name}")
@@ -342,7 +345,7 @@ class PostgresTable(SqlTable):
                 return
         with self._connection() as connection, connection.transaction():
             connection.execute(self._sql["limit_waits"], {})
-            connection.execute(self._sql["lock_set_up"], {"name": self._prefix})
+            connection.execute(self._sql["lock_set_up"], {})
             if self._is_ours(connection):
                 return
             for name in (name for name in self._sql if name.startswith("set_up")):
@@ -350,11 +353,9 @@ class PostgresTable(SqlTable):
             connection.execute(self._sql["record_version"], {})
 
     def _is_ours(self, connection: psycopg.Connection[Any]) -> bool:
-        index = sql.Identifier(self._schema, f"{self._prefix}_{self._INDEX}").as_string(None)
-        table = sql.Identifier(self._schema, self._table).as_string(None)
         # The caller's connection may make rows of another shape.
         cursor = connection.cursor(row_factory=tuple_row)
-        row = cursor.execute(self._sql["version"], {"table": table, "index": index}).fetchone()
+        row = cursor.execute(self._sql["version"], {}).fetchone()
         exists, comment = row or (False, None)
         if exists:
             told = _VERSION.fullmatch(comment or "")

@@ -30,13 +30,12 @@ from sqsdelay.stores.postgres.pool import (
     PostgresTable,
 )
 from sqsdelay.stores.postgres.watching import Heads, Listener
-from sqsdelay.stores.sql import SqlClaim, SqlInbox, SqlStore
+from sqsdelay.stores.sql import COLUMNS, SqlClaim, SqlInbox, SqlStore, row_of
 
 _DATABASE_CLOCK: Final = sql.SQL(
     "(SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 )
 """Dispatchers' clocks may differ: what one holds, another must not take for free."""
-_TESTS_CLOCK: Final = sql.SQL("%(now_ms)s::bigint")
 
 _UNCOMMITTED_MS: Final = 10_000
 """A hold may be committed so long after the time that it counts from."""
@@ -52,8 +51,6 @@ _FAR_MS: Final = 24 * _SOON_MS
 
 _TAKEN_MS: Final = round(1000 * DEFAULT_LEASE_SECONDS)
 """How long what was taken is held at least."""
-
-_COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
 
 
 class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
@@ -86,7 +83,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock
-        self._now = _DATABASE_CLOCK if clock is None else _TESTS_CLOCK
+        self._now = _DATABASE_CLOCK if clock is None else sql.SQL("%(now_ms)s::bigint")
         PostgresTable.__init__(
             self, conninfo, endpoint=endpoint, table=table, schema=schema, connections=connections
         )
@@ -103,7 +100,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
 
     def _pieces(self) -> dict[str, sql.Composable]:
         return {
-            "columns": sql.SQL(", ".join(_COLUMNS)),
+            "columns": sql.SQL(", ".join(COLUMNS)),
             "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
             "ids": sql.SQL("= ANY(%(ids)s)"),
             "amended": sql.SQL(
@@ -113,7 +110,6 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
             "now": self._now,
             "soon_ms": sql.Literal(_SOON_MS),
             "taken_ms": sql.Literal(_TAKEN_MS),
-            "channel": sql.Literal(self._prefix),
             "at": sql.SQL("due_ms"),
             "kept": sql.SQL("held_until_ms = 0 AND due_ms >= %(from_ms)s"),
             "until": sql.SQL("%(due_by_ms)s"),
@@ -130,18 +126,15 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
             return self._insert(connection, messages)
 
     def _insert(self, connection: Connection, messages: Sequence[StoredMessage]) -> list[bool]:
-        rows = [
-            (m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures)
-            for m in messages
-        ]
+        rows = [row_of(message) for message in messages]
         given = self._times()
         if len(rows) == 1:
-            given.update(zip(_COLUMNS, rows[0], strict=True))
+            given.update(zip(COLUMNS, rows[0], strict=True))
             query = "store_far" if rows[0][2] > self._local.now_ms() + _FAR_MS else "store"
             return [connection.execute(self._sql[query], given).rowcount == 1]
         # In one order always: callers that store the same ids at once do not deadlock.
         rows.sort(key=itemgetter(0))
-        given.update(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+        given.update(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
         # Of one width each, whatever their values: a statement's types are part of it.
         given["due_ms"] = [Int8(row[2]) for row in rows]
         given["failures"] = [Int4(row[5]) for row in rows]

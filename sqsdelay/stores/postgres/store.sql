@@ -54,7 +54,7 @@ RETURNING CASE WHEN due_ms <= {now} + {soon_ms} THEN
     CASE WHEN due_ms <= coalesce((
         SELECT head.due_ms - 1 FROM {table} AS head
         WHERE head.held_until_ms = 0 AND head.due_ms > {now} ORDER BY head.due_ms LIMIT 1
-    ), due_ms) THEN pg_notify({channel}, '') END
+    ), due_ms) THEN pg_notify({prefix}, '') END
 END
 
 -- name: store_far
@@ -80,7 +80,7 @@ notified AS MATERIALIZED (
         CASE WHEN due_ms <= coalesce((
             SELECT head.due_ms - 1 FROM {table} AS head
             WHERE head.held_until_ms = 0 AND head.due_ms > {now} ORDER BY head.due_ms LIMIT 1
-        ), due_ms) THEN pg_notify({channel}, '') END
+        ), due_ms) THEN pg_notify({prefix}, '') END
     END
     FROM (SELECT min(due_ms) AS due_ms FROM stored) AS earliest
 )
@@ -215,7 +215,7 @@ UPDATE {table} SET due_ms = %(due_ms)s, held_until_ms = 0
 WHERE message_id = ANY(ARRAY(
     SELECT message_id FROM {table} WHERE message_id = %(message_id)s AND NOT moving FOR UPDATE SKIP LOCKED
 ))
-RETURNING pg_notify({channel}, '')
+RETURNING pg_notify({prefix}, '')
 
 -- name: take
 -- Held until it is due, and for a lease at least: whoever takes it sends it, and then removes it.
@@ -247,7 +247,7 @@ RETURNING message_id
 UPDATE {table} SET moving = false, held_until_ms = 0 WHERE message_id = ANY(ARRAY(
     SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) AND moving FOR UPDATE SKIP LOCKED
 ))
-RETURNING pg_notify({channel}, '')
+RETURNING pg_notify({prefix}, '')
 
 -- name: now
 SELECT {now}
