@@ -48,7 +48,6 @@ LOOKED_UP: Final = {
     "operations": "a table of every alarm, and one of symptoms",
     "report": "every status, table and column",
     "spark": "every column and option, and a section for each store and service",
-    "stores": "the stores' comparison, and a section for each",
 }
 """Pages that are looked up, not read from top to bottom, and what in them."""
 
