@@ -23,17 +23,16 @@ END: Final = "<!-- made by make faults: end -->"
 SIDE_BY_SIDE: Final = 8
 """Real-time scenarios mostly wait."""
 
-GROUPS: Final = {
+Scenario = RealScenario | VirtualScenario | StoreScenario | EachPoint
+Counted = tuple[Scenario, Tally]
+
+GROUPS: Final[dict[str, Sequence[Scenario]]] = {
     "The relay, in virtual time": VIRTUAL,
     "An S3 store, in virtual time": S3,
     "A DynamoDB store, in virtual time": DYNAMODB,
     "The relay, in real time": REAL,
 }
 """In the page's order, a table each."""
-
-Computed = VirtualScenario | StoreScenario | EachPoint
-Scenario = RealScenario | Computed
-Counted = tuple[Scenario, Tally]
 
 
 def tables(counted: Sequence[Counted]) -> str:
