@@ -83,7 +83,8 @@ def _messages(request: Request) -> Response:
         refusal = one_line(error)
     except StoreError as error:
         refusal = f"The store cannot be shown: {one_line(error)}"
-    values = {"found": found, "refusal": refusal, "which": which, "after": given.get("after")}
+    values: dict[str, Any] = {"found": found, "refusal": refusal, "which": which}
+    values["after"] = given.get("after")
     return page(request, "messages.html", of=source, **values)
 
 

@@ -54,7 +54,7 @@ class Body(NamedTuple):
     """A body: what it looks like, how many bytes it has, and its text, or the beginning of that."""
 
     kind: str
-    bytes: int
+    size: int
     text: str
     cut: bool = False
 
