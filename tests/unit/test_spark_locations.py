@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.locations import absolute, hadoop_uri, is_uri, opened
+from sqsdelay.spark.locations import absolute, file_name, hadoop_uri, is_uri, opened
 
 
 @pytest.mark.parametrize("path", ["{}/x", "file:{}/x", "file://{}/x", "FILE:{}/x"])
@@ -43,3 +44,15 @@ def test_a_plain_path_stays_on_this_machine_whatever_the_clusters_default(tmp_pa
     spark: Any = SimpleNamespace(_jsc=None)
     assert hadoop_uri(spark, str(tmp_path), "--out") == f"file://{tmp_path}"
     assert hadoop_uri(spark, "s3a://bucket/x", "--out") == "s3a://bucket/x"
+
+
+def test_a_jobs_name_is_one_segment_of_a_path_and_no_other_jobs() -> None:
+    """Whatever it holds; what no file system can hold is refused."""
+    names = ["a/b", "a_b", "a%2Fb", "a%b", ".", "..", "a b", "a\nb", "a\0b", "ä", "*"]
+    found = [file_name(name) for name in names]
+    assert len(set(found)) == len(names)
+    assert all(re.fullmatch(r"[\w%.-]+", name, re.ASCII) and name.strip(".") for name in found)
+    with pytest.raises(ConfigurationError, match=r"job=.*has 161 bytes.*limit is 160: shorten it"):
+        file_name("x" * 161)
+    with pytest.raises(ConfigurationError, match=r"job='\\ud800' is no text"):
+        file_name("\ud800")

@@ -26,7 +26,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.spark.locations import absolute, is_uri
+from sqsdelay.spark.locations import absolute, file_name, is_uri
 
 DEFAULT_CONCURRENCY: Final = 32
 """Batches one task keeps in flight: threads hide the service's latency, and add no CPU."""
@@ -149,6 +149,7 @@ class Options:
             raise InvalidSetting(
                 "receipts are kept under the job's name; give it one: option job (e.g. renewals-2027)"
             )
+        file_name(self.job or "")
         if self.replay is not None and self.receipts is None:
             raise InvalidSetting("option replay needs option receipts, the job's")
         if self.rate is not None and self.tasks is None:

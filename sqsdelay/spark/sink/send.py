@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
-from sqsdelay.spark.locations import hadoop_uri
+from sqsdelay.spark.locations import file_name, hadoop_uri
 from sqsdelay.spark.sink.job import Sink, Times
 from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
@@ -231,7 +231,9 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
     if unique:
         check_unique(rows, columns)
     times = Sink(options=parsed, columns=columns).begin()
-    write_id = uuid.uuid4().hex if parsed.batch is None else f"{parsed.job}-{parsed.batch}"
+    write_id = uuid.uuid4().hex
+    if parsed.batch is not None:
+        write_id = f"{file_name(parsed.job or '')}-{parsed.batch}"
     shared, parsed = shared_out(rows, columns, parsed, tasks=parsed.tasks or at_a_time or 1)
     sink = Sink(options=parsed, columns=columns)
     done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
