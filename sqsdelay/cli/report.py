@@ -98,7 +98,7 @@ def _check(folder: str) -> None:
         import matplotlib  # noqa: F401
         import pyspark  # noqa: F401
 
-        from sqsdelay.spark.report.output_folder import check_replaceable
+        from sqsdelay.spark.report.write import check_replaceable
     except ImportError as error:
         raise MissingExtra(
             f"the report requires further packages ({error}): pip install 'sqsdelay[spark,report]'"
