@@ -190,11 +190,6 @@ def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
     )
 
 
-def hop_count(seconds: int) -> int:
-    """`Workload.hops` of one delay."""
-    return max(0, -(-seconds // _HOP) - 1)
-
-
 def hops_of(seconds: Column) -> Column:
     """`Workload.hops` of a column of delays."""
     return F.greatest(F.ceil(seconds / _HOP) - 1, F.lit(0)).cast("decimal(18,0)")
@@ -255,7 +250,8 @@ class Planned:
         segment = next(i for i, edge in enumerate(self._edges) if seconds <= edge)
         attributes = {name: string(str(value)) for name, value in message.attributes.items()}
         sums = self._sums.setdefault((segment, size_of(message.body, attributes)), [0, 0, 0])
-        for place, each in enumerate((1, hop_count(seconds), seconds)):
+        hops = max(0, -(-seconds // _HOP) - 1)
+        for place, each in enumerate((1, hops, seconds)):
             sums[place] += each * messages
 
     def price(self, counts: Counts) -> None:

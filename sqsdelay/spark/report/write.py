@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from sqsdelay.core.delay import utc
 from sqsdelay.cost import Prices
 from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.spark.locations import absolute, hadoop_uri, is_uri, opened
+from sqsdelay.spark.locations import hadoop_uri, is_uri, opened
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.page import Figures, hours_of_a_moment, render
@@ -199,20 +199,7 @@ PAGE: Final = "report.html"
 _TABLES: Final = re.compile(r"tables-(\d+)")
 
 
-def check_replaceable(folder: str) -> None:
-    """Refuse a folder of this machine that holds something else than a report.
-
-    What another file system holds is looked at when Spark runs.
-
-    Raises:
-        ConfigurationError: it is a file, or a folder that no report made.
-    """
-    path = Path(absolute(folder))
-    if not is_uri(folder) and path.exists():
-        _check(folder, None if path.is_file() else [each.name for each in path.iterdir()])
-
-
-def _check(folder: str, names: list[str] | None) -> None:
+def _check_replaceable(folder: str, names: list[str] | None) -> None:
     if names is None:
         raise InvalidSetting(f"{folder} is a file; name a folder for the report")
     if MARK not in names and not all(_TABLES.fullmatch(name) for name in names):
@@ -229,7 +216,7 @@ class NewReport:
         self._files = files
         self._folder = folder
         names = files.names()
-        _check(folder, names)
+        _check_replaceable(folder, names)
         numbers = [int(known[1]) for known in map(_TABLES.fullmatch, names or ()) if known]
         self._tables = f"tables-{max(numbers, default=0) + 1}"
         try:
@@ -277,7 +264,7 @@ def replaced(spark: SparkSession, folder: str) -> Iterator[NewReport]:
     """A report that is to take the place of the one in ``folder``, and goes if anything fails.
 
     Raises:
-        ConfigurationError: as `check_replaceable`, or it cannot be written.
+        ConfigurationError: there is something else than a report, or it cannot be written.
     """
     by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
     begun = NewReport((_ByHadoop if by_java else _ByArrow)(spark, folder), folder)

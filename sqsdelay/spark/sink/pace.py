@@ -38,7 +38,7 @@ _CUT: Final = 0.8
 _STEP: Final = 0.01
 _PATIENT_CALLS: Final = 10
 _CUT_SECONDS: Final = 0.1
-"""Chosen in virtual time (`tests/unit/test_spark_pace.py`): the fewest refusals at hardly a longer job."""
+"""Chosen in virtual time (`tests/unit/test_spark_task.py`): the fewest refusals at hardly a longer job."""
 
 _LEAST_RATE: Final = 0.2
 _MOST_RATE: Final = 1e6
