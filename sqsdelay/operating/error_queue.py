@@ -94,7 +94,7 @@ class ErrorQueue:
     def look(self, limit: int) -> list[Rejection]: ...
     @overload
     def look(self, limit: int, keep: Callable[[Rejection], T]) -> list[T]: ...
-    def look(self, limit: int, keep: Callable[[Rejection], Any] = lambda each: each) -> list[Any]:
+    def look(self, limit: int, keep: Callable[[Rejection], Any] | None = None) -> list[Any]:
         """Up to ``limit`` messages, as SQS hands them out, oldest rejection first.
 
         Args:
@@ -104,11 +104,12 @@ class ErrorQueue:
             QueueMissing, QueueUnavailable
         """
         with _Held(self._queues, self._endpoint.error_queue) as held:
-            found = [
-                (copy.sent_ms or 0, keep(read_rejection(copy)))
-                for batch in held.batches(limit)
-                for copy in batch
-            ]
+            found: list[tuple[int, Any]] = []
+            for batch in held.batches(limit):
+                for copy in batch:
+                    rejection = read_rejection(copy)
+                    kept = rejection if keep is None else keep(rejection)
+                    found.append((copy.sent_ms or 0, kept))
         return [kept for _, kept in sorted(found, key=lambda each: each[0])]
 
     def retry(

@@ -255,16 +255,6 @@ def test_a_retrys_delay_counts_by_the_brokers_clock(
     assert due.timestamp() * 1000 > true_ms + 3_600_000 - 1000
 
 
-@pytest.mark.parametrize(
-    "arguments", [("retry",), ("retry", "--all", "--message-id", "x"), ("list", "--limit", "0")]
-)
-def test_misuse_is_told(cli: Cli, orders: Endpoint, arguments: tuple[str, ...]) -> None:
-    """One of --message-id and --all; a limit of at least one."""
-    code, _, err = cli("errors", arguments[0], orders.name, *arguments[1:])
-    assert code == 2
-    assert "--" in err
-
-
 def test_what_is_no_rejection_is_listed_too(
     cli: Cli, local_aws: LocalAws, orders: Endpoint
 ) -> None:

@@ -252,12 +252,14 @@ def test_all_that_is_known_of_a_message(running: Running) -> None:
     assert steps(found) == {"Sent": True, "Parked": True, "Released": False, "Delivered": False}
     running.park("unrecorded")
     assert steps(running.page("/message", id="unrecorded"))["Sent"], "it is there, so it was sent"
-    running.reject("bad", reason="its delay is 'x'")
+    running.reject("bad", reason="its delay is 'x'", body="b" * 100_000)
     assert "nobody has looked" in running.page("/message", id="bad").text
     running.look()
     found = running.page("/message", id="bad")
     assert "it is in the error queue" in found.text
     assert "its delay is 'x'" in found.notices
+    assert "97.7 KiB, cut text" in found.text
+    assert next(found.main.all("pre")).raw == "b" * BODY_SHOWN
     assert steps(found) == {"Sent": True, "Error queue": False}
     for kind in EventKind:
         running.record(kind, f"last-{kind}", Source.CONSUMER)
