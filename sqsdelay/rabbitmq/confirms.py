@@ -200,6 +200,14 @@ class Jobs:
             self._publications = deque(each for each in self._publications if not each.settled)
             self._bindings = deque(each for each in self._bindings if not each.settled)
 
+    def refuse(self, error: SqsDelayError, of: Callable[[Publication], bool]) -> None:
+        """Settle the publications of which that is true."""
+        with self._lock:
+            refused = [each for each in self._publications if of(each)]
+        for each in refused:
+            each.settle(error)
+        self.discard_settled()
+
     def fail(self, error: SqsDelayError) -> None:
         """Settle all that waits."""
         with self._lock:
