@@ -38,6 +38,9 @@ MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """``max_message_size`` of a broker left at its default: 16 MiB since RabbitMQ 4.0, 128 MiB before.
 Source: rabbitmq.com/release-information, 4.0 "Breaking Changes"."""
 
+MAX_EXPIRATION_MS: Final = 2**32 - 1
+"""Source: rabbit_misc.erl, check_expiry."""
+
 FRAME_BYTES: Final = 131_072
 """``frame_max`` of a broker left at its default; the properties must fit one frame.
 Source: rabbitmq.com/docs/configure, "frame_max"."""
@@ -189,8 +192,21 @@ def check_encoding(properties: BasicProperties) -> None:
     except Exception as error:  # of values of another type pika raises what it likes
         raise InvalidMessage(
             f"properties cannot be written in AMQP 0-9-1: {error}; short strings hold {MAX_NAME_BYTES} "
-            "bytes, headers text, bytes, numbers, lists and dicts"
+            "bytes, headers text, bytes, whole numbers, lists and dicts"
         ) from error
+    expiration, headers = properties.expiration, properties.headers or {}
+    number = 0 if expiration is None else int(expiration) if expiration.isdecimal() else -1
+    if not 0 <= number <= MAX_EXPIRATION_MS:
+        raise InvalidMessage(
+            f"expiration={expiration!r}, for which the broker would end the channel; give milliseconds as "
+            f"text, at most {MAX_EXPIRATION_MS}"
+        )
+    for name in COPY_HEADERS:
+        if not isinstance(headers.get(name, []), list):
+            raise InvalidMessage(
+                f"header {name}={headers[name]!r}, for which the broker would end the channel; give a list "
+                "of routing keys"
+            )
     if size > MAX_PROPERTIES_BYTES:
         raise MessageTooLarge(
             f"properties and headers of {size} bytes; the limit is {MAX_PROPERTIES_BYTES} (one frame, less "
