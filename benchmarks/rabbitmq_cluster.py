@@ -175,7 +175,8 @@ def measure(timeout_seconds: int, waiting: int) -> bool:
         bind(urls, QUEUE)
         time.sleep(2)
         inbox = Inbox(urls)
-        consuming = threading.Thread(target=inbox.run)
+        # Daemons: what goes wrong here must not leave the program waiting for them.
+        consuming = threading.Thread(target=inbox.run, daemon=True)
         with RabbitMqSender(urls, confirm_seconds=10) as sender:
             live = Publishing(sender)
             began = time.monotonic()
@@ -190,7 +191,7 @@ def measure(timeout_seconds: int, waiting: int) -> bool:
                 ]
                 results = sender.send_many(QUEUE, messages)
                 live.confirmed |= {str(each.message_id) for each in results if each.error is None}
-            publishing = threading.Thread(target=live.run)
+            publishing = threading.Thread(target=live.run, daemon=True)
             consuming.start()
             publishing.start()
             time.sleep(5)
