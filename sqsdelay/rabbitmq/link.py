@@ -18,7 +18,7 @@ from sqsdelay.errors import (
     SqsDelayError,
     Unconfirmed,
 )
-from sqsdelay.rabbitmq.confirms import BindJob, Jobs, Outstanding, Publication
+from sqsdelay.rabbitmq.confirms import BindJob, Job, Jobs, Outstanding, Publication
 from sqsdelay.rabbitmq.connection import (
     ACCESS_REFUSED,
     CLOSE_SECONDS,
@@ -377,13 +377,15 @@ class Link(Connection):
         neither what waits for it, nor what is in flight, if its exchange never answered before."""
         by_key = "access to topic" in text
 
-        def goes_there(each: Publication) -> bool:
-            return f"'{each.exchange or 'amq.default'}'" in text and (
-                not by_key or f"'{each.routing_key}'" in text
+        def goes_there(each: Job) -> bool:
+            return (
+                isinstance(each, Publication)
+                and f"'{each.exchange or 'amq.default'}'" in text
+                and (not by_key or f"'{each.routing_key}'" in text)
             )
 
         self._outstanding.give_up(
             ConfigurationError(told),
             lambda each: goes_there(each) and (by_key or each.exchange not in self._answered),
         )
-        self._jobs.refuse(ConfigurationError(told), goes_there)
+        self._jobs.fail(ConfigurationError(told), goes_there)

@@ -11,8 +11,10 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -207,3 +209,24 @@ class RabbitNode:
             text=True,
         )
         return done.stdout
+
+
+@contextmanager
+def three_nodes(*, confirm_timeout_seconds: int = 10) -> Iterator[list[RabbitNode]]:
+    """A cluster, with that setting made before there is a queue."""
+    nodes: list[RabbitNode] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for number in range(3):
+                nodes.append(
+                    RabbitNode(
+                        Path(folder, str(number)),
+                        peer=nodes[0] if nodes else None,
+                        confirm_timeout_seconds=confirm_timeout_seconds,
+                    )
+                )
+                nodes[-1].start()
+            yield nodes
+        finally:
+            for node in reversed(nodes):
+                node.stop()

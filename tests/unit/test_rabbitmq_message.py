@@ -14,14 +14,12 @@ from sqsdelay.rabbitmq.message import RabbitMqMessage, body_of, properties_of
 
 
 def sent(message: RabbitMqMessage, *, seconds: int = 5) -> BasicProperties:
-    return properties_of(
-        message, message_id="id-1", delay_seconds=seconds, due_ms=1_700_000_005_000, user="guest"
-    )
+    return properties_of(message, delay_seconds=seconds, due_ms=1_700_000_005_000, user="guest")
 
 
 def test_a_delayed_message_says_its_delay_and_its_due_time() -> None:
     """NServiceBus's header as the 32-bit integer it casts to, and our due time as text."""
-    properties = sent(RabbitMqMessage("hi"))
+    properties = sent(RabbitMqMessage("hi", message_id="id-1"))
     assert properties.headers == {
         "NServiceBus.Transport.RabbitMQ.DelayInSeconds": 5,
         "sqsdelay.WasDueAt": "1700000005000",
