@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aws_cdk import Aws, CfnDeletionPolicy, Stack, Tags, Token
+from aws_cdk import Aws, CfnDeletionPolicy, Duration, Stack, Tags, Token
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_scheduler as scheduler
@@ -17,7 +17,7 @@ from constructs import Construct
 from sqsdelay import limits
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
-from sqsdelay.cdk.monitoring import PERIOD, SILENT, Alarms, Watched, of_runs, of_store, oldest
+from sqsdelay.cdk.monitoring import SILENT, Alarms, Watched, of_runs, of_store, oldest
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
     PrivateBucket,
@@ -282,7 +282,7 @@ class ScheduleGroup(Place):
         longest = limits.GATHERING_SECONDS + limits.MAX_MESSAGE_TIMER_SECONDS
         watched = {
             **of_runs(self.function),
-            SILENT: (self.function.metric_invocations(period=PERIOD), 1),
+            SILENT: (self.function.metric_invocations(period=Duration.minutes(1)), 1),
             "OldestParkingMessage": oldest(self.parking_queue, longest),
         }
         self.alarms = Alarms(self, watched, topic=wiring.alarm_topic)

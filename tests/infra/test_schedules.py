@@ -24,6 +24,7 @@ from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.core.delay import VISIBLE_SECONDS
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import GATHERING_SECONDS
@@ -139,15 +140,19 @@ def test_what_is_retained_still_fires_and_is_found(
 
 
 def test_an_alarm_rings_where_the_function_no_longer_runs(template: Template) -> None:
-    """With its rule disabled, say: nothing else would tell before the oldest message is late."""
+    """With its rule disabled, say: before what has become visible since the last run is due. A late run alone
+    rings nothing."""
     [alarm] = [
         each["Properties"]
         for name, each in template.find_resources("AWS::CloudWatch::Alarm").items()
         if "DispatcherSilent" in name
     ]
     told = [alarm[name] for name in ("MetricName", "ComparisonOperator", "Threshold", "Period")]
-    assert told == ["Invocations", "LessThanThreshold", 1, GATHERING_SECONDS]
+    assert told == ["Invocations", "LessThanThreshold", 1, 60]
     assert alarm["TreatMissingData"] == "breaching"
+    # CloudWatch looks at two minutes more, or three, and its data are a minute behind.
+    silence = 60 * alarm["EvaluationPeriods"]
+    assert GATHERING_SECONDS + 180 < silence < VISIBLE_SECONDS - 4 * 60
 
 
 def test_the_delay_consumer_parks_there_and_is_granted_the_calls_it_makes(
@@ -173,7 +178,7 @@ def test_the_delay_consumer_parks_there_and_is_granted_the_calls_it_makes(
             Amendment(message_id="b", at_ms=clock.true_ms, due_ms=due_ms + DAY_MS),
         ]
     )
-    assert parking.apply_amendments({"a": 0, "b": 0}) == {"a"}
+    assert parking.apply_amendments({"a": 0, "b": 0}) == ({"a"}, set())
     function = only(template, "AWS::Lambda::Function", Handler=function_names.CONSUMER_HANDLER)[
         "Properties"
     ]
