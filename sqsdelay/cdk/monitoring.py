@@ -49,7 +49,7 @@ rings below its threshold."""
 _SILENT_MINUTES: Final = 9
 """Without a run. CloudWatch looks at some minutes more before what is missing is a breach (its guide,
 "Evaluating an alarm": at five data points for three), so it rings after about twelve. What became visible
-right after the last run is due two minutes later. Of periods of five minutes it looks at four: twenty minutes."""
+right after the last run is due two minutes later. Of periods of five minutes it looks at four."""
 
 Watched = Mapping[str, tuple[cloudwatch.Metric, float]]
 """Metrics by the names of their alarms, each with a threshold, in the metric's unit."""
