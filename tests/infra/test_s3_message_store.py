@@ -118,8 +118,7 @@ def test_functions_know_the_store_and_how_to_park(endpoint_template: Templates) 
         function_names.STORE_VARIABLE: url,
     }
     consumer = function(template, function_names.CONSUMER_HANDLER)
-    forwards = {function_names.PARKING_QUEUE_VARIABLE: "true"}
-    assert consumer["Environment"]["Variables"] == shared | forwards
+    assert consumer["Environment"]["Variables"] == shared
     dispatcher = function(template, function_names.DISPATCHER_HANDLER)
     assert dispatcher["Environment"]["Variables"] == shared
     assert dispatcher["ReservedConcurrentExecutions"] == CONCURRENCY + 1
