@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -198,28 +197,25 @@ class Parking:
 
     def _cancelled(self, amendment: Amendment, first_sent_ms: int | None) -> bool:
         """Whether the amendment cancelled a parked message; also sets a new due time."""
+        message_id, due_ms = amendment.message_id, amendment.new_due_ms(first_sent_ms)
         if amendment.cancels(first_sent_ms):
-            return self._take_out(amendment.message_id)
-        due_ms = amendment.new_due_ms(first_sent_ms)
+            return self._take_out(message_id)
         if due_ms is not None:
-            with self._not_applied(amendment.message_id):
-                self.store.reschedule(amendment.message_id, due_ms)
+            self._applied(message_id, lambda: self.store.reschedule(message_id, due_ms))
         return False
 
     def _take_out(self, message_id: str) -> bool:
-        with self._not_applied(message_id):
-            return self.store.cancel([message_id]) == [True]
-        return False
+        return self._applied(message_id, lambda: self.store.cancel([message_id]) == [True])
 
-    @contextmanager
-    def _not_applied(self, message_id: str) -> Iterator[None]:
+    def _applied(self, message_id: str, change: Callable[[], bool]) -> bool:
         try:
-            yield
+            return change()
         except (StoreError, InvalidMessage, ConfigurationError) as error:
             # The last: a store that cannot find such an id. The message itself is safe.
             logger.error(
                 "amendment of parked %s not applied: %s", one_line(message_id), one_line(error)
             )
+            return False
 
 
 def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:

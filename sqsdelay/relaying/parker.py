@@ -29,16 +29,10 @@ from sqsdelay.core.received_message import (
     from_lambda_event,
 )
 from sqsdelay.core.schedule_input import COPY, record_of
-from sqsdelay.errors import (
-    InvalidSetting,
-    MalformedMessage,
-    MessageConflict,
-    SqsDelayError,
-    StoreUnavailable,
-)
+from sqsdelay.errors import InvalidSetting, MalformedMessage, MessageConflict, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status, always_held, by_tens
-from sqsdelay.relaying.relay import UNREAD, Relay, ToStore
+from sqsdelay.relaying.relay import Relay, ToStore
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 logger = logging.getLogger(__name__)
@@ -192,9 +186,6 @@ class _FromParkingQueue(Relay):
         settings = replace(settings, hop_seconds=limits.MAX_MESSAGE_TIMER_SECONDS)
         super().__init__(queues, endpoint, settings)
         self.source = endpoint.parking_queue
-
-    def _undecided(self, *_: object) -> Move:
-        raise StoreUnavailable(UNREAD)
 
     def _requeue(
         self,

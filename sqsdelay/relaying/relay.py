@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sqsdelay.core import outgoing
-from sqsdelay.core.delay import HandOver, Park, Reject, Requeue, decide, seconds_until, too_far
+from sqsdelay.core.delay import HandOver, Park, Reject, decide, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DUE_AT, text_of
 from sqsdelay.core.readable import one_line
@@ -132,23 +132,14 @@ class Relay(Mover):
             park_after_seconds=None if self._parking is None else self._parking.after_seconds,
         )
         if message.message_id in amendments and amendment is None:
-            return self._undecided(copy, message, decision, now_ms)
+            # It hops on, or stays here, until it is known.
+            if isinstance(decision, HandOver) or self.source != self._endpoint.delay_queue:
+                raise StoreUnavailable(UNREAD)
+            return self._requeue(copy, message, decision.remaining_seconds, now_ms)
         if isinstance(decision, HandOver):
             return self._hand_over(copy, message, decision, now_ms)
         if isinstance(decision, Park):
             return self._to_store(copy, message, decision.remaining_seconds)
-        return self._requeue(copy, message, decision.remaining_seconds, now_ms)
-
-    def _undecided(
-        self,
-        copy: ReceivedMessage,
-        message: DelayedMessage,
-        decision: HandOver | Park | Requeue,
-        now_ms: int,
-    ) -> Move:
-        """Whether it was cancelled or moved cannot be read: it hops on, or stays here, until it can."""
-        if isinstance(decision, HandOver):
-            raise StoreUnavailable(UNREAD)
         return self._requeue(copy, message, decision.remaining_seconds, now_ms)
 
     def _hand_over(

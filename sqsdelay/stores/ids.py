@@ -78,22 +78,15 @@ class Amendments(ABC):
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._told_until_ms = self._some_until_ms = 0
+        self._some_until_ms = 0
 
     def leave(self, amendments: Sequence[Amendment]) -> None:
-        """Write amendments, of each message the last.
-
-        Raises:
-            StoreError: what is there cannot be read, as of `read`.
-        """
+        """Write amendments, of each message the last. Raises as `read` does."""
         last = latest_amendments(amendments)
         if not last:
             return
-        until_ms = max(each.until_ms for each in last.values())
         with _readable(last):
-            if until_ms > self._told_until_ms or not self._is_told():
-                self._tell(until_ms + TOLD_AHEAD_MS)
-                self._told_until_ms = until_ms + TOLD_AHEAD_MS
+            self._tell(max(each.until_ms for each in last.values()))
             self._write(list(last.values()))
 
     def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
@@ -115,12 +108,8 @@ class Amendments(ABC):
         return [each for each in amendments if each.until_ms > self._now_ms()]
 
     @abstractmethod
-    def _is_told(self) -> bool:
-        """Whether what this process has said is still written there."""
-
-    @abstractmethod
     def _tell(self, until_ms: int) -> None:
-        """Say that there are some until then, unless it is said for as long, or nearly so."""
+        """Say that there are some until then, and `TOLD_AHEAD_MS` longer, unless it is said for as long."""
 
     @abstractmethod
     def _asked(self) -> int:
