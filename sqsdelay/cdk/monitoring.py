@@ -47,9 +47,8 @@ _SILENCE_RINGS: Final = {"Overdue", SILENT}
 rings below its threshold."""
 
 _SILENT_MINUTES: Final = 9
-"""Without a run. CloudWatch looks at some minutes more before what is missing is a breach (its guide,
-"Evaluating an alarm": at five data points for three), so it rings after about twelve. What became visible
-right after the last run is due two minutes later. Of periods of five minutes it looks at four."""
+"""Without a run. CloudWatch looks at some minutes more before what is missing is a breach ("Evaluating an
+alarm": at five data points for three), so it rings after about twelve, two before the next message is due."""
 
 Watched = Mapping[str, tuple[cloudwatch.Metric, float]]
 """Metrics by the names of their alarms, each with a threshold, in the metric's unit."""

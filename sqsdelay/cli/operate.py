@@ -241,7 +241,6 @@ def _parking_queue(target: Target) -> tuple[int, str | None, list[Problem]]:
     from botocore.exceptions import BotoCoreError, ClientError
 
     count, tagged, queue = 0, None, target.endpoint.parking_queue
-    unread = []
     try:
         url = target.queues.url(queue)
         found = target.queues.attributes(url)
@@ -254,8 +253,8 @@ def _parking_queue(target: Target) -> tuple[int, str | None, list[Problem]]:
         pass  # Most endpoints have none.
     except (QueueUnavailable, BotoCoreError, ClientError) as error:
         remedy = "try again, or allow sqs:GetQueueUrl, GetQueueAttributes and ListQueueTags on it"
-        unread.append(Problem(queue.name, f"could not be read: {error}", remedy))
-    return count, tagged, unread
+        return count, tagged, [Problem(queue.name, f"could not be read: {error}", remedy)]
+    return count, tagged, []
 
 
 def _consumers_store(queues: SqsQueues, endpoint: Endpoint) -> str | None:

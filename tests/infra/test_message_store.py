@@ -33,7 +33,15 @@ from sqsdelay.stores.calls import CONCURRENCY as THREADS
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb import DynamoDbStore, table_definition
 from sqsdelay.stores.dynamodb.layout import EXPIRY
-from tests.infra.resources import Templates, arn, logical_id, only
+from tests.infra.resources import (
+    Templates,
+    actions,
+    arn,
+    function,
+    logical_id,
+    only,
+    statements,
+)
 
 
 @pytest.fixture
@@ -44,10 +52,7 @@ def template(endpoint_template: Templates) -> Template:
 
 def dispatcher(template: Template) -> dict[str, Any]:
     """The properties of the dispatcher's function."""
-    properties = only(template, "AWS::Lambda::Function", Handler=function_names.DISPATCHER_HANDLER)[
-        "Properties"
-    ]
-    return dict(properties)
+    return function(template, function_names.DISPATCHER_HANDLER)
 
 
 def dispatcher_id(template: Template) -> str:
@@ -123,6 +128,7 @@ def test_function(template: Template) -> None:
     table = logical_id(template, "AWS::DynamoDB::Table")
     assert properties["Environment"]["Variables"] == {
         function_names.ENDPOINT_VARIABLE: "orders",
+        function_names.HOP_SECONDS_VARIABLE: "900",
         function_names.STORE_VARIABLE: {"Fn::Join": ["", ["dynamodb://", {"Ref": table}]]},
     }
 
@@ -159,11 +165,10 @@ def test_schedule(template: Template) -> None:
 
 def test_role_may_do_just_what_it_does(template: Template) -> None:
     """One table, send on two queues, write one log; no wildcard, no managed policy."""
-    function = dispatcher(template)
-    role = template.find_resources("AWS::IAM::Role")[function["Role"]["Fn::GetAtt"][0]]
-    [policy] = role["Properties"]["Policies"]
-    statements = {s["Sid"]: s for s in policy["PolicyDocument"]["Statement"]}
-    assert {sid: (s["Action"], s["Resource"]) for sid, s in statements.items()} == {
+    made = dispatcher(template)
+    role = template.find_resources("AWS::IAM::Role")[made["Role"]["Fn::GetAtt"][0]]
+    granted = statements(template, function_names.DISPATCHER_HANDLER)
+    assert {s["Sid"]: (s["Action"], s["Resource"]) for s in granted} == {
         "Lease": (
             [
                 f"dynamodb:{action}"
@@ -177,7 +182,7 @@ def test_role_may_do_just_what_it_does(template: Template) -> None:
         ),
         "Log": (
             ["logs:CreateLogStream", "logs:PutLogEvents"],
-            {"Fn::GetAtt": [function["LoggingConfig"]["LogGroup"]["Ref"], "Arn"]},
+            {"Fn::GetAtt": [made["LoggingConfig"]["LogGroup"]["Ref"], "Arn"]},
         ),
     }
     assert "ManagedPolicyArns" not in role["Properties"]
@@ -186,17 +191,12 @@ def test_role_may_do_just_what_it_does(template: Template) -> None:
 
 def test_delay_consumer_parks(template: Template) -> None:
     """It may read amendments, park, and apply an amendment to what it parked: no more."""
-    function = only(template, "AWS::Lambda::Function", Handler=function_names.CONSUMER_HANDLER)[
-        "Properties"
-    ]
-    variables = function["Environment"]["Variables"]
+    consumer = function(template, function_names.CONSUMER_HANDLER)["Environment"]["Variables"]
     stored_in = dispatcher(template)["Environment"]["Variables"][function_names.STORE_VARIABLE]
-    assert variables[function_names.STORE_VARIABLE] == stored_in
-    role = template.find_resources("AWS::IAM::Role")[function["Role"]["Fn::GetAtt"][0]]
-    [policy] = role["Properties"]["Policies"]
-    [park] = [s for s in policy["PolicyDocument"]["Statement"] if "dynamodb" in str(s["Action"])]
-    assert park["Action"] == list(KEEP_MESSAGES)
-    assert park["Resource"] == table_arn(template)
+    assert consumer[function_names.STORE_VARIABLE] == stored_in
+    granted = statements(template, function_names.CONSUMER_HANDLER)
+    [park] = [each for each in granted if "dynamodb" in str(each["Action"])]
+    assert (park["Action"], park["Resource"]) == (list(KEEP_MESSAGES), table_arn(template))
 
 
 def test_overdue_alarm(template: Template) -> None:
@@ -300,17 +300,9 @@ def stored(message_id: str, queue: str = "orders", due_ms: int = MAX_DUE_MS) -> 
     return StoredMessage(message_id=message_id, destination=queue, due_ms=due_ms, body=b"body")
 
 
-def table_grants(template: Template, function: str) -> set[str]:
+def table_grants(template: Template, handler: str) -> set[str]:
     """Actions of DynamoDB that a function's role is granted."""
-    role = template.find_resources("AWS::IAM::Role")[
-        only(template, "AWS::Lambda::Function", Handler=function)["Properties"]["Role"][
-            "Fn::GetAtt"
-        ][0]
-    ]
-    [policy] = role["Properties"]["Policies"]
-    actions = [s["Action"] for s in policy["PolicyDocument"]["Statement"]]
-    listed = [a if isinstance(a, list) else [a] for a in actions]
-    return {action for some in listed for action in some if action.startswith("dynamodb:")}
+    return actions(statements(template, handler), "dynamodb")
 
 
 def test_dispatcher_is_granted_the_calls_it_makes(

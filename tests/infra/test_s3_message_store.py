@@ -32,7 +32,15 @@ from sqsdelay.relaying.parker import ForwardingRelay, unpacked
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores.s3 import S3Store
-from tests.infra.resources import Templates, arn, logical_id, only
+from tests.infra.resources import (
+    Templates,
+    actions,
+    arn,
+    function,
+    logical_id,
+    only,
+    statements,
+)
 
 BUCKET = "parked"
 
@@ -41,25 +49,6 @@ BUCKET = "parked"
 def template(endpoint_template: Templates) -> Template:
     """Endpoint `orders` with an S3 store."""
     return endpoint_template(store="s3")
-
-
-def function(template: Template, name: str) -> dict[str, Any]:
-    """The properties of the function with that handler."""
-    return dict(only(template, "AWS::Lambda::Function", Handler=name)["Properties"])
-
-
-def statements(template: Template, name: str) -> list[dict[str, Any]]:
-    """What the role of the function with that handler may do."""
-    role = function(template, name)["Role"]["Fn::GetAtt"][0]
-    [policy] = template.find_resources("AWS::IAM::Role")[role]["Properties"]["Policies"]
-    return list(policy["PolicyDocument"]["Statement"])
-
-
-def actions(granted: list[dict[str, Any]], service: str) -> set[str]:
-    """Those of one service."""
-    found = [s["Action"] for s in granted]
-    listed = [each if isinstance(each, list) else [each] for each in found]
-    return {each for some in listed for each in some if each.startswith(f"{service}:")}
 
 
 def test_bucket_is_private_encrypted_and_keeps_messages(template: Template) -> None:

@@ -235,9 +235,10 @@ class DynamoDbStore(Wakes, DelayedMessageStore):
             yield from islice(merged, limit) if cut_off else merged
 
     def find(self, message_id: str) -> StoredMessage | None:
-        return self.find_due(message_id, None)
+        entry = self._waiting.find(message_id)
+        return None if entry is None else entry.message
 
-    def find_due(self, message_id: str, due_ms: int | None) -> StoredMessage | None:
+    def find_due(self, message_id: str, due_ms: int) -> StoredMessage | None:
         """As `find`; with ``lookup=False``, an id of the user's own is found by its due time."""
         entry = self._waiting.find(message_id, due_ms)
         return None if entry is None else entry.message
