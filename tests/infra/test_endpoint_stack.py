@@ -198,7 +198,7 @@ def test_the_page_tells_how_to_import_all_that_is_retained(
 ) -> None:
     """By the names that resources have in a template, and what CloudFormation knows each kind by."""
     template = endpoint_template(name, store=store, ledger="s3", large_bodies=True).to_json()
-    page = (ROOT / "docs" / "deploy.md").read_text().partition("## Remove, and come back")[2]
+    page = (ROOT / "docs" / "remove.md").read_text()
     told = dict(re.findall(r'"(\w+)":\s+\{"(\w+)": "', page))
     known_by = {
         "AWS::SQS::Queue": "QueueUrl",

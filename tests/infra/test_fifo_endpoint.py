@@ -12,7 +12,6 @@ from aws_cdk.assertions import Template
 
 from infra.context import Deployment
 from infra.endpoint_stack import EndpointStack, stack_name
-from infra.local import ROOT
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
@@ -172,13 +171,6 @@ def test_removal_policy_is_every_queues(
     queues = template.find_resources("AWS::SQS::Queue")
     assert {each["DeletionPolicy"] for each in queues.values()} == {expected}
     assert len(queues) == 5
-
-
-def test_docs_import_kept_queues_as_the_template_names_them(template: Template) -> None:
-    """Kept queues are imported under their logical ids, so these must never change."""
-    text = (ROOT / "docs" / "deploy.md").read_text()
-    for kept in template.find_resources("AWS::SQS::Queue"):
-        assert f'"{kept}": {{"QueueUrl": ' in text
 
 
 def test_no_room_for_the_dead_letter_queue_is_refused() -> None:

@@ -163,8 +163,8 @@ def waiting(aws: LocalAws, outputs: dict[str, str]) -> str:
 
 
 def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
-    """The mapping file docs/deploy.md tells to write, for the endpoint `kept` of the local AWS."""
-    text = (ROOT / "docs" / "deploy.md").read_text()
+    """The mapping file docs/remove.md tells to write, for the endpoint `kept` of the local AWS."""
+    text = (ROOT / "docs" / "remove.md").read_text()
     [block] = re.findall(r"```json\n(\{.*?QueueUrl.*?\n\})\n```", text, re.DOTALL)
     mapping: dict[str, dict[str, str]] = json.loads(block)
     for identifier in mapping.values():
