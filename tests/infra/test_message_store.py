@@ -9,7 +9,7 @@ from typing import Any
 
 import boto3
 import pytest
-from aws_cdk import RemovalPolicy, Stack
+from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
@@ -102,19 +102,6 @@ def test_table_class_and_shards(endpoint_template: Templates) -> None:
     assert table["TableClass"] == "STANDARD_INFREQUENT_ACCESS"
     stored_in = dispatcher(template)["Environment"]["Variables"][function_names.STORE_VARIABLE]
     assert stored_in["Fn::Join"][1][-1] == "?shards=16"
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"), [(RemovalPolicy.RETAIN, "Retain"), (RemovalPolicy.DESTROY, "Delete")]
-)
-def test_table_goes_with_the_queues(
-    endpoint_template: Templates, policy: RemovalPolicy, expected: str
-) -> None:
-    """Messages that wait stay or go together, wherever they wait; a table that gives way to
-    another stays."""
-    template = endpoint_template(store="dynamodb", removal_policy=policy)
-    table = only(template, "AWS::DynamoDB::Table")
-    assert (table["DeletionPolicy"], table["UpdateReplacePolicy"]) == (expected, "Retain")
 
 
 def test_function(template: Template) -> None:
@@ -224,17 +211,8 @@ def test_alarm_on_the_dispatcher(template: Template, metric: str) -> None:
     assert (alarm["Threshold"], alarm["TreatMissingData"]) == (0, "notBreaching")
 
 
-def test_alarms_tell_the_topic(endpoint_template: Templates) -> None:
-    """With alarmTopicArn the store's alarms notify it too."""
-    topic = "arn:aws:sns:eu-west-1:123456789012:ops"
-    template = endpoint_template(store="dynamodb", alarm_topic_arn=topic)
-    alarms = template.find_resources("AWS::CloudWatch::Alarm")
-    assert len([name for name in alarms if name.startswith("DelayStore")]) == 3
-    assert all(alarm["Properties"]["AlarmActions"] == [topic] for alarm in alarms.values())
-
-
 def test_dashboard_shows_what_the_dispatcher_reports(template: Template) -> None:
-    """Every metric of the function, under its name, namespace and dimension, and its alarms."""
+    """Every metric of the function, under its name, namespace and dimension."""
     body = str(only(template, "AWS::CloudWatch::Dashboard")["Properties"])
     of_consumer = (function_names.PARKED, function_names.CANCELLED)
     for name in (
@@ -244,13 +222,6 @@ def test_dashboard_shows_what_the_dispatcher_reports(template: Template) -> None
         function_names.OVERDUE,
     ):
         assert f'["{function_names.METRIC_NAMESPACE}","{name}","service","orders"' in body
-    for name in template.find_resources("AWS::CloudWatch::Alarm"):
-        assert name in body
-
-
-def test_outputs_name_store_and_dispatcher(template: Template) -> None:
-    """The store's URL, as the command line takes it, can be read from the stack."""
-    assert {"StoreUrl", "DispatcherName"} <= set(template.find_outputs("*"))
 
 
 def test_the_capacity_page_has_the_deployments_settings() -> None:
