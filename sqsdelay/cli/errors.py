@@ -81,15 +81,13 @@ def retry(
     target = Target(endpoint)
     queues, of = target.queues, target.endpoint
     given = None
-    if delay is not None or due_at is not None:
-        # By a local clock that is behind, messages would be early.
-        with naming_the_command(of, of.error_queue):
-            given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
     counts: Counter[RetryStatus] = Counter()
     missing = dict.fromkeys(message_id or ())
-    retrying = ErrorQueue(queues, of).retry
     with naming_the_command(of, of.error_queue):
-        for done in retrying(message_id or None, due_ms=given, dry_run=dry_run):
+        if delay is not None or due_at is not None:
+            # By a local clock that is behind, messages would be early.
+            given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
+        for done in ErrorQueue(queues, of).retry(message_id or None, due_ms=given, dry_run=dry_run):
             counts[done.status] += 1
             missing.pop(done.rejection.message_id, None)
             _tell(done, as_json=as_json)
