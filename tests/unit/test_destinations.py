@@ -363,6 +363,18 @@ def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
     )
 
 
+def test_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that has been away for longest is forgotten, and tried as if it were in reach."""
+    monkeypatch.setattr("sqsdelay.dispatching.destinations._REMEMBERED_DESTINATIONS", 2)
+    bench = Bench()
+    destination = AtLeastOnce(bench.outbox, bench.clock)
+    for name, known in (("a", {"a"}), ("b", {"a", "b"}), ("c", {"b", "c"})):
+        destination.failed(name, AWAY.error)
+        assert destination.closed() == known
+    bench.clock.advance(1)
+    assert (destination.seconds_to_next(), destination.end_pauses()) == (None, False)
+
+
 def test_forgetting_tells_whether_everything_is_well_again() -> None:
     """Only then may the dispatcher's breaker be disarmed; a pause that lasts is none of its business."""
     clock = ManualClock()
