@@ -79,11 +79,11 @@ def retry(
         given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
     counts: Counter[RetryStatus] = Counter()
     missing = dict.fromkeys(message_id or ())
-    retrying = ErrorQueue(queues, of).retry
-    for done in retrying(message_id or None, due_ms=given, dry_run=dry_run):
-        counts[done.status] += 1
-        missing.pop(done.rejection.message_id, None)
-        _tell(done, as_json=as_json)
+    with naming_the_command(of, of.error_queue):
+        for done in ErrorQueue(queues, of).retry(message_id or None, due_ms=given, dry_run=dry_run):
+            counts[done.status] += 1
+            missing.pop(done.rejection.message_id, None)
+            _tell(done, as_json=as_json)
     for absent in missing:
         tell(f"{absent}  not found")
     tell(counted(counts) or "no messages")

@@ -70,6 +70,8 @@ def status(endpoint: EndpointName, store: OptionalPlaceUrl = None, as_json: Json
     except StoreError as error:
         trouble = error  # The queues are worth showing all the same.
     _show_status(found, parked, as_json=as_json)
+    if found.parking_unread is not None:
+        tell(found.parking_unread)
     if trouble is not None:
         tell(f"store: {trouble}")
         raise typer.Exit(1)
@@ -94,6 +96,7 @@ def _show_status(found: EndpointStatus, parked: StoreStatus | None, *, as_json: 
                 "parked": None if parked is None else parked.parked,
                 "next_due": next_due,
                 "overdue_seconds": None if parked is None else parked.late_ms // 1000,
+                "parking_unread": found.parking_unread,
                 "queues": [asdict(queue) for queue in found.queues],
             }
         )
@@ -190,10 +193,9 @@ def _store_problems(target: Target) -> list[Problem]:
     endpoint, queues = target.endpoint, target.queues
     with suppress(QueueMissing):
         queues.synchronise(endpoint.queue)
-    gathered, tagged = _parking_queue(target)
+    gathered, tagged, told = _parking_queue(target)
     used = _consumers_store(queues, endpoint)
     known = [deployed_store(endpoint), *([tagged] if tagged else [])]
-    told = []
     for url in [target.store] if target.store else known:
         served = used is None or used.partition("?")[0] == url.partition("?")[0]
         given_up = not served and (url in known or url.startswith("s3://"))
@@ -233,21 +235,26 @@ def _problems_of(target: Target, url: str, *, given_up: bool) -> list[Problem]:
     return [Problem("(store)", text, overdue_remedy(target.endpoint, url))]
 
 
-def _parking_queue(target: Target) -> tuple[int, str | None]:
+def _parking_queue(target: Target) -> tuple[int, str | None, list[Problem]]:
     """The messages in a deployed parking queue, retained or not, and its store's URL; None where it does not
-    tell. Neither where it is not there, or may not be read."""
+    tell, or there is no such queue. And why it could not be read."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    count, tagged = 0, None
-    with suppress(QueueMissing, QueueUnavailable, BotoCoreError, ClientError):
-        url = target.queues.url(target.endpoint.parking_queue)
+    count, tagged, queue = 0, None, target.endpoint.parking_queue
+    try:
+        url = target.queues.url(queue)
         found = target.queues.attributes(url)
         count = sum(int(n) for name, n in found.items() if name.startswith("ApproximateNumber"))
         tags = target.client.list_queue_tags(QueueUrl=url).get("Tags", {})
         tagged = tags.get(STORE_TAG)
         if role := tags.get(ROLE_TAG):
             tagged = f"{tagged}?role={role}"
-    return count, tagged
+    except QueueMissing:
+        pass  # Most endpoints have none.
+    except (QueueUnavailable, BotoCoreError, ClientError) as error:
+        remedy = "try again, or allow sqs:GetQueueUrl, GetQueueAttributes and ListQueueTags on it"
+        return count, tagged, [Problem(queue.name, f"could not be read: {error}", remedy)]
+    return count, tagged, []
 
 
 def _consumers_store(queues: SqsQueues, endpoint: Endpoint) -> str | None:

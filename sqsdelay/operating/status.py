@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -228,10 +228,14 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointStatus:
-    """All queues of an endpoint, in the order a delayed message passes them."""
+    """All queues of an endpoint, in the order a delayed message passes them.
+
+    ``parking_unread`` says why it is not known whether there is a parking queue, and what it holds.
+    """
 
     endpoint: str
     queues: tuple[QueueStatus, ...]
+    parking_unread: str | None = None
 
     @property
     def pending(self) -> int:
@@ -287,13 +291,18 @@ def endpoint_status(
     """
     roles = _roles(endpoint)
     found = {ref: _attributes(queues, endpoint, ref) for ref in roles}
-    with suppress(SqsDelayError):  # Where there is one, and it may be read.
-        parking = endpoint.parking_queue
+    parking, unread = endpoint.parking_queue, None
+    try:
         found[parking] = queues.attributes(queues.url(parking))
         roles[parking] = Role.PARKING
+    except QueueMissing:
+        pass  # Most endpoints have none.
+    except SqsDelayError as error:
+        unread = f"{parking.name} could not be read: {error}"
     oldest = {} if ages is None else ages.oldest_seconds(list(roles))
     return EndpointStatus(
         endpoint=endpoint.name,
+        parking_unread=unread,
         queues=tuple(
             QueueStatus(
                 name=ref.name,

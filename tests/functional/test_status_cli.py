@@ -25,6 +25,7 @@ from sqsdelay.core.outgoing import identity
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import to_store
+from sqsdelay.errors import QueueUnavailable
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.sqs.cloudwatch import CloudWatchAges
 from sqsdelay.sqs.consumer import DelayConsumer
@@ -110,6 +111,7 @@ def test_status_shows_queues_ages_and_the_store(
         "parked": 1,
         "next_due": utc(due_ms).isoformat(timespec="milliseconds"),
         "overdue_seconds": 0,
+        "parking_unread": None,
     }
     assert queues["delay queue"] == {
         "name": orders.delay_queue.name,
@@ -152,6 +154,7 @@ def test_a_missing_endpoint_is_one_line(cli: Cli) -> None:
         code, out, err = cli("errors", command[0], "nowhere", *command[1:])
         assert (code, out) == (1, "")
         assert "queue nowhere-delay-error does not exist" in err
+        assert "sqsdelay endpoint create nowhere" in err
 
 
 def test_ages_need_no_permission_to_show_the_rest(caplog: pytest.LogCaptureFixture) -> None:
@@ -350,6 +353,27 @@ def test_a_retained_store_that_nobody_serves_is_noticed(
         assert told[0].startswith("1 parked messages, and the deployed delay consumer has another")
         assert f"--store {url}" in out
         assert told[1].startswith("1 messages, and the deployed delay consumer has another")
+
+
+def test_a_parking_queue_that_cannot_be_read_is_not_taken_for_none(
+    cli: Cli, orders: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Throttled: what it holds is not known, and the rest is shown."""
+    ask = SqsQueues.url
+
+    def url(queues: SqsQueues, queue: QueueRef) -> str:
+        if queue == orders.parking_queue:
+            raise QueueUnavailable("RequestThrottled")
+        return ask(queues, queue)
+
+    monkeypatch.setattr(SqsQueues, "url", url)
+    told = "could not be read: RequestThrottled"
+    code, out, err = cli("status", orders.name)
+    assert (code, "pending" in out) == (0, True)
+    assert f"{orders.parking_queue.name} {told}" in err
+    code, out, _ = cli("endpoint", "check", orders.name, "--json")
+    (problem,) = json.loads(out)["problems"]
+    assert (code, problem["subject"], problem["text"]) == (1, orders.parking_queue.name, told)
 
 
 def consumed_by_a_function(aws: LocalAws, endpoint: Endpoint, variables: dict[str, str]) -> None:
