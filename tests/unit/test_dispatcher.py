@@ -117,16 +117,17 @@ def test_a_release_further_ahead_than_timers_hold_is_refused(ahead: int) -> None
         Bench(max_ahead_seconds=900).dispatcher(release_ahead_seconds=ahead)
 
 
-@pytest.mark.parametrize(("transient", "settings"), [(True, {}), (False, {"number_of_retries": 7})])
+@pytest.mark.parametrize(("transient", "retries"), [(True, 0), (False, 7)])
 def test_without_retries_the_first_refusal_is_the_last(
-    bench: Bench, transient: bool, settings: dict[str, int], caplog: pytest.LogCaptureFixture
+    bench: Bench, transient: bool, retries: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The seed's NumberOfRetries is 0, and what will never work is not tried again: both go to the error
-    queue, with the reason."""
+    """Without retries, and what will never work whatever the retries: both go to the error queue, with the
+    reason. The seed's NumberOfRetries is 0."""
+    assert DispatchSettings().number_of_retries == 0
     bench.put("bad")
     bench.put("worse")
     bench.outbox.fail = refused("bad", "worse", transient=transient)
-    assert ids(bench.dispatcher(**settings).dispatch().rejected) == ["bad", "worse"]
+    assert ids(bench.dispatcher(number_of_retries=retries).dispatch().rejected) == ["bad", "worse"]
     told = [(m.message_id, why) for m, why in bench.outbox.rejected]
     assert told == [("bad", "Odd: too odd"), ("worse", "Odd: too odd")]
     assert bench.store.pending_count() == 0
@@ -251,7 +252,9 @@ def test_a_lost_removal_does_not_send_twice(bench: Bench) -> None:
     assert bench.store.pending_count() == 0
 
 
-def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_minute_without_the_store(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The host is told after 30 s; when the store returns, the dispatcher goes on by itself."""
     monkeypatch.setattr(
         "sqsdelay.dispatching.dispatcher.wait_for",
@@ -272,6 +275,7 @@ def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert [str(critical)[:42] for critical in told] == [
         "fetch circuit breaker: failing for 30 s (l"
     ]
+    assert set(caplog.messages) == {"the store failed, trying again: claim: the store is down"}
     assert bench.sent == ["a"]
     assert bench.clock.now_ms() == store.until_ms
 
