@@ -26,7 +26,6 @@ _LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32. Source: the ULID specification; it has no ``u``, which so tells ours."""
 
 _VALUES: Final = {letter: value for value, letter in enumerate(_LETTERS)}
-_TIME_LETTERS: Final = 10
 _CHANCE_BITS: Final = 80
 _MADE_UP: Final = re.compile(r"u([0-7][0-9a-hjkmnp-tv-z]{9})[0-9a-hjkmnp-tv-z]{16}", re.ASCII)
 

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.errors import InvalidSetting
@@ -191,7 +191,7 @@ def own(error: E) -> E:
     return made
 
 
-Work = Callable[[Hashable, list[T]], Sequence[R]]
+Work = Callable[[Any, list[T]], Sequence[R]]
 """Makes one call for items of one key; a result for each, in order."""
 
 

@@ -26,13 +26,7 @@ from sqsdelay.core.outgoing import fits, trace_header_to_pass_on, with_identity
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay, whole_number
 from sqsdelay.core.schedule_input import copy_of
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.limits import (
-    FIFO_SUFFIX,
-    FORBIDDEN_BODY_CHARACTER,
-    ID,
-    MAX_DUE_MS,
-    MAX_MESSAGE_BYTES,
-)
+from sqsdelay.limits import FIFO_SUFFIX, FORBIDDEN_BODY_CHARACTER, ID, MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

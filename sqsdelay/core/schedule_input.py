@@ -8,14 +8,7 @@ from typing import Any, Final
 
 from sqsdelay.core.delay import hidden_seconds
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    DEDUPLICATION_ID,
-    DUE_AT,
-    Attribute,
-    size_of,
-    string,
-    text_of,
-)
+from sqsdelay.core.message import DEDUPLICATION_ID, DUE_AT, Attribute, size_of, string, text_of
 from sqsdelay.core.outgoing import delayed, with_message_id
 from sqsdelay.core.received_message import (
     DelayedMessage,

@@ -214,6 +214,13 @@ class Strategy:
             yield f"ask AWS for a higher quota of schedules than {limits.DEFAULT_SCHEDULES:,}"
 
 
+OF_STORE: Final = {
+    "dynamodb": "stored",
+    "s3": "stored-in-s3",
+    "scheduler": "scheduled-by-sender",
+}
+"""The strategy of what waits in a store that is paid for by the message, by its URL's scheme."""
+
 STRATEGIES: Final[Mapping[str, Strategy]] = {
     "formula": Strategy("NServiceBus's documented formula", Place(_formula), ours=False),
     "relay": Strategy("hops", _DELAY_QUEUE, store=""),

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, Self
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.coalescing import own
@@ -48,9 +48,11 @@ class AsyncQueueSender:
             self._send, linger_ms=linger_ms, lanes=sender.concurrency, max_waiting=max_waiting
         )
 
-    def _send(self, key: Hashable, messages: list[CheckedMessage]) -> list[SendResult]:
-        endpoint, _ = cast(tuple[Endpoint, Hashable], key)
-        return self._sender.batches.send_in_time(endpoint, messages)
+    def _send(
+        self, key: tuple[Endpoint, Hashable], messages: list[CheckedMessage]
+    ) -> list[SendResult]:
+        with self._sender.batches.in_time():
+            return self._sender.batches.send(key[0], messages)
 
     def _begin_anew(self) -> None:
         """In a forked process."""

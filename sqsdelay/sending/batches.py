@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -15,14 +16,7 @@ from typing import Any, Final
 from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    MOST_ADDED_BYTES,
-    Attribute,
-    Message,
-    Route,
-    full_batches,
-    size_of,
-)
+from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, Message, Route, full_batches, size_of
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
@@ -218,12 +212,9 @@ class BatchSender:
             results[position] = _sent(prepared, outcome)
         return results
 
-    def send_in_time(
-        self, endpoint: Endpoint, messages: Iterable[Message | CheckedMessage]
-    ) -> list[SendResult]:
-        """Send a batch at most; no request begins that could end too late."""
-        with begun_within(self._begin_within_seconds):
-            return self.send(endpoint, messages)
+    def in_time(self) -> AbstractContextManager[None]:
+        """For one send: no request begins that could end too late."""
+        return begun_within(self._begin_within_seconds)
 
     def together(self, endpoint: Endpoint, message: CheckedMessage) -> tuple[Hashable, int]:
         """What a message can share a request with, and how many go into one. Nobody is asked: at

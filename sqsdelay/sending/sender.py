@@ -49,7 +49,7 @@ class QueueSender:
             )
 
     def _send_together(self, key: Any, messages: list[CheckedMessage]) -> list[SendResult]:
-        return self.batches.send_in_time(key[0], messages)
+        return self.batches.send(key[0], messages)
 
     def send(
         self,
@@ -92,10 +92,10 @@ class QueueSender:
             trace_header=trace_header,
         )
         parsed = Endpoint.parse(endpoint)
-        with self.traced(parsed) as header:
+        with self.batches.in_time(), self.traced(parsed) as header:
             ready = checked(with_header(message, header), fifo=parsed.fifo)
             if self._shared is None:
-                (result,) = self.batches.send_in_time(parsed, [ready])
+                (result,) = self.batches.send(parsed, [ready])
             else:
                 result = self._send_shared(self._shared, parsed, ready)
             if result.error is not None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import platform
+import socket
+import time
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from http.client import HTTPResponse
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import boto3
 from botocore.config import Config
@@ -44,7 +48,6 @@ def client_config(
     *,
     connections: int,
     parameter_validation: bool = True,
-    paced: bool = False,
     wait_seconds: int = 0,
     attempts: int = CALL_ATTEMPTS,
     patience: float = 1,
@@ -56,8 +59,6 @@ def client_config(
 
     Args:
         connections: requests in flight at a time.
-        paced: True for a caller that could send for hours more than SQS takes: botocore's "adaptive"
-            mode slows down at a throttled call and speeds up again while none is throttled.
         parameter_validation: False for a caller that has checked all it passes: botocore's own
             check of every value is a tenth of the work of a batch send.
         wait_seconds: of the long polls it will be used for; an answer may take so much longer.
@@ -67,8 +68,10 @@ def client_config(
     return Config(
         connect_timeout=patience * CONNECT_SECONDS,
         read_timeout=wait_seconds + patience * ANSWER_SECONDS,
-        retries={"mode": "adaptive" if paced else "standard", "total_max_attempts": attempts},
-        max_pool_connections=max(10, connections),
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        # Room for more threads than the caller knows of: connections are made when they are needed, and one
+        # without a place here is made anew for each request.
+        max_pool_connections=max(64, connections),
         tcp_keepalive=True,
         parameter_validation=parameter_validation,
         user_agent=_user_agent(),
@@ -87,7 +90,6 @@ def default_client(
     *,
     connections: int,
     parameter_validation: bool = True,
-    paced: bool = False,
     wait_seconds: int = 0,
     attempts: int = CALL_ATTEMPTS,
     patience: float = 1,
@@ -97,7 +99,7 @@ def default_client(
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
     Args:
-        connections, parameter_validation, paced, wait_seconds, attempts, patience: as for `client_config`.
+        connections, parameter_validation, wait_seconds, attempts, patience: as for `client_config`.
         region, endpoint_url: instead of the session's.
 
     Raises:
@@ -106,7 +108,6 @@ def default_client(
     config = client_config(
         connections=connections,
         parameter_validation=parameter_validation,
-        paced=paced,
         wait_seconds=wait_seconds,
         attempts=attempts,
         patience=patience,
@@ -122,6 +123,43 @@ def default_client(
     # A closed client opens connections again when it needs them; the parent's are left to the parent.
     in_each_child(client, type(client).close)
     return client
+
+
+class _InTime(io.RawIOBase):
+    """What comes on a socket, until the socket's time limit has passed once."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._until = time.monotonic() + cast(float, sock.gettimeout())  # Clients of ours have one.
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        # At 0 the socket would not wait at all, and that is no timeout.
+        self._sock.settimeout(max(self._until - time.monotonic(), 0.001))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Answer(HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp.close()
+        self.fp = io.BufferedReader(_InTime(sock))
+
+
+def limit_whole_answers(client: SQSClient) -> None:
+    """Let the client's time limit be that of an answer, and not anew of each part of it that comes."""
+    # botocore has no public way to replace them.
+    pools = cast(Any, client)._endpoint.http_session._pool_classes_by_scheme
+    for scheme, pool in pools.items():
+        connection = type("Connection", (pool.ConnectionCls,), {"response_class": _Answer})
+        pools[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})
 
 
 def _before_a_retry(

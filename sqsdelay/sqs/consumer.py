@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import tenacity
 
@@ -262,7 +262,7 @@ class DelayConsumer:
         retrying = retrying_until(stop, tenacity.retry_if_exception_type(QueueUnavailable))
         queues: Queues = self._queues
         if self._receivers != 1:
-            queues = SharedBatches(queues, lanes=self._most_receivers)
+            queues = cast(Any, SharedBatches(queues, lanes=self._most_receivers))
         starting = in_thread(retrying, self._start, queues)
         while not starting.done():
             if stop.wait(_START_LOOK_SECONDS):

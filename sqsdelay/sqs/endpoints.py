@@ -21,10 +21,7 @@ from sqsdelay.limits import (
     MIN_DELAY_QUEUE_RETENTION_SECONDS,
 )
 from sqsdelay.ports.queues import LIMIT, limit_of
-from sqsdelay.sending.router import (
-    collision,
-    refuse_collision,
-)
+from sqsdelay.sending.router import collision, refuse_collision
 from sqsdelay.sqs.client import asked, translated
 from sqsdelay.sqs.queues import SqsQueues
 

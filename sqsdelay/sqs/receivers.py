@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ALL_COMPLETED, Future, wait
 from typing import Any, Final
 
 import tenacity
 
-from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.coalescing import SharedCalls
-from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
@@ -90,8 +89,8 @@ LINGER_MS: Final = 5.0
 
 
 class SharedBatches:
-    """The `Queues` port over another, for several threads: their batches leave together, up to ten entries
-    in one. Each thread gets the answers to its own entries.
+    """Queues for several threads, whose sends and deletes leave together, up to ten entries in one batch.
+    Each thread gets the answers to its own entries.
 
     What goes to a FIFO queue where order matters, that is any but a delay queue, is sent as it comes.
 
@@ -103,24 +102,15 @@ class SharedBatches:
     def __init__(self, queues: Queues, *, lanes: int) -> None:
         self._queues = queues
         self._sends = SharedCalls[OutgoingMessage, SendReceipt | Failure](
-            self._send, linger_ms=LINGER_MS, lanes=lanes
+            queues.send_batch, linger_ms=LINGER_MS, lanes=lanes
         )
         self._deletes = SharedCalls[ReceivedMessage, Failure | None](
-            self._delete, linger_ms=LINGER_MS, lanes=lanes
+            queues.delete_batch, linger_ms=LINGER_MS, lanes=lanes
         )
 
-    @property
-    def broker_clock(self) -> BrokerClock:
-        return self._queues.broker_clock
-
-    def url(self, queue: QueueRef) -> str:
-        return self._queues.url(queue)
-
-    def synchronise(self, queue: QueueRef) -> None:
-        self._queues.synchronise(queue)
-
-    def attributes(self, queue_url: str) -> Mapping[str, str]:
-        return self._queues.attributes(queue_url)
+    def __getattr__(self, name: str) -> Any:
+        """All else is the queues' own."""
+        return getattr(self._queues, name)
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
@@ -131,21 +121,6 @@ class SharedBatches:
         sizes = [entry.size for entry in entries]
         return self._sends.call(queue_url, entries, sizes=sizes, most=MAX_BATCH_ENTRIES)
 
-    def receive_batch(
-        self,
-        queue_url: str,
-        *,
-        wait_seconds: int,
-        limit: int = MAX_BATCH_ENTRIES,
-        visibility_seconds: int | None = None,
-    ) -> list[ReceivedMessage]:
-        return self._queues.receive_batch(
-            queue_url,
-            wait_seconds=wait_seconds,
-            limit=limit,
-            visibility_seconds=visibility_seconds,
-        )
-
     def delete_batch(
         self, queue_url: str, copies: Sequence[ReceivedMessage]
     ) -> list[Failure | None]:
@@ -153,21 +128,6 @@ class SharedBatches:
             return self._queues.delete_batch(queue_url, copies)
         sizes = [0] * len(copies)
         return self._deletes.call(queue_url, copies, sizes=sizes, most=MAX_BATCH_ENTRIES)
-
-    def hide_batch(
-        self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
-    ) -> list[Failure | None]:
-        return self._queues.hide_batch(queue_url, copies)
-
-    def _send(
-        self, queue_url: Hashable, entries: list[OutgoingMessage]
-    ) -> Sequence[SendReceipt | Failure]:
-        return self._queues.send_batch(str(queue_url), entries)
-
-    def _delete(
-        self, queue_url: Hashable, copies: list[ReceivedMessage]
-    ) -> Sequence[Failure | None]:
-        return self._queues.delete_batch(str(queue_url), copies)
 
 
 logger = logging.getLogger(__name__)

@@ -14,15 +14,10 @@ from sqsdelay.limits import (
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.sending.async_sender import (
-    AsyncQueueSender,
-)
-from sqsdelay.sending.router import (
-    DEFAULT_CONCURRENCY,
-    SenderSettings,
-)
+from sqsdelay.sending.async_sender import AsyncQueueSender
+from sqsdelay.sending.router import DEFAULT_CONCURRENCY, SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.client import default_client, limit_whole_answers
 from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
@@ -107,6 +102,7 @@ class DelaySender(QueueSender):
             client = default_client(
                 connections=concurrency, parameter_validation=False, patience=patience
             )
+            limit_whole_answers(client)
         connections = getattr(client.meta.config, "max_pool_connections", concurrency)
         super().__init__(
             SqsQueues(client, traced=True, clock=clock),

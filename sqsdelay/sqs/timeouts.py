@@ -35,12 +35,7 @@ from sqsdelay.ports.queues import Delivery, Failure, Queues
 from sqsdelay.sqs.endpoints import create_queue, standard_queue_attributes
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.timeouts.sender import (
-    id_body,
-    read_id,
-    read_timeout,
-    timeout_attributes,
-)
+from sqsdelay.timeouts.sender import id_body, read_id, read_timeout, timeout_attributes
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any
+from http.server import BaseHTTPRequestHandler
+from typing import Any, ClassVar
 
 import pytest
 from botocore.awsrequest import AWSResponse
@@ -18,6 +21,8 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.client import default_client
+from tests.patience import PATIENCE_SECONDS
+from tests.services.network import serving
 
 
 def client_of(user: Any) -> Any:
@@ -55,6 +60,38 @@ def test_the_user_agent_is_put_together_once() -> None:
     with pytest.raises(RuntimeError, match="far enough"):
         client.get_queue_url(QueueName="orders")
     assert re.fullmatch(r"sqsdelay Boto3/\S+ Python/\S+ Botocore/\S+( .*)?", agents[0])
+
+
+class Crowded(BaseHTTPRequestHandler):
+    """Answers a round of requests when all of them have come."""
+
+    protocol_version = "HTTP/1.1"
+    together = threading.Barrier(24, timeout=PATIENCE_SECONDS)
+    connections: ClassVar[set[Any]] = set()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.connections.add(self.client_address)
+        self.together.wait()
+        answer = b'{"MessageId": "sqs-1"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+
+def test_more_threads_than_usual_keep_their_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each of their sends would begin with a TLS handshake."""
+    with serving(Crowded) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        sender = DelaySender()
+        with ThreadPoolExecutor(24) as threads:
+            for _ in range(3):
+                list(threads.map(lambda n: sender.send(f"{url}/1/orders-{n}", "x"), range(24)))
+    assert len(Crowded.connections) == 24
 
 
 BAD: dict[str, dict[str, Any]] = {

@@ -7,8 +7,10 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from select import select
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,7 +51,7 @@ from sqsdelay.testing import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.lambda_function import Context
-from tests.services.network import DeafProxy
+from tests.services.network import DeafProxy, serving
 
 SHORT = 0.2
 """Seconds that stand for the limits' own, so that tests need not wait."""
@@ -144,6 +146,48 @@ def test_a_send_begins_nothing_that_may_end_too_late(
                 listener.accept()[0].close()
                 connections += 1
     assert 1 <= connections <= most
+
+
+def test_a_send_that_waits_for_others_begins_nothing_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Threads that share one request at a time: a turn may come when the send's time is over."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        sender = DelaySender(deadline_seconds=1, linger_ms=1, concurrency=1)
+        with ThreadPoolExecutor(12) as threads:
+            sends = [threads.submit(sender.send, f"orders-{n}", "x", delay=5) for n in range(12)]
+    errors = [send.exception() for send in sends]
+    assert all(isinstance(error, QueueUnavailable) for error in errors)
+    begun = [error for error in errors if "deadline_seconds" not in str(error)]
+    assert 1 <= len(begun) <= 3
+
+
+class Trickle(BaseHTTPRequestHandler):
+    """Answers a byte at a time: each comes within any time limit."""
+
+    sent = 0
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "500")
+        self.end_headers()
+        while Trickle.sent < 500 and not select([self.connection], (), (), SHORT / 10)[0]:
+            self.wfile.write(b" ")
+            Trickle.sent += 1
+
+
+def test_an_answer_that_trickles_in_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit is the answer's, and not anew each byte's."""
+    with serving(Trickle) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        with pytest.raises(QueueUnavailable, match="Read timeout"):
+            DelaySender(deadline_seconds=1).send("orders", "x", delay=5)
+    assert 0 < Trickle.sent < 500
 
 
 @pytest.mark.parametrize("seconds", [0.5, 61])
@@ -317,16 +361,9 @@ class Gateway(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[SqsQueues]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    client = boto3.client(
-        "sqs",
-        endpoint_url=f"http://127.0.0.1:{server.server_port}",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
-    yield SqsQueues(client)
-    server.shutdown()
-    server.server_close()
+    config = Config(retries={"total_max_attempts": 1})
+    with serving(Gateway) as url:
+        yield SqsQueues(boto3.client("sqs", endpoint_url=url, config=config))
 
 
 VALUES: list[Any] = [

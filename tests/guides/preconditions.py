@@ -181,6 +181,7 @@ BEFORE: Final[dict[tuple[str, int], Step]] = {
     ("docs/deploy.md", 5): a_bucket_and_a_file,
     ("docs/operations.md", 0): orders,
     ("docs/operations.md", 2): rejected_messages,
+    ("docs/opentelemetry.md", 0): orders,
     ("docs/parking.md", 0): a_postgres,
     ("docs/parking.md", 2): a_store_in_a_file,
     ("docs/parking.md", 3): a_parked_message,

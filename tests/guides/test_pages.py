@@ -44,12 +44,8 @@ def test_no_blank_line_splits_a_table() -> None:
 
 
 LOOKED_UP: Final = {
-    "deploy": "a table of every setting, and a procedure for each change of a stack",
-    "operations": "a table of every alarm, and one of symptoms",
-    "reliability": "the tables of what was broken and counted",
     "report": "every status, table and column",
     "spark": "every column and option, and a section for each store and service",
-    "stores": "the stores' comparison, and a section for each",
 }
 """Pages that are looked up, not read from top to bottom, and what in them."""
 

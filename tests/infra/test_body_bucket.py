@@ -13,7 +13,6 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from moto import mock_aws
 
-from infra.local import ROOT
 from sqsdelay import DelaySender
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
@@ -84,12 +83,6 @@ def test_output_names_the_bucket(template: Template) -> None:
     """Its name is made up by CloudFormation, and is what senders need."""
     bucket = logical_id(template, "AWS::S3::Bucket")
     assert template.find_outputs("BodyBucketName")["BodyBucketName"]["Value"] == {"Ref": bucket}
-
-
-def test_docs_import_the_kept_bucket_as_the_template_names_it(template: Template) -> None:
-    """A kept bucket is imported under its logical id, which must never change."""
-    bucket = logical_id(template, "AWS::S3::Bucket")
-    assert f'"{bucket}": {{"BucketName": ' in (ROOT / "docs" / "deploy.md").read_text()
 
 
 def granted(template: Template) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""All scenarios: what goes wrong, who consumes meanwhile, and how to run it. One row each in the docs."""
+"""All scenarios: what goes wrong, who consumes meanwhile, and how to run it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ class VirtualScenario:
 
     fault: str
     plan: Plan
-    consumers: str = "two workers, function"
-    time: str = "virtual"
 
     def run(self, *, seeds: Iterable[int], messages: int) -> Tally:
         """Count all runs together."""
@@ -42,7 +40,6 @@ class RealScenario:
     fault: str
     setting: Setting
     consumers: str
-    time: str = "real"
 
     @property
     def name(self) -> str:
@@ -78,7 +75,6 @@ VIRTUAL: Final = (
     VirtualScenario(
         fault="clocks 10 min off, the storer's 10 min behind",
         plan=Plan(wrong_clocks=True, parked=True),
-        consumers="two workers, function, dispatcher",
     ),
     VirtualScenario(
         fault="destination deleted, back after 2 h",
@@ -91,7 +87,6 @@ VIRTUAL: Final = (
     VirtualScenario(
         fault="nobody consumes for 3 h",
         plan=Plan(idle_ms=(HOUR_MS, 4 * HOUR_MS)),
-        consumers="two workers, function, all down",
     ),
     VirtualScenario(
         fault="all of these calls, deaths, stops and clocks",

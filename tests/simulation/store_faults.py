@@ -83,11 +83,6 @@ class StoreScenario:
     kinds: Sequence[str]
     play: Play = on_s3
     share: float = 0.03
-    time: str = "virtual"
-
-    @property
-    def consumers(self) -> str:
-        return f"{'S3' if self.play is on_s3 else 'DynamoDB'} store: parkers, dispatchers"
 
     def run(self, *, seeds: Iterable[int], messages: int) -> Tally:
         """Count all runs together, each of about so many messages in a bucket, and fewer in a table."""
@@ -104,8 +99,6 @@ class EachPoint:
 
     fault: str
     seed: int = 2
-    time: str = "virtual"
-    consumers: str = "DynamoDB store: parkers, dispatchers"
 
     def run(self, *, every: int = 1, **_: object) -> Tally:
         """Count the runs together, of one seed; seeds and messages are for those by chance."""

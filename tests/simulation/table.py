@@ -1,4 +1,4 @@
-"""The table in docs/reliability.md, made from the scenarios' tallies: `make faults` rewrites it."""
+"""The tables in docs/reliability.md, made from the scenarios' tallies: `make faults` rewrites it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import argparse
 import logging
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
-from typing import Final, TypeVar
+from typing import Final
 
 from sqsdelay.testing import LocalAws
 from tests.services.processes import ROOT
 from tests.simulation.scenarios import REAL, VIRTUAL, RealScenario, VirtualScenario
-from tests.simulation.store_faults import DYNAMODB, S3, EachPoint, StoreScenario
+from tests.simulation.store_faults import DYNAMODB, S3, EachPoint, StoreScenario, added
 from tests.simulation.tally import Tally
 
 DOCUMENT: Final = ROOT / "docs" / "reliability.md"
@@ -24,83 +23,52 @@ END: Final = "<!-- made by make faults: end -->"
 SIDE_BY_SIDE: Final = 8
 """Real-time scenarios mostly wait."""
 
-HEADER: Final = (
-    "fault",
-    "time",
-    "consumers",
-    "sent",
-    "unknown",
-    "hops",
-    "faults",
-    "lost",
-    "early",
-    "altered",
-    "error queue",
-    "duplicated",
-    "why",
-)
+Scenario = RealScenario | VirtualScenario | StoreScenario | EachPoint
+Counted = tuple[Scenario, Tally]
 
-Computed = VirtualScenario | StoreScenario | EachPoint
-Scenario = RealScenario | Computed
-T = TypeVar("T", bound=Scenario)
-COMPUTED: Final[tuple[Computed, ...]] = (*VIRTUAL, *S3, *DYNAMODB)
-SCENARIOS: Final[tuple[Scenario, ...]] = (*COMPUTED, *REAL)
-"""In the table's order."""
+GROUPS: Final[dict[str, Sequence[Scenario]]] = {
+    "The relay, in virtual time": VIRTUAL,
+    "An S3 store, in virtual time": S3,
+    "A DynamoDB store, in virtual time": DYNAMODB,
+    "The relay, in real time": REAL,
+}
+"""In the page's order, a table each."""
 
 
-def line_of(scenario: Scenario, counted: Tally) -> str:
-    """A scenario's line."""
-    causes = ", ".join(f"{cause} {count}" for cause, count in sorted(counted.causes.items()))
-    numbers = (
-        counted.sent,
-        counted.unknown,
-        counted.hops,
-        counted.injected,
-        len(counted.lost),
-        len(counted.early),
-        len(counted.altered),
-        counted.rejected,
-        counted.duplicated,
-    )
-    return "| " + " | ".join([_name(scenario), *(f"{n:,}" for n in numbers), causes]) + " |"
+def tables(counted: Sequence[Counted]) -> str:
+    """A table for each group, a line for each fault, and their sums."""
+    made = [_table(title, [c for c in counted if c[0] in group]) for title, group in GROUPS.items()]
+    total = f"In all: {totals(added(tally for _, tally in counted))}"
+    return "\n\n".join([*(each for each in made if each), total])
 
 
-def _name(scenario: Scenario) -> str:
-    """A line's first cells, which no other line begins with."""
-    return f"{scenario.fault} | {scenario.time} | {scenario.consumers}"
+def _table(title: str, counted: Sequence[Counted]) -> str:
+    lines = []
+    for fault in dict.fromkeys(scenario.fault for scenario, _ in counted):
+        sum_ = added(tally for scenario, tally in counted if scenario.fault == fault)
+        lines.append(f"| {fault} | {sum_.sent:,} | {sum_.injected:,} | {sum_.duplicated:,} |")
+    header = f"| {title} | sent | faults | duplicated |\n|---|---|---|---|"
+    return "\n".join([header, *lines]) if lines else ""
 
 
-def table(rows: Sequence[str]) -> str:
-    """These lines, and their sum."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER), *rows]
-    return "\n".join([*lines, "", summary("\n".join(lines))])
-
-
-def summary(made: str) -> str:
-    """One sentence about all lines."""
-    total = Counter[str]()
-    for line in _cells(made):
-        total.update({name: int(line[name].replace(",", "")) for name in HEADER[3:-1]})
+def totals(counted: Tally) -> str:
+    """Everything that was counted, and the causes of the duplicates."""
+    causes = "; ".join(f"{cause} {count:,}" for cause, count in counted.causes.most_common())
     return (
-        f"In all: {total['sent']:,} messages sent, {total['hops']:,} hops, {total['faults']:,} faults; "
-        f"lost {total['lost']}, early {total['early']}, altered {total['altered']}, "
-        f"duplicated {total['duplicated']:,}."
+        f"{counted.sent:,} messages sent, {counted.unknown:,} unknown, {counted.hops:,} hops, "
+        f"{counted.injected:,} faults; lost {len(counted.lost)}, early {len(counted.early)}, "
+        f"altered {len(counted.altered)}, error queue {counted.rejected:,}, "
+        f"duplicated {counted.duplicated:,}. Causes: {causes or 'none'}."
     )
 
 
-def cells(document: str) -> list[dict[str, str]]:
-    """The table's rows as a document has them."""
-    return _cells(document.partition(BEGIN)[2].partition(END)[0])
-
-
-def _cells(text: str) -> list[dict[str, str]]:
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    header, *split = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [dict(zip(header, values, strict=True)) for values in split]
+def told(document: str) -> str:
+    """What a document has between the marks."""
+    return document.partition(BEGIN)[2].partition(END)[0]
 
 
 def rewritten(document: str, made: str) -> str:
-    """The document with another table."""
+    """The document with other tables."""
     before, _, rest = document.partition(BEGIN)
     return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
 
@@ -110,13 +78,10 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=200, help="per real-time scenario")
     parser.add_argument("--seeds", type=int, default=10, help="per virtual-time scenario")
     parser.add_argument("--stretch", type=float, default=3, help="of the longest real-time delays")
-    parser.add_argument("line", nargs="*", help="count only the lines that begin with one of these")
+    parser.add_argument("fault", nargs="*", help="print those that begin with one of these only")
     options = parser.parse_args()
     _prepare()
-
-    def chosen(scenarios: Sequence[T]) -> list[T]:
-        wanted = tuple(options.line)
-        return [each for each in scenarios if not wanted or _name(each).startswith(wanted)]
+    wanted = tuple(options.fault)
 
     # Virtual time computes, real time mostly waits.
     with (
@@ -126,18 +91,17 @@ def main() -> None:
     ):
         seeds = range(1, options.seeds + 1)
         runs: list[tuple[Scenario, Future[Tally]]] = []
-        runs += [(s, processes.submit(s.run, seeds=seeds, messages=300)) for s in chosen(COMPUTED)]
-        told = {"messages": options.messages, "stretch": options.stretch}
-        runs += [(s, threads.submit(s.run, aws, seed=1, **told)) for s in chosen(REAL)]
-        rows = [_checked(line_of(scenario, run.result()), run.result()) for scenario, run in runs]
-    document = DOCUMENT.read_text()
-    DOCUMENT.write_text(rewritten(document, table(_with_earlier(rows, document))))
-
-
-def _with_earlier(rows: Sequence[str], document: str) -> list[str]:
-    """A line for each scenario: what was counted now, else what the document has."""
-    known = [*rows, *document.partition(BEGIN)[2].partition(END)[0].splitlines()]
-    return [next(r for r in known if r.startswith(f"| {_name(s)} |")) for s in SCENARIOS]
+        for computed in (*VIRTUAL, *S3, *DYNAMODB):
+            if computed.fault.startswith(wanted or ""):
+                runs.append((computed, processes.submit(computed.run, seeds=seeds, messages=300)))
+        given = {"messages": options.messages, "stretch": options.stretch}
+        for real in REAL:
+            if real.fault.startswith(wanted or ""):
+                runs.append((real, threads.submit(real.run, aws, seed=1, **given)))
+        counted = [(scenario, _checked(scenario, run.result())) for scenario, run in runs]
+    if not wanted:
+        made = tables(counted)
+        DOCUMENT.write_text(rewritten(DOCUMENT.read_text(), made))
 
 
 def _prepare() -> None:
@@ -145,11 +109,11 @@ def _prepare() -> None:
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 
 
-def _checked(line: str, counted: Tally) -> str:
-    sys.stdout.write(line + "\n")
+def _checked(scenario: Scenario, counted: Tally) -> Tally:
+    sys.stdout.write(f"{scenario.fault}: {totals(counted)}\n")
     sys.stdout.flush()
     counted.check()
-    return line
+    return counted
 
 
 if __name__ == "__main__":

@@ -111,7 +111,8 @@ def test_second_deploy_updates_the_function_in_place(
     handler = checkout / "lambdas" / "delay_consumer" / "handler.py"
     handler.write_text(handler.read_text() + "\n# changed\n")
     before = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
-    sender(aws).send("orders", "meanwhile", delay=20)
+    # One hop: the local AWS ends a function at its update, and what it held would be away for 180 s.
+    DelaySender(aws.client("sqs")).send("orders", "meanwhile", delay=20)
     outputs = cdk.deploy("-c", "endpoint=orders", "-c", "hopSeconds=2", checkout=checkout)
     assert outputs == orders
     after = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
@@ -163,8 +164,8 @@ def waiting(aws: LocalAws, outputs: dict[str, str]) -> str:
 
 
 def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
-    """The mapping file docs/deploy.md tells to write, for the endpoint `kept` of the local AWS."""
-    text = (ROOT / "docs" / "deploy.md").read_text()
+    """The mapping file docs/remove.md tells to write, for the endpoint `kept` of the local AWS."""
+    text = (ROOT / "docs" / "remove.md").read_text()
     [block] = re.findall(r"```json\n(\{.*?QueueUrl.*?\n\})\n```", text, re.DOTALL)
     mapping: dict[str, dict[str, str]] = json.loads(block)
     for identifier in mapping.values():
