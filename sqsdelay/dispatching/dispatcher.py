@@ -142,37 +142,32 @@ class Dispatcher:
         ledger: Ledger | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._settings = settings or DispatchSettings()
-        self._store = store
-        self._on_round = on_round
-        self._clock = clock or SystemClock()
+        settings, clock = settings or DispatchSettings(), clock or SystemClock()
+        self._settings, self._store, self._on_round = settings, store, on_round
         self._destination: Destination = (
-            InTransaction(destination, self._clock)
+            InTransaction(destination, clock)
             if isinstance(destination, ExactlyOnce)
-            else AtLeastOnce(destination, self._clock)
+            else AtLeastOnce(destination, clock)
         )
         most = self._destination.max_ahead_seconds
-        ahead = self._settings.release_ahead_seconds
+        ahead = settings.release_ahead_seconds
         if ahead is not None and not 0 <= ahead <= most:
             raise InvalidSetting(
                 f"the destination's message timers allow 0 to {most}", release_ahead_seconds=ahead
             )
         self._ahead_ms = 1000 * (most if ahead is None else ahead)
-        self._poll_seconds = self._settings.poll_seconds or store.poll_seconds
-        at_most, clock = self._settings, self._clock
-        self._fetch = CircuitBreaker("fetch", at_most.fetch_breaker_seconds, clock, on_critical)
-        self._sending = CircuitBreaker(
-            "dispatch", at_most.dispatch_breaker_seconds, clock, on_critical
-        )
+        self._poll_seconds = settings.poll_seconds or store.poll_seconds
+        self._fetch = CircuitBreaker("fetch", settings.fetch_breaker_seconds, clock, on_critical)
+        seconds = settings.dispatch_breaker_seconds
+        self._sending = CircuitBreaker("dispatch", seconds, clock, on_critical)
         self._asked_again = False
-        self._recovery = FailureRateBreaker(
-            "recovery", at_most.maximum_recovery_failures_per_second, clock, on_critical
-        )
+        most_lost = settings.maximum_recovery_failures_per_second
+        self._recovery = FailureRateBreaker("recovery", most_lost, clock, on_critical)
         self._settlement = Settlement(
             store,
             self._destination,
-            batch_size=self._settings.batch_size,
-            number_of_retries=self._settings.number_of_retries,
+            batch_size=settings.batch_size,
+            number_of_retries=settings.number_of_retries,
             on_lost_count=self._recovery.failed,
             ledger=ledger,
         )
@@ -342,8 +337,7 @@ class DelayedDelivery:
             StoreUnavailable: not stored; try again.
             CriticalError: storing has failed for too long, or dispatching has stopped.
         """
-        if self._error is not None:
-            raise CriticalError(f"dispatching has stopped: {self._error}") from self._error
+        self._check_runs()
         try:
             new = self._store.store(messages, transaction=transaction)
         except StoreUnavailable as error:
@@ -362,6 +356,9 @@ class DelayedDelivery:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self._check_runs()
+
+    def _check_runs(self) -> None:
         if self._error is not None:
             raise CriticalError(f"dispatching has stopped: {self._error}") from self._error
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,
@@ -21,6 +22,15 @@ from sqsdelay.core.stored_message import (
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.ids import page_bounds
+
+COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
+"""Of a message, in the order of `row_of` and of `from_store`."""
+
+
+def row_of(message: StoredMessage) -> tuple[Any, ...]:
+    """What a message is stored as."""
+    m = message
+    return m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures
 
 
 def found_among(message_ids: Sequence[str], returned: Iterable[str]) -> list[bool]:
@@ -178,20 +188,14 @@ class SqlStore(SqlTable):
 
     def amend(self, amendments: Sequence[Amendment]) -> None:
         # In one order always: callers that amend the same messages at once do not deadlock.
-        last = sorted(latest_amendments(amendments).items())
         rows = [
-            {
-                "message_id": message_id,
-                "due_ms": amendment.due_ms,
-                "until_ms": amendment.until_ms,
-                "cancelled_ms": amendment.cancelled_ms,
-                "lifetime_ms": AMENDMENT_LIFETIME_MS,
-            }
-            for message_id, amendment in last
+            (message_id, a.due_ms, a.until_ms, a.cancelled_ms)
+            for message_id, a in sorted(latest_amendments(amendments).items())
         ]
+        arguments = self._times() | {"rows": json.dumps(rows), "lifetime_ms": AMENDMENT_LIFETIME_MS}
         with self._transaction() as connection:
-            connection.execute(self._sql["forget_amendments"], self._times())
-            connection.cursor().executemany(self._sql["amend"], rows)
+            connection.execute(self._sql["forget_amendments"], arguments)
+            connection.execute(self._sql["amend"], arguments)
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         rows = self._read("amendments", ids=self._names(message_ids))

@@ -44,9 +44,10 @@ SELECT message_id FROM {table} WHERE message_id {ids} AND NOT moving
 DELETE FROM {amendments} WHERE until_ms <= {now}
 
 -- name: amend
--- What was cancelled is not rescheduled: a new due time keeps when that was.
+-- {amended} reads a JSON array of rows: one statement for all. What was cancelled is not rescheduled: a new due time
+-- keeps when that was.
 INSERT INTO {amendments} (message_id, due_ms, until_ms, cancelled_ms)
-VALUES (:message_id, :due_ms, :until_ms, :cancelled_ms)
+SELECT {amended} WHERE true
 ON CONFLICT (message_id) DO UPDATE SET
     cancelled_ms = CASE
         WHEN excluded.due_ms IS NULL THEN NULL

@@ -17,9 +17,12 @@ import pytest
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.errors import StoreError, StoreUnavailable
+from sqsdelay.errors import CriticalError, StoreError, StoreUnavailable
 from sqsdelay.ports.queues import Failure
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.testing import InMemoryOutbox
+from tests.acceptance.dispatchers import dispatching, message
+from tests.patience import wait_for
 from tests.services.postgres import PostgresServer, postgres_server
 
 BATCH = 50
@@ -71,26 +74,20 @@ class Destination:
 
 
 def fill(store: PostgresStore, count: int) -> set[str]:
-    now_ms = SystemClock().now_ms()
     names = [f"m{n:05}" for n in range(count)]
     store.set_up()
     for start in range(0, count, 1000):
-        store.store(
-            [
-                StoredMessage(message_id=name, destination="orders", due_ms=now_ms, body=b"x")
-                for name in names[start : start + 1000]
-            ]
-        )
+        store.store([message(name) for name in names[start : start + 1000]])
     return set(names)
 
 
 def dispatch_until_done(dispatcher: Dispatcher) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        assert time.monotonic() < deadline
+    def is_empty() -> bool:
         with suppress(StoreError):
-            if not dispatcher.dispatch().claimed:
-                return
+            return not dispatcher.dispatch().claimed
+        return False
+
+    wait_for(is_empty, seconds=60)
 
 
 @pytest.mark.parametrize(("another", "repeated"), [(False, 0), (True, BATCH)])
@@ -136,9 +133,7 @@ def test_killed_under_load(server: PostgresServer, capsys: pytest.CaptureFixture
                 server.kill()
                 made += 1
                 server.start()
-            deadline = time.monotonic() + 90
-            while not empty(stores[-1]) and time.monotonic() < deadline:
-                time.sleep(0.1)
+            wait_for(lambda: empty(stores[-1]), seconds=90)
             stop.set()
             for run in running:
                 run.result(timeout=30)
@@ -156,3 +151,42 @@ def empty(store: PostgresStore) -> bool:
     with suppress(StoreUnavailable):
         return store.pending_count() == 0
     return False
+
+
+def test_a_store_that_goes_away_and_returns(server: PostgresServer) -> None:
+    """The server crashes and comes back: the dispatcher goes on by itself, nothing lost or doubled."""
+    outbox = InMemoryOutbox(SystemClock())
+    with closing(PostgresStore(server.conninfo, endpoint="orders")) as store:
+        store.set_up()
+        store.store([message("before"), message("during", 1500)])
+        with dispatching(Dispatcher(store, outbox)):
+            wait_for(lambda: len(outbox.sent) == 1)
+            server.stop("immediate")
+            with pytest.raises(StoreUnavailable):
+                store.store([message("refused")])
+            time.sleep(1.5)
+            server.start()
+            wait_for(lambda: len(outbox.sent) == 2)
+
+            def stored() -> bool:
+                with suppress(StoreUnavailable):
+                    return bool(store.store([message("after")]))
+                return False
+
+            wait_for(stored)
+            wait_for(lambda: len(outbox.sent) == 3)
+    assert [m.message_id for m in outbox.sent] == ["before", "during", "after"]
+
+
+def test_a_store_that_stays_away_is_critical(server: PostgresServer) -> None:
+    """The fetch breaker ends the dispatcher with a message that says how long it tried."""
+    with closing(PostgresStore(server.conninfo, endpoint="orders")) as store:
+        store.set_up()
+        settings = DispatchSettings(fetch_breaker_seconds=1)
+        dispatcher = Dispatcher(store, InMemoryOutbox(SystemClock()), settings=settings)
+        crash = threading.Timer(0.3, server.stop, ["immediate"])
+        crash.start()
+        with pytest.raises(CriticalError, match=r"fetch circuit breaker: failing for \d+ s"):
+            dispatcher.run(threading.Event())
+        crash.join()
+        server.start()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
@@ -22,15 +21,14 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, DispatchSettings
 from sqsdelay.dispatching.settlement import Round
-from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
+from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.postgres.pool import TimedConnection
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
-from sqsdelay.testing import InMemoryOutbox
+from sqsdelay.testing import InMemoryOutbox, ManualClock
 from tests.acceptance.dispatchers import dispatching, message, now_ms
 from tests.patience import PATIENCE_SECONDS, wait_for
-from tests.services.postgres import PostgresServer, postgres_server
 
 
 @pytest.fixture
@@ -117,6 +115,13 @@ def test_while_the_head_is_due_what_is_due_soon_wakes(store: PostgresStore) -> N
     store.store([message("due", -1000)])
     assert notified(store, message("soon", 60_000))
     assert not notified(store, message("later", 2 * MAX_POLL_SECONDS * 1000))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_clock_that_is_a_day_behind_lets_nobody_sleep(store: PostgresStore, count: int) -> None:
+    """A sender's clock says of a message alone that it wakes nobody only where it may be wrong by a day."""
+    store._local = ManualClock(now_ms() - 86_300_000)
+    assert notified(store, *(message(f"soon{n}", 60_000) for n in range(count)))
 
 
 def test_an_idle_dispatcher_is_woken(postgres: str, store: PostgresStore, table: str) -> None:
@@ -285,61 +290,6 @@ def nodes(plan: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
         yield plan
     for part in plan.get("Plans", []):
         yield from nodes(part, kind)
-
-
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture
-def quiet_pool() -> Iterator[None]:
-    """psycopg_pool logs each failed reconnection; here they are the point."""
-    logger = logging.getLogger("psycopg.pool")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
-
-
-def test_a_store_that_goes_away_and_returns(server: PostgresServer, quiet_pool: None) -> None:
-    """The server crashes and comes back: the dispatcher goes on by itself, nothing lost or doubled."""
-    outbox = InMemoryOutbox(SystemClock())
-    with closing(PostgresStore(server.conninfo, endpoint="orders")) as store:
-        store.set_up()
-        store.store([message("before"), message("during", 1500)])
-        with dispatching(Dispatcher(store, outbox)):
-            wait_for(lambda: len(outbox.sent) == 1)
-            server.stop("immediate")
-            with pytest.raises(StoreUnavailable):
-                store.store([message("refused")])
-            time.sleep(1.5)
-            server.start()
-            wait_for(lambda: len(outbox.sent) == 2)
-
-            def stored() -> bool:
-                with suppress(StoreUnavailable):
-                    return bool(store.store([message("after")]))
-                return False
-
-            wait_for(stored)
-            wait_for(lambda: len(outbox.sent) == 3)
-    assert [m.message_id for m in outbox.sent] == ["before", "during", "after"]
-
-
-def test_a_store_that_stays_away_is_critical(server: PostgresServer, quiet_pool: None) -> None:
-    """The fetch breaker ends the dispatcher with a message that says how long it tried."""
-    with closing(PostgresStore(server.conninfo, endpoint="orders")) as store:
-        store.set_up()
-        settings = DispatchSettings(fetch_breaker_seconds=1)
-        dispatcher = Dispatcher(store, InMemoryOutbox(SystemClock()), settings=settings)
-        crash = threading.Timer(0.3, server.stop, ["immediate"])
-        crash.start()
-        with pytest.raises(CriticalError, match=r"fetch circuit breaker: failing for \d+ s"):
-            dispatcher.run(threading.Event())
-        crash.join()
-        server.start()
 
 
 def test_set_up_by_many_at_once(postgres: str, table: str) -> None:

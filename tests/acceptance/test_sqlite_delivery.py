@@ -13,17 +13,12 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import DelayedDelivery
 from sqsdelay.errors import CriticalError
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox
+from tests.acceptance.dispatchers import message
 from tests.patience import PATIENCE_SECONDS, wait_for
-
-
-def soon(message_id: str, in_ms: int = 0) -> StoredMessage:
-    due_ms = SystemClock().now_ms() + in_ms
-    return StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"x")
 
 
 @contextmanager
@@ -42,10 +37,10 @@ def test_a_callback_that_raises_stops_delivery_loudly(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         delivery = DelayedDelivery(store, InMemoryOutbox(SystemClock()), on_round=broken)
         delivery.start()
-        delivery.store([soon("a")])
+        delivery.store([message("a")])
         wait_for(lambda: delivery._error is not None)
         with pytest.raises(CriticalError, match="dispatching has stopped: the user's own"):
-            delivery.store([soon("b")])
+            delivery.store([message("b")])
         with pytest.raises(CriticalError):
             delivery.stop()
 
@@ -55,7 +50,7 @@ def test_another_process_writing_is_waited_for(tmp_path: Path) -> None:
     with opened(tmp_path) as store, closing(sqlite3.connect(tmp_path / "store.db")) as other:
         other.isolation_level = None
         other.execute("BEGIN IMMEDIATE")
-        storing = threading.Thread(target=store.store, args=([soon("a")],))
+        storing = threading.Thread(target=store.store, args=([message("a")],))
         storing.start()
         time.sleep(0.2)
         assert storing.is_alive()
@@ -73,7 +68,7 @@ def test_delivery_inside_an_application(tmp_path: Path) -> None:
         DelayedDelivery(store, outbox, on_round=lambda r: late.extend(r.late_ms())) as delivery,
     ):
         time.sleep(1)
-        delivery.store([soon("b", 600), soon("a")])
+        delivery.store([message("b", 600), message("a")])
         wait_for(lambda: len(outbox.sent) == 2)
         assert store.pending_count() == 0
     assert [m.message_id for m in outbox.sent] == ["a", "b"]
@@ -86,5 +81,5 @@ def test_another_processs_message_is_found_in_time(tmp_path: Path) -> None:
     with opened(tmp_path) as other, opened(tmp_path) as store, DelayedDelivery(store, outbox):
         assert store.poll_seconds <= 0.5
         time.sleep(1)
-        other.store([soon("a")])
+        other.store([message("a")])
         wait_for(lambda: outbox.sent)

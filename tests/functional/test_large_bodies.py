@@ -13,7 +13,6 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.config import Config
 from botocore.stub import Stubber
 from moto import mock_aws
 
@@ -151,16 +150,6 @@ def test_a_denied_write_is_found_before_anything_is_sent(s3: Any, queues: InMemo
                 "orders", LARGE
             )
     assert queues.receive_batch("orders", wait_seconds=0) == []
-
-
-def test_no_connection_is_unavailable(queues: InMemoryQueues) -> None:
-    """No boto3 error escapes."""
-    config = Config(retries={"total_max_attempts": 1})
-    client = boto3.client("s3", endpoint_url="http://127.0.0.1:9", config=config)
-    with pytest.raises(BodyStoreUnavailable):
-        QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", client))).send(
-            "orders", LARGE
-        )
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import StoreError
@@ -119,6 +122,28 @@ def test_a_removal_answers_for_each_id(store: PostgresStore) -> None:
         assert claim.remove(["m0", "m1"]) == [True, True]
         assert claim.remove(["m0", "unknown", "m2"]) == [False, False, True]
     assert [m.message_id for m in store.pending(10)] == ["m3"]
+
+
+def test_any_number_of_amendments_is_two_statements(
+    postgres: str, table: str, tmp_path: Path
+) -> None:
+    """Each statement is a round trip, and behind a pooler more. What was cancelled stays so at any size."""
+    gone = [Amendment(message_id=f"m{n}", at_ms=FAR_MS) for n in range(20_000)]
+    talk = tmp_path / "talk"
+    with closing(PostgresStore(postgres, endpoint="orders", table=table, connections=1)) as store:
+        store.set_up()
+        store.amend(gone[:10_000])
+        with talk.open("w") as trace:
+            with store._connection() as connection:
+                connection.pgconn.trace(trace.fileno())
+            store.amend([replace(each, due_ms=FAR_MS + 1, at_ms=FAR_MS + 1) for each in gone])
+            with store._connection() as connection:
+                connection.pgconn.untrace()
+        kept = store.all_amendments(30_000)
+    # Its begin and commit are two more.
+    assert len(re.findall(r"\tF\t\d+\t(?:Query|Execute)\t", talk.read_text())) == 4
+    assert {each.message_id for each in kept} == {each.message_id for each in gone}
+    assert sum(each.cancelled_ms == FAR_MS for each in kept) == 10_000
 
 
 def test_a_databases_own_timeouts_end_no_claim(postgres: str, table: str) -> None:

@@ -119,14 +119,14 @@ def test_what_is_tried_again_goes_behind_what_is_new(
     store: DelayedMessageStore, clock: ManualClock
 ) -> None:
     """Messages that a queue in reach refuses one by one: thousands of retries are no obstacle."""
-    put(store, "picky", REFUSED // 10, clock.now_ms() - 60_000)
+    put(store, "picky", REFUSED, clock.now_ms() - 60_000)
     refused = Failure("No", DeliveryFailed("not now"), transient=True)
     outbox = InMemoryOutbox(clock)
     outbox.fail = lambda message: refused if message.message_id.startswith("picky") else None
     counted: Any = Counted(store)
     settings = DispatchSettings(number_of_retries=RETRIES)
     dispatcher = Dispatcher(counted, outbox, settings=settings, clock=clock)
-    for _ in range(REFUSED // 10 // settings.batch_size):
+    for _ in range(REFUSED // settings.batch_size):
         dispatcher.dispatch()
     clock.advance(2)
     put(store, "well", HEALTHY, clock.now_ms())

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -169,8 +169,6 @@ class PostgresTable(SqlTable):
     _BEGIN = "use it within connection.transaction()"
     _INDEX: ClassVar[str]
     """How the name of the index ends whose comment tells the version."""
-    _PIECES: ClassVar[dict[str, sql.Composable]] = {}
-    """What queries have in common, besides the names of tables and indexes."""
 
     def __init__(
         self,
@@ -198,11 +196,14 @@ class PostgresTable(SqlTable):
         digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
         # An index lives in its table's schema, and its name may not be cut off either.
         self._prefix = f"sqsdelay_{digest}"
-        self._names_in_queries = self._PIECES | {
+        index = self._identifier(f"{self._prefix}_{self._INDEX}")
+        self._names_in_queries = self._pieces() | {
             "table": self._identifier(table),
             "table_name": sql.Literal(self._identifier(table).as_string(None)),
             "amendments": self._identifier(f"{self._prefix}_amendments"),
-            "qualified_index": self._identifier(f"{self._prefix}_{self._INDEX}"),
+            "prefix": sql.Literal(self._prefix),
+            "qualified_index": index,
+            "index_name": sql.Literal(index.as_string(None)),
             "version": sql.Literal(f"sqsdelay schema {VERSION}"),
             **{
                 f"{name}_index": sql.Identifier(f"{self._prefix}_{name}")
@@ -230,6 +231,10 @@ class PostgresTable(SqlTable):
         self._pools: list[ConnectionPool[TimedConnection]] = []
         self._begin_anew()
         in_each_child(self, PostgresTable._begin_anew)
+
+    def _pieces(self) -> dict[str, sql.Composable]:
+        """What queries have in common, besides the names of tables and indexes."""
+        return {}
 
     def _query(self, name: str, **more: sql.Composable) -> bytes:
         """A query of the book, with its names put in."""
@@ -269,7 +274,7 @@ class PostgresTable(SqlTable):
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
         """A connection; one that broke, or is left inside a transaction, the pool replaces."""
-        with self._translated():
+        try:
             if self._pool.closed:
                 self._pool.open()
             # psycopg_pool's own check waits a second after the first dead connection it finds.
@@ -279,15 +284,19 @@ class PostgresTable(SqlTable):
                 yield connection
             finally:
                 self._pool.putconn(connection)
+        except psycopg.Error as error:
+            # Without its cause, whose DETAIL quotes a row: its body, and whatever it holds.
+            raise self._error(error) from None
 
     @contextmanager
     def _statement(self) -> Iterator[Connection]:
-        # A pooler's session has no level of ours: READ COMMITTED comes with a transaction.
-        with (
-            self._connection() as connection,
-            nullcontext() if self._own_sessions else connection.transaction(),
-        ):
-            yield connection
+        with self._connection() as connection:
+            if self._own_sessions:
+                yield connection
+                return
+            # A pooler's session has no level of ours: READ COMMITTED comes with a transaction.
+            with connection.transaction():
+                yield connection
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -303,7 +312,6 @@ class PostgresTable(SqlTable):
         try:
             yield
         except psycopg.Error as error:
-            # Without its cause, whose DETAIL quotes a row: its body, and whatever it holds.
             raise self._error(error) from None
 
     def _error(self, error: psycopg.Error) -> StoreError:
@@ -337,7 +345,7 @@ class PostgresTable(SqlTable):
                 return
         with self._connection() as connection, connection.transaction():
             connection.execute(self._sql["limit_waits"], {})
-            connection.execute(self._sql["lock_set_up"], {"name": self._prefix})
+            connection.execute(self._sql["lock_set_up"], {})
             if self._is_ours(connection):
                 return
             for name in (name for name in self._sql if name.startswith("set_up")):
@@ -345,11 +353,9 @@ class PostgresTable(SqlTable):
             connection.execute(self._sql["record_version"], {})
 
     def _is_ours(self, connection: psycopg.Connection[Any]) -> bool:
-        index = sql.Identifier(self._schema, f"{self._prefix}_{self._INDEX}").as_string(None)
-        table = sql.Identifier(self._schema, self._table).as_string(None)
         # The caller's connection may make rows of another shape.
         cursor = connection.cursor(row_factory=tuple_row)
-        row = cursor.execute(self._sql["version"], {"table": table, "index": index}).fetchone()
+        row = cursor.execute(self._sql["version"], {}).fetchone()
         exists, comment = row or (False, None)
         if exists:
             told = _VERSION.fullmatch(comment or "")

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from operator import itemgetter
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final, cast
 
 import psycopg
 from psycopg import sql
@@ -30,24 +30,13 @@ from sqsdelay.stores.postgres.pool import (
     PostgresTable,
 )
 from sqsdelay.stores.postgres.watching import Heads, Listener
-from sqsdelay.stores.sql import SqlClaim, SqlInbox, SqlStore
+from sqsdelay.stores.sql import COLUMNS, SqlClaim, SqlInbox, SqlStore, row_of
 
-DATABASE_CLOCK: Final = (
-    "coalesce({}::bigint, (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint))"
+_DATABASE_CLOCK: Final = sql.SQL(
+    "(SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 )
 """Dispatchers' clocks may differ: what one holds, another must not take for free."""
 
-_NEW: Final = {
-    "at": sql.SQL("due_ms"),
-    "kept": sql.SQL("held_until_ms = 0 AND due_ms >= %(from_ms)s"),
-    "until": sql.SQL("%(due_by_ms)s"),
-}
-_NOW: Final = sql.SQL(DATABASE_CLOCK.format("%(now_ms)s"))
-_HELD: Final = {
-    "at": sql.SQL("held_until_ms"),
-    "kept": sql.SQL("held_until_ms > 0 AND held_until_ms BETWEEN %(from_ms)s AND {}").format(_NOW),
-    "until": _NOW,
-}
 _UNCOMMITTED_MS: Final = 10_000
 """A hold may be committed so long after the time that it counts from."""
 _TID: Final = types["tid"]
@@ -56,6 +45,9 @@ _PLACE_BYTES: Final = struct.pack("!I", 6)
 
 _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
+
+_FAR_MS: Final = 24 * _SOON_MS
+"""What this machine's clock, which may be wrong, shows as so far ahead is due later than that."""
 
 _TAKEN_MS: Final = round(1000 * DEFAULT_LEASE_SECONDS)
 """How long what was taken is held at least."""
@@ -79,14 +71,6 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
     poll_seconds: Final = 10.0
     modes: Final = frozenset(TransactionMode)
     _INDEX = "due"
-    _PIECES: ClassVar = {
-        "columns": sql.SQL("message_id, destination, due_ms, body, headers, failures"),
-        "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
-        "ids": sql.SQL("= ANY(%(ids)s)"),
-        "now": _NOW,
-        "now_or": sql.SQL(DATABASE_CLOCK.format("%s")),
-        **_NEW,
-    }
 
     def __init__(
         self,
@@ -99,12 +83,37 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock
+        self._now = _DATABASE_CLOCK if clock is None else sql.SQL("%(now_ms)s::bigint")
         PostgresTable.__init__(
             self, conninfo, endpoint=endpoint, table=table, schema=schema, connections=connections
         )
-        self._channel = self._prefix
-        self._heads = Heads(clock or SystemClock(), seconds=self.poll_seconds)
-        self._sql["claim_held"] = self._query("claim_except", **_HELD)
+        self._local = clock or SystemClock()
+        self._heads = Heads(self._local, seconds=self.poll_seconds)
+        self._sql["claim_held"] = self._query(
+            "claim_except",
+            at=sql.SQL("held_until_ms"),
+            kept=sql.SQL("held_until_ms > 0 AND held_until_ms BETWEEN %(from_ms)s AND {}").format(
+                self._now
+            ),
+            until=self._now,
+        )
+
+    def _pieces(self) -> dict[str, sql.Composable]:
+        return {
+            "columns": sql.SQL(", ".join(COLUMNS)),
+            "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
+            "ids": sql.SQL("= ANY(%(ids)s)"),
+            "amended": sql.SQL(
+                "value ->> 0, (value ->> 1)::bigint, (value ->> 2)::bigint, (value ->> 3)::bigint "
+                "FROM json_array_elements(%(rows)s::json) AS given(value)"
+            ),
+            "now": self._now,
+            "soon_ms": sql.Literal(_SOON_MS),
+            "taken_ms": sql.Literal(_TAKEN_MS),
+            "at": sql.SQL("due_ms"),
+            "kept": sql.SQL("held_until_ms = 0 AND due_ms >= %(from_ms)s"),
+            "until": sql.SQL("%(due_by_ms)s"),
+        }
 
     def initialize(self, mode: TransactionMode) -> None:  # noqa: ARG002
         # Nothing depends on the mode: a claim is the open transaction either way.
@@ -117,42 +126,29 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
             return self._insert(connection, messages)
 
     def _insert(self, connection: Connection, messages: Sequence[StoredMessage]) -> list[bool]:
-        rows = [
-            (m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures)
-            for m in messages
-        ]
+        rows = [row_of(message) for message in messages]
+        given = self._times()
         if len(rows) == 1:
-            one = (*rows[0], *self._wakes)
-            return [connection.execute(self._sql["store"], one).rowcount == 1]
+            given.update(zip(COLUMNS, rows[0], strict=True))
+            query = "store_far" if rows[0][2] > self._local.now_ms() + _FAR_MS else "store"
+            return [connection.execute(self._sql[query], given).rowcount == 1]
         # In one order always: callers that store the same ids at once do not deadlock.
         rows.sort(key=itemgetter(0))
-        ids, destinations, dues, bodies, headers, failures = zip(*rows, strict=True)
+        given.update(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
         # Of one width each, whatever their values: a statement's types are part of it.
-        numbers = [[Int8(due) for due in dues], [Int4(count) for count in failures]]
-        texts = [list(ids), list(destinations), list(bodies), list(headers)]
-        many = (*texts[:2], numbers[0], *texts[2:], numbers[1], *self._wakes)
+        given["due_ms"] = [Int8(row[2]) for row in rows]
+        given["failures"] = [Int4(row[5]) for row in rows]
         # The caller's connection may make rows of another shape.
         cursor = connection.cursor(row_factory=tuple_row)
-        stored = cursor.execute(self._sql["store_many"], many).fetchall()
+        stored = cursor.execute(self._sql["store_many"], given).fetchall()
         return new_once(messages, (row[0] for row in stored))
-
-    @property
-    def _wakes(self) -> tuple[object, ...]:
-        """What `store`'s queries are given to tell whom to wake."""
-        now_ms = self._now_ms()
-        return (now_ms, _SOON_MS, now_ms, self._channel)
-
-    def _now_ms(self) -> int | None:
-        """None leaves it to the database."""
-        return None if self._clock is None else self._clock.now_ms()
 
     @contextmanager
     def claim(
         self, limit: int, *, due_by_ms: int, except_destinations: Collection[str] = ()
     ) -> Iterator[Claim]:
-        arguments: dict[str, object] = {
+        arguments = self._times() | {
             "due_by_ms": due_by_ms,
-            "now_ms": self._now_ms(),
             "except_destinations": list(except_destinations),
         }
         head = self._heads.look(except_destinations)
@@ -211,7 +207,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         return due_ms
 
     def _times(self) -> dict[str, object]:
-        return {"now_ms": self._now_ms(), "channel": self._channel, "hold_ms": _TAKEN_MS}
+        return {} if self._clock is None else {"now_ms": self._clock.now_ms()}
 
     def _names(self, names: Collection[str]) -> list[str]:
         return list(names)
@@ -222,7 +218,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
             self._heads.forget()
             wake()
 
-        with Listener(self._conninfo, self._channel, look_again), self._heads.watched():
+        with Listener(self._conninfo, self._prefix, look_again), self._heads.watched():
             yield
 
     def now_ms(self) -> int:
@@ -231,7 +227,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         Raises:
             StoreUnavailable
         """
-        return int(self._read("now", now_ms=None)[0][0])
+        return int(self._read("now")[0][0])
 
 
 class RowPlaces(list[bytes | None]):

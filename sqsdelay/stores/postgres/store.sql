@@ -1,5 +1,5 @@
 -- Queries of the PostgreSQL store. {table}, {amendments} and {…_index} are quoted names, {now} is the database's clock in
--- epoch milliseconds (or what %(now_ms)s gives, in tests), {now_or} the same with a bare %s.
+-- epoch milliseconds (or in tests what %(now_ms)s gives).
 -- A row is new (held_until_ms = 0), and then in two indexes by due time, or held after a failure, and then in one
 -- of its own: claims read no row that cannot be claimed, and what is new goes before what failed.
 
@@ -47,31 +47,40 @@ SELECT 1 FROM {table} LIMIT 0
 -- before now, so that the look does not walk through it where a long snapshot elsewhere keeps it in the
 -- index. What is due later than the longest poll wakes nobody. The notification is part of the transaction: it comes once the row
 -- can be seen.
-INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
-VALUES (%s, %s, %s, %b, %s, %s)
+INSERT INTO {table} ({columns})
+VALUES (%(message_id)s, %(destination)s, %(due_ms)s, %(body)b, %(headers)s, %(failures)s)
 ON CONFLICT (message_id) DO NOTHING
-RETURNING CASE WHEN due_ms <= {now_or} + %s THEN
+RETURNING CASE WHEN due_ms <= {now} + {soon_ms} THEN
     CASE WHEN due_ms <= coalesce((
         SELECT head.due_ms - 1 FROM {table} AS head
-        WHERE head.held_until_ms = 0 AND head.due_ms > {now_or} ORDER BY head.due_ms LIMIT 1
-    ), due_ms) THEN pg_notify(%s, '') END
+        WHERE head.held_until_ms = 0 AND head.due_ms > {now} ORDER BY head.due_ms LIMIT 1
+    ), due_ms) THEN pg_notify({prefix}, '') END
 END
+
+-- name: store_far
+-- What wakes nobody, by whichever clock.
+INSERT INTO {table} ({columns})
+VALUES (%(message_id)s, %(destination)s, %(due_ms)s, %(body)b, %(headers)s, %(failures)s)
+ON CONFLICT (message_id) DO NOTHING
 
 -- name: store_many
 -- The same for many, with one notification at most. In binary: psycopg quotes each item of an array
 -- that is sent as text, which took as long as storing it.
 WITH stored AS (
-    INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures)
-    SELECT * FROM unnest(%b::text[], %b::text[], %b::bigint[], %b::bytea[], %b::text[], %b::integer[])
+    INSERT INTO {table} ({columns})
+    SELECT * FROM unnest(
+        %(message_id)b::text[], %(destination)b::text[], %(due_ms)b::bigint[], %(body)b::bytea[],
+        %(headers)b::text[], %(failures)b::integer[]
+    )
     ON CONFLICT (message_id) DO NOTHING
     RETURNING message_id, due_ms
 ),
 notified AS MATERIALIZED (
-    SELECT CASE WHEN due_ms <= {now_or} + %s THEN
+    SELECT CASE WHEN due_ms <= {now} + {soon_ms} THEN
         CASE WHEN due_ms <= coalesce((
             SELECT head.due_ms - 1 FROM {table} AS head
-            WHERE head.held_until_ms = 0 AND head.due_ms > {now_or} ORDER BY head.due_ms LIMIT 1
-        ), due_ms) THEN pg_notify(%s, '') END
+            WHERE head.held_until_ms = 0 AND head.due_ms > {now} ORDER BY head.due_ms LIMIT 1
+        ), due_ms) THEN pg_notify({prefix}, '') END
     END
     FROM (SELECT min(due_ms) AS due_ms FROM stored) AS earliest
 )
@@ -206,11 +215,11 @@ UPDATE {table} SET due_ms = %(due_ms)s, held_until_ms = 0
 WHERE message_id = ANY(ARRAY(
     SELECT message_id FROM {table} WHERE message_id = %(message_id)s AND NOT moving FOR UPDATE SKIP LOCKED
 ))
-RETURNING pg_notify(%(channel)s, '')
+RETURNING pg_notify({prefix}, '')
 
 -- name: take
 -- Held until it is due, and for a lease at least: whoever takes it sends it, and then removes it.
-UPDATE {table} SET moving = true, held_until_ms = greatest(due_ms, {now} + %(hold_ms)s)
+UPDATE {table} SET moving = true, held_until_ms = greatest(due_ms, {now} + {taken_ms})
 WHERE message_id = ANY(ARRAY(
     SELECT message_id FROM {table}
     WHERE held_until_ms = 0 AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
@@ -220,7 +229,7 @@ WHERE message_id = ANY(ARRAY(
 RETURNING {columns}
 
 -- name: taken
-UPDATE {table} SET held_until_ms = greatest(due_ms, {now} + %(hold_ms)s)
+UPDATE {table} SET held_until_ms = greatest(due_ms, {now} + {taken_ms})
 WHERE message_id = ANY(ARRAY(
     SELECT message_id FROM {table}
     WHERE held_until_ms > 0 AND moving AND (due_ms, message_id) > (%(after_ms)s, %(after_id)s)
@@ -238,7 +247,7 @@ RETURNING message_id
 UPDATE {table} SET moving = false, held_until_ms = 0 WHERE message_id = ANY(ARRAY(
     SELECT message_id FROM {table} WHERE message_id = ANY(%(ids)s) AND moving FOR UPDATE SKIP LOCKED
 ))
-RETURNING pg_notify(%(channel)s, '')
+RETURNING pg_notify({prefix}, '')
 
 -- name: now
 SELECT {now}

@@ -3,15 +3,15 @@
 -- name: version
 -- Whether the table is there, and the comment that tells its version. Without a table of its own in FROM, the
 -- query would not learn of what another session created since the last one.
-SELECT count(*) > 0, obj_description(to_regclass(%(index)s), 'pg_class')
-FROM pg_class WHERE oid = to_regclass(%(table)s)
+SELECT count(*) > 0, obj_description(to_regclass({index_name}), 'pg_class')
+FROM pg_class WHERE oid = to_regclass({table_name})
 
 -- name: limit_waits
 SET LOCAL lock_timeout = '10s'
 
 -- name: lock_set_up
 -- CREATE of two processes at once can fail; one after the other cannot.
-SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 0))
+SELECT pg_advisory_xact_lock(hashtextextended({prefix}, 0))
 
 -- name: record_version
 -- The index's comment: only the owner writes it, everybody may read it, and backups keep it.

@@ -24,7 +24,7 @@ from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
-from sqsdelay.stores.sql import SqlClaim, SqlInbox, SqlStore, SqlTable
+from sqsdelay.stores.sql import COLUMNS, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
 from sqsdelay.stores.sqlite.file import UNFIT, Reserve, opened, quoted
 
 logger = logging.getLogger(__name__)
@@ -33,12 +33,14 @@ _inherited: Final[list[sqlite3.Connection]] = []
 """Kept, so that they are never closed."""
 
 _PIECES: Final = {
-    "columns": "message_id, destination, due_ms, body, headers, failures",
+    "columns": ", ".join(COLUMNS),
     "at": "due_ms",
     "kept": "held_until_ms = 0",
     "until": ":due_by_ms",
     "ids": "IN (SELECT value FROM json_each(:ids))",
     "now": ":now_ms",
+    "amended": ", ".join(f"json_extract(value, '$[{n}]')" for n in range(4))
+    + " FROM json_each(:rows)",
 }
 """What queries have in common, and what `claim_except` is for messages that are new."""
 
@@ -253,14 +255,8 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
     def _insert(
         self, connection: sqlite3.Connection, messages: Sequence[StoredMessage]
     ) -> list[bool]:
-        return [
-            connection.execute(
-                self._sql["store"],
-                (m.message_id, m.destination, m.due_ms, m.body, m.headers(), m.failures),
-            ).rowcount
-            == 1
-            for m in messages
-        ]
+        store = self._sql["store"]
+        return [connection.execute(store, row_of(m)).rowcount == 1 for m in messages]
 
     @contextmanager
     def claim(

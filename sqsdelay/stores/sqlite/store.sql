@@ -42,7 +42,7 @@ CREATE TABLE {amendments} (
 )
 
 -- name: store
-INSERT INTO {table} (message_id, destination, due_ms, body, headers, failures, claim, leased_until_ms)
+INSERT INTO {table} ({columns}, claim, leased_until_ms)
 VALUES (?, ?, ?, ?, ?, ?, 'free----------------------------000000000', -1000000000000)
 ON CONFLICT (message_id) DO NOTHING
 
