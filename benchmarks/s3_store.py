@@ -277,7 +277,7 @@ def dearer_than_told(done: Released, spread_seconds: int) -> list[str]:
         ),
         "reads": (sum(done.waiting[n] for n in GETS), told("S3 GET"), 1 / most),
         # Compressed they are fewer; the sum does not count on that.
-        "bytes": (done.stored_bytes, Fraction(bytes_told), 0),
+        "bytes": (done.stored_bytes, Fraction(bytes_told), Fraction()),
     }
     return [
         f"{counted} {what}; sqsdelay cost reckons with {float(of_told):.0f}"

@@ -281,7 +281,7 @@ def _from_objects(load: Workload, hops: int, calls: _Calls, *, lookup: bool = Fa
     writes, reads = claims, Fraction(0)
     for (count, many), (level, chance) in product(written, enumerate(chances)):
         puts, gets, left = _turned(load, count * many, count, level, fit)
-        share = min(1, max(count * many / load.messages, count / releases))
+        share = min(Fraction(1), max(count * many / load.messages, count / releases))
         leases = Fraction(ceil(claims * share))
         if split:
             leases += load.releases * -(-together // fit) - load.releases
@@ -312,8 +312,8 @@ def _from_objects(load: Workload, hops: int, calls: _Calls, *, lookup: bool = Fa
 
 def _groups(load: Workload, apart: Fraction | int) -> list[tuple[Fraction, Fraction]]:
     """Calls that write what is gathered: groups of what is sent in tens, otherwise so many."""
-    calls = max(1, Fraction(load.messages, GROUP)) if load.in_tens else apart
-    return [(Fraction(calls), load.messages / Fraction(calls))]
+    calls = Fraction(max(load.messages, GROUP), GROUP) if load.in_tens else Fraction(apart)
+    return [(calls, load.messages / calls)]
 
 
 def in_s3(load: Workload, hops: int) -> Used:

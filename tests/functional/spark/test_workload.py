@@ -40,11 +40,11 @@ ROWS = [
 ]
 
 
-def expected(strategy: str, batch: int, park_after: int | None) -> dict[str, Fraction | None]:
+def expected(strategy: str, batch: int, above: int | None) -> dict[str, Fraction | None]:
     """By band, from the bills that `sqsdelay cost` prints."""
     sums: dict[str, Fraction | None] = defaultdict(Fraction)
     for delay, size, messages in ROWS:
-        parks = park_after is not None and delay - 900 > park_after
+        parks = above is not None and delay > above
         load = Workload(delay_seconds=delay, messages=messages, message_bytes=size, batch=batch)
         name = "parked" if parks else strategy
         (bill,) = [bill for bill in bills(load, PRICES) if bill.strategy == name]
@@ -60,7 +60,7 @@ def test_a_table_costs_what_its_rows_cost(spark: SparkSession, tmp_path: Path) -
     rows = spark.createDataFrame(ROWS, "delay_seconds bigint, size bigint, messages bigint")
     found = estimate(rows, PRICES, compared)
     for way in compared:
-        sums = expected(way.strategy, way.batch, way.park_after_seconds)
+        sums = expected(way.strategy, way.batch, way.parks_above_seconds)
         told = {each.band: each for each in found if each.way == way.name}
         assert set(told) == set(sums)
         for band, cost in sums.items():
