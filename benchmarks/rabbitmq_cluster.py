@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pika
 from pika.exceptions import AMQPError
@@ -27,7 +24,7 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.message import DUE_AT_HEADER
-from tests.services.rabbitmq import RabbitNode
+from tests.services.rabbitmq import RabbitNode, three_nodes
 
 TOPOLOGY = Topology()
 QUEUE = "orders"
@@ -40,23 +37,6 @@ LONGEST_LIVE_SECONDS = 63
 PAUSE_SECONDS = 15
 """Between a node's return and the next kill."""
 RESUMED_WITHIN_SECONDS = 5.0
-
-
-@contextmanager
-def three_nodes(timeout_seconds: int) -> Iterator[list[RabbitNode]]:
-    """A cluster with the setting made before there is a queue."""
-    nodes: list[RabbitNode] = []
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            for number in range(3):
-                peer = nodes[0] if nodes else None
-                place = Path(folder, str(number))
-                nodes.append(RabbitNode(place, peer=peer, confirm_timeout_seconds=timeout_seconds))
-                nodes[-1].start()
-            yield nodes
-        finally:
-            for node in reversed(nodes):
-                node.stop()
 
 
 @dataclass
@@ -165,7 +145,7 @@ def kill(nodes: list[RabbitNode], level: int, live: Publishing) -> float:
 def measure(timeout_seconds: int, waiting: int) -> bool:
     """One cluster, four kills; True if the aims are met."""
     print(f"confirm timeout {timeout_seconds} s, {waiting:,} waiting", flush=True)
-    with three_nodes(timeout_seconds) as nodes:
+    with three_nodes(confirm_timeout_seconds=timeout_seconds) as nodes:
         urls = [node.url for node in nodes]
         declare(urls, TOPOLOGY)
         with pika.BlockingConnection(pika.URLParameters(urls[0])) as connection:
@@ -175,7 +155,8 @@ def measure(timeout_seconds: int, waiting: int) -> bool:
         bind(urls, QUEUE)
         time.sleep(2)
         inbox = Inbox(urls)
-        consuming = threading.Thread(target=inbox.run)
+        # Daemons: what goes wrong here must not leave the program waiting for them.
+        consuming = threading.Thread(target=inbox.run, daemon=True)
         with RabbitMqSender(urls, confirm_seconds=10) as sender:
             live = Publishing(sender)
             began = time.monotonic()
@@ -190,7 +171,7 @@ def measure(timeout_seconds: int, waiting: int) -> bool:
                 ]
                 results = sender.send_many(QUEUE, messages)
                 live.confirmed |= {str(each.message_id) for each in results if each.error is None}
-            publishing = threading.Thread(target=live.run)
+            publishing = threading.Thread(target=live.run, daemon=True)
             consuming.start()
             publishing.start()
             time.sleep(5)

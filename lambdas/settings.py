@@ -62,18 +62,6 @@ def relay_settings(store: ParkingPlace | None, **more: Any) -> RelaySettings:
     )
 
 
-def switch(variable: str) -> bool:
-    """Whether the variable is ``true``; False where it is not set.
-
-    Raises:
-        ConfigurationError: any other value.
-    """
-    value = os.environ.get(variable, "")
-    if value not in ("", "true"):
-        raise ConfigurationError(f"{variable}={value!r}; use true, or leave it out")
-    return bool(value)
-
-
 @dataclass(slots=True)
 class Until:
     """When an invocation has to have ended, by the monotonic clock in seconds; set anew by each."""

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 TOGETHER: Final = (
     "tests/functional/spark/",
     "tests/acceptance/deployed/",
-    "tests/acceptance/rabbitmq/",
     "tests/infra/",
 )
-"""Folders whose tests share what is slow to start: a Spark session, an account, a broker, the CDK.
+"""Folders whose tests share what is slow to start: a Spark session, an account, the CDK.
 The longest first."""
 
 ALONE: Final = (

@@ -62,10 +62,10 @@ def save(*, share_out: bool = False, **more: str) -> Save:
     def saved(rows: DataFrame) -> None:
         options = {"endpoint": "orders", "region": REGION, "job": f"b{time.time_ns()}"} | more
         if share_out:
-            parsed = Options.parse(options)
-            tasks = rows.sparkSession.sparkContext.defaultParallelism
+            tasks = str(rows.sparkSession.sparkContext.defaultParallelism)
+            parsed = Options.parse(options | {"tasks": tasks})
             columns = checked_columns(rows.schema, parsed)
-            rows, parsed = shared_out(rows, columns, parsed, tasks=tasks)
+            rows, parsed = shared_out(rows, columns, parsed)
             options["parts"] = str(parsed.parts)
         rows.write.format("sqsdelay").options(**options).mode("append").save()
 

@@ -21,7 +21,6 @@ from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.parker import ForwardingRelay
 from sqsdelay.relaying.relay import DueRelay, Relay
@@ -58,14 +57,17 @@ def function() -> Function:
     ledger = settings.ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
     queues = SqsQueues(settings.sqs_client(connections=1))
+    url = os.environ.get(function_names.STORE_VARIABLE)
+    store = open_place(url, endpoint=endpoint.name) if url else None
     relaying = settings.relay_settings(
-        _store(endpoint),
+        store,
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.
         hop_seconds=1,
         ledger=ledger,
         tracing=tracing,
     )
-    forwards = settings.switch(function_names.PARKING_QUEUE_VARIABLE)
+    # Ten copies are too few for a store that wants thousands: others gather them.
+    forwards = store is not None and store.stored_at_once is not None
     kind = ForwardingRelay if forwards else Relay
     relay = checked_relay(queues, endpoint, relaying, kind=kind)
     expected = settings.whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
@@ -76,20 +78,14 @@ def function() -> Function:
             delay_seconds=relay.hop_seconds,
             expected_seconds=expected,
         )
-    due_relay = DueRelay(queues, endpoint, relaying)
     return Function(
         relay,
-        due_relay if endpoint.fifo else None,
+        DueRelay(queues, endpoint, relaying) if endpoint.fifo else None,
         logger,
         metrics,
         settled=relay.hop_seconds == expected,
         until=until,
     )
-
-
-def _store(endpoint: Endpoint) -> ParkingPlace | None:
-    url = os.environ.get(function_names.STORE_VARIABLE)
-    return open_place(url, endpoint=endpoint.name) if url else None
 
 
 def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, str]]]:

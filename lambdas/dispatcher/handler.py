@@ -77,9 +77,9 @@ def function() -> Function:
     queues = SqsQueues(settings.sqs_client(connections=CONCURRENT_SENDS))
     outbox = SqsOutbox(queues, endpoint, concurrency=CONCURRENT_SENDS, tracing=tracing)
     dispatching = DispatchSettings(
-        number_of_retries=int(os.environ.get(function_names.NUMBER_OF_RETRIES_VARIABLE, 0)),
-        release_ahead_seconds=int(
-            os.environ.get(function_names.RELEASE_AHEAD_VARIABLE, MAX_MESSAGE_TIMER_SECONDS)
+        number_of_retries=settings.whole_setting(function_names.NUMBER_OF_RETRIES_VARIABLE, 0),
+        release_ahead_seconds=settings.whole_setting(
+            function_names.RELEASE_AHEAD_VARIABLE, MAX_MESSAGE_TIMER_SECONDS
         ),
         batch_size=BATCH,
     )

@@ -16,9 +16,6 @@ MAX_RECEIVES_VARIABLE: Final = "SQSDELAY_MAX_RECEIVES"
 STORE_VARIABLE: Final = "SQSDELAY_STORE"
 """URL of the endpoint's store, where far-away messages are parked; none are when unset."""
 
-PARKING_QUEUE_VARIABLE: Final = "SQSDELAY_THROUGH_PARKING_QUEUE"
-"""``true`` sends what is to be parked to the endpoint's parking queue; it is parked at once when unset."""
-
 LEDGER_VARIABLE: Final = "SQSDELAY_LEDGER"
 """``true`` records what happens to each message in the function's log, ``firehose://NAME`` in a Firehose
 stream; nothing is when unset."""
@@ -77,9 +74,3 @@ DISPATCH_LATENESS: Final = "DispatchLateness"
 
 OVERDUE: Final = "Overdue"
 """Milliseconds for which the earliest message still in the store has been due; 0 when none is."""
-
-LEFT_OUT: Final = "LeftOut"
-"""The removal guard's property with the parts that are neither deployed nor let go of."""
-
-SETTLING_SECONDS: Final = 20
-"""How long the removal guard tries again: a new role's policy may take a moment until it counts."""

@@ -166,10 +166,6 @@ class Place(Construct):
         """What whoever stores, lists, finds, cancels and moves messages is to be allowed."""
         return self.statements()
 
-    def variables(self) -> dict[str, str]:
-        """What the delay consumer's environment has of it."""
-        return {function_names.STORE_VARIABLE: self.url}
-
     def grant_key(self, grantee: iam.IGrantable) -> None:
         """Let ``grantee`` use its key, where that is the customer's; AWS's own needs no grant."""
 
@@ -219,7 +215,7 @@ class EndpointFunction(Construct):
         statements: what it is allowed besides writing its log, running in its network, recording.
         queues: those it uses, which may be under keys.
         place: where it parks.
-        variables: its environment besides endpoint, place and ledger.
+        store_url: from where it releases.
         quiet: rules of cdk-nag that are not followed, each with its reason.
         arguments: more of those of `aws_lambda.Function`.
     """
@@ -233,7 +229,7 @@ class EndpointFunction(Construct):
         statements: Sequence[iam.PolicyStatement],
         queues: Sequence[sqs.IQueue],
         place: Place | None = None,
-        variables: Mapping[str, str],
+        store_url: str | None = None,
         quiet: Mapping[str, str],
         **arguments: Any,
     ) -> None:
@@ -243,9 +239,12 @@ class EndpointFunction(Construct):
         after = [*([] if place is None else place.statements()), *settings.statements()]
         environment = {
             function_names.ENDPOINT_VARIABLE: wiring.endpoint,
-            **variables,
-            **({} if place is None else place.variables()),
+            function_names.HOP_SECONDS_VARIABLE: str(wiring.hop_seconds),
+            **wiring.variables,
         }
+        url = store_url if place is None else place.url
+        if url is not None:
+            environment[function_names.STORE_VARIABLE] = url
         if isinstance(ledger, S3Ledger):
             ledger.watch(log_group)
             after.append(ledger.statement())
@@ -305,10 +304,6 @@ def delay_consumer(
         ],
         queues=(wiring.queue, *consumed, wiring.error_queue),
         place=place,
-        variables={
-            function_names.HOP_SECONDS_VARIABLE: str(wiring.hop_seconds),
-            **wiring.variables,
-        },
         description=f"Relays delayed messages of {wiring.endpoint} (sqsdelay)",
         handler=function_names.CONSUMER_HANDLER,
         memory_size=wiring.settings.memory_mb or limits.DELAY_CONSUMER_MEMORY_MB,
@@ -348,7 +343,7 @@ class DispatcherFunction(EndpointFunction):
 
     Args:
         statements: what it is allowed besides, on its store.
-        variables: more of its environment, the store's URL among them.
+        store_url: the store's.
         place: one whose schedules release: the function only empties the parking queue.
         concurrency: runs at once.
     """
@@ -359,7 +354,7 @@ class DispatcherFunction(EndpointFunction):
         wiring: Wiring,
         *,
         statements: Sequence[iam.PolicyStatement],
-        variables: Mapping[str, str],
+        store_url: str | None = None,
         place: Place | None = None,
         concurrency: int = CONCURRENCY,
     ) -> None:
@@ -375,7 +370,7 @@ class DispatcherFunction(EndpointFunction):
             statements=[*statements, allow("Release", _SEND, *arns)],
             queues=sent_to,
             place=place,
-            variables=variables,
+            store_url=store_url,
             description=f"Releases delayed messages of {wiring.endpoint} from their store (sqsdelay)",
             handler=function_names.DISPATCHER_HANDLER,
             memory_size=limits.DISPATCHER_MEMORY_MB if place is None else small,

@@ -46,6 +46,10 @@ _SILENCE_RINGS: Final = {"Overdue", SILENT}
 """Each run of the dispatcher reports it: where nothing is reported, nothing is released either. The latter
 rings below its threshold."""
 
+_SILENT_MINUTES: Final = 9
+"""Without a run. CloudWatch looks at some minutes more before what is missing is a breach ("Evaluating an
+alarm": at five data points for three), so it rings after about twelve, two before the next message is due."""
+
 Watched = Mapping[str, tuple[cloudwatch.Metric, float]]
 """Metrics by the names of their alarms, each with a threshold, in the metric's unit."""
 
@@ -71,7 +75,7 @@ class Alarms(Construct):
                 alarm_description=TOLD[name],
                 threshold=above,
                 comparison_operator=below if name == SILENT else compared.GREATER_THAN_THRESHOLD,
-                evaluation_periods=1,
+                evaluation_periods=_SILENT_MINUTES if name == SILENT else 1,
                 treat_missing_data=missing.BREACHING
                 if name in _SILENCE_RINGS
                 else missing.NOT_BREACHING,

@@ -17,12 +17,15 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from sqsdelay.cdk.function_code import guard_source
-from sqsdelay.cdk.function_names import LEFT_OUT, SETTLING_SECONDS
 from sqsdelay.cdk.functions import RUNTIME, FunctionSettings, function_log, function_role
 from sqsdelay.cdk.queues_and_buckets import acknowledge, allow
 
 NONE: Final = "none"
 """What lets go of a store by name."""
+
+LEFT_OUT: Final = "LeftOut"
+SETTLING_SECONDS: Final = 20
+"""As the function has them, which stands in the template and imports nothing."""
 
 TIMEOUT_SECONDS: Final = 2 * SETTLING_SECONDS + 50
 _ONLY_THE_STACK: Final = "Nothing but CloudFormation invokes it, which waits for its answer."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aws_cdk import Aws, CfnDeletionPolicy, Stack, Tags, Token
+from aws_cdk import Aws, CfnDeletionPolicy, Duration, Stack, Tags, Token
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_scheduler as scheduler
@@ -15,9 +15,8 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay import limits
-from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
-from sqsdelay.cdk.monitoring import PERIOD, SILENT, Alarms, Watched, of_runs, of_store, oldest
+from sqsdelay.cdk.monitoring import SILENT, Alarms, Watched, of_runs, of_store, oldest
 from sqsdelay.cdk.queues_and_buckets import (
     USE_KEY,
     PrivateBucket,
@@ -98,7 +97,7 @@ class Dispatched(Place):
         self, wiring: Wiring, more: Watched | None = None, **arguments: Any
     ) -> DispatcherFunction:
         """Make the function with these arguments, and its alarms with some more."""
-        made = DispatcherFunction(self, wiring, **arguments)
+        made = DispatcherFunction(self, wiring, store_url=self.url, **arguments)
         self.use(made.role)
         self.function, self.schedule = made.function, made.schedule
         watched = {**of_store(wiring.endpoint, made.function), **(more or {})}
@@ -125,7 +124,7 @@ class MessageStore(Dispatched):
         # What releasing takes of the table.
         actions = ("DeleteItem", "DescribeTable", "PutItem", "Query")
         lease = allow("Lease", [f"dynamodb:{a}" for a in actions], self.table.table_arn)
-        self.dispatch(wiring, statements=[lease], variables=self.variables())
+        self.dispatch(wiring, statements=[lease])
 
     def statements(self) -> list[iam.PolicyStatement]:
         """What the delay consumer is to be allowed: park a message, know it again when its copy comes
@@ -166,20 +165,11 @@ class S3MessageStore(Dispatched):
             wiring,
             {"OldestParkingMessage": oldest(self.parking_queue, limits.GATHERING_SECONDS)},
             statements=[*self.store_statements("Lease"), *_empty(self.parking_queue, wiring)],
-            variables={
-                function_names.STORE_VARIABLE: self.url,
-                function_names.HOP_SECONDS_VARIABLE: str(wiring.hop_seconds),
-                **wiring.variables,
-            },
             # One more than release side by side: a backlog does not keep messages from being parked.
             concurrency=CONCURRENCY + 1,
         )
         grant_queues(dispatcher.role, (wiring.delay_queue,))
         self.parking_schedule = dispatcher.empty_parking_queue(wiring.endpoint)
-
-    def variables(self) -> dict[str, str]:
-        """What the delay consumer's environment has of the store."""
-        return super().variables() | {function_names.PARKING_QUEUE_VARIABLE: "true"}
 
     def statements(self) -> list[iam.PolicyStatement]:
         """What the delay consumer is to be allowed: forward, park what is large, read amendments and
@@ -266,23 +256,15 @@ class ScheduleGroup(Place):
         )
         why = "A message's schedule has a name of its own: these are of this endpoint's group."
         self.wildcard = self._schedules_arn, why
-        emptier = DispatcherFunction(
-            self,
-            wiring,
-            statements=_empty(self.parking_queue, wiring),
-            variables={
-                function_names.HOP_SECONDS_VARIABLE: str(wiring.hop_seconds),
-                **wiring.variables,
-            },
-            place=self,
-        )
+        emptied = _empty(self.parking_queue, wiring)
+        emptier = DispatcherFunction(self, wiring, statements=emptied, place=self)
         grant_queues(emptier.role, (self.parking_queue, wiring.delay_queue))
         self.function = emptier.function
         self.parking_schedule = emptier.empty_parking_queue(endpoint)
         longest = limits.GATHERING_SECONDS + limits.MAX_MESSAGE_TIMER_SECONDS
         watched = {
             **of_runs(self.function),
-            SILENT: (self.function.metric_invocations(period=PERIOD), 1),
+            SILENT: (self.function.metric_invocations(period=Duration.minutes(1)), 1),
             "OldestParkingMessage": oldest(self.parking_queue, longest),
         }
         self.alarms = Alarms(self, watched, topic=wiring.alarm_topic)

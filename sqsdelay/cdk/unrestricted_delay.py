@@ -105,20 +105,17 @@ class UnrestrictedDelay(Construct):
         endpoint = _name(queue)
         _check(queue, endpoint, hop_seconds, store)
         _check_ledger(ledger, has_bucket=ledger_bucket is not None)
-        left_out = [
-            *([removal_guard.STORE] if store not in (stores.DYNAMODB, removal_guard.NONE) else []),
-            *([removal_guard.S3_STORE] if store not in (stores.S3, removal_guard.NONE) else []),
-            *(
-                [removal_guard.SCHEDULES]
-                if store not in (stores.SCHEDULER, removal_guard.NONE)
-                else []
-            ),
-            *([removal_guard.LARGE_BODIES] if large_bodies is None else []),
-            *([removal_guard.LEDGER] if ledger is None or ledger is True else []),
-            *([removal_guard.DUE_QUEUE] if due_queue is None and not queue.fifo else []),
-        ]
+        left_out = {
+            removal_guard.STORE: store not in (stores.DYNAMODB, removal_guard.NONE),
+            removal_guard.S3_STORE: store not in (stores.S3, removal_guard.NONE),
+            removal_guard.SCHEDULES: store not in (stores.SCHEDULER, removal_guard.NONE),
+            removal_guard.LARGE_BODIES: large_bodies is None,
+            removal_guard.LEDGER: ledger is None or ledger is True,
+            removal_guard.DUE_QUEUE: due_queue is None and not queue.fifo,
+        }
+        parts = [part for part, is_left_out in left_out.items() if is_left_out]
         self.removal_guard = removal_guard.RemovalGuard(
-            self, "RemovalGuard", left_out=left_out, settings=functions
+            self, "RemovalGuard", left_out=parts, settings=functions
         )
         self.queue = queue
         self.hop_seconds = hop_seconds

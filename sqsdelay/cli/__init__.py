@@ -15,7 +15,7 @@ from sqsdelay.cli.console import EXIT_REFUSED, err, exit_code, in_options, out
 from sqsdelay.cli.cost import cost, cost_of_table
 from sqsdelay.cli.demo import demo, local
 from sqsdelay.cli.operate import endpoint_app, status, store_app
-from sqsdelay.cli.options import environment, logging_to_stderr
+from sqsdelay.cli.options import Commands, environment, logging_to_stderr
 from sqsdelay.cli.prove import prove
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.report import events, report
@@ -27,7 +27,9 @@ from sqsdelay.cli.spark_job import pipeline
 from sqsdelay.cli.waiting import cancel, pending, reschedule
 from sqsdelay.errors import SqsDelayError
 
-app = typer.Typer(name="sqsdelay", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="sqsdelay", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -82,7 +84,7 @@ app.add_typer(store_app, name="store", rich_help_panel=OPERATE)
 app.add_typer(rabbitmq.app, name="rabbitmq", rich_help_panel=OPERATE)
 app.command(rich_help_panel=OPERATE)(prove)
 app.command(rich_help_panel=PLAN)(cost)
-pipeline_app = typer.Typer(no_args_is_help=True, callback=pipeline)
+pipeline_app = typer.Typer(cls=Commands, no_args_is_help=True, callback=pipeline)
 for command in (schedule, reconcile, report, events):
     pipeline_app.command()(command)
 pipeline_app.command("cost")(cost_of_table)

@@ -115,11 +115,12 @@ def _plain(value: Any) -> str:
     return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
-def show(record: Mapping[str, Any], line: str, *, as_json: bool) -> None:
-    """A result on stdout: the record for programs, or a line of text for people."""
+def show(record: Mapping[str, Any], *lines: str, as_json: bool) -> None:
+    """A result on stdout: the record for programs, or lines of text for people."""
     if as_json:
         print_json(record)
-    else:
+        return
+    for line in lines:
         say(one_line(line))
 
 

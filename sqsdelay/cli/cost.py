@@ -207,8 +207,8 @@ def cost_of_table(
         str,
         typer.Argument(
             help="Parquet, CSV or JSON lines (.parquet, .csv, .jsonl; the latter two also .gz) with "
-            "columns delay_seconds, size (bytes) and, optionally, messages; or a table of messages, as "
-            "`schedule` reads it."
+            "columns delay_seconds, size (bytes) and, optionally, messages. A table of messages is priced "
+            "by `schedule --plan`."
         ),
     ],
     park_after: Annotated[
@@ -275,14 +275,7 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
             f"workload {workload}: unknown file type; rename it to end in .parquet, .csv or .jsonl"
         )
     reader = spark.read.options(header=True, primitivesAsString=True)
-    rows = reader.load(workload, format="json" if kind == "jsonl" else kind)
-    names = {column.lower() for column in rows.columns}
-    if "size" in names or not {"body", "due_at"} & names:
-        return rows
-    from sqsdelay.spark.estimate import as_workload
-    from sqsdelay.spark.sink.send import read_table
-
-    return as_workload(read_table(spark, workload, kind))
+    return reader.load(workload, format="json" if kind == "jsonl" else kind)
 
 
 def _print_estimates(found: Sequence[Estimate], names: Sequence[str]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,16 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.table import Table
 
-from sqsdelay.cli.console import err, out, print_json, say, tell
+from sqsdelay.cli.console import err, out, show, tell
 from sqsdelay.cli.followed import Run, Summary, seconds
 from sqsdelay.cli.options import Hop, Json, LedgerFile, opened_ledger
 from sqsdelay.cli.run import Tally, log_to_stderr, stop_on_signals
-from sqsdelay.cli.send import Defaults, read_messages
+from sqsdelay.cli.send import Defaults, opened_lines, read_messages
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
-from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
+from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.testing.local_aws import LocalAws
@@ -38,39 +36,27 @@ if TYPE_CHECKING:
     from sqsdelay.ledger import FileLedger
 
 
-END_SECONDS: Final = 5.0
-
-
 @contextmanager
 def console_of(aws: LocalAws, endpoint: str, ledger: Path, *, hop: int) -> Iterator[None]:
-    """A console of an endpoint on a local AWS, in its own process; its address is told.
+    """A console of an endpoint on a local AWS, which is this process's AWS meanwhile; its address is told."""
+    from sqsdelay.console.guard import Access
+    from sqsdelay.console.server import serving
+    from sqsdelay.console.services import Services
+    from sqsdelay.console.source import ConsoleSettings
 
-    Raises:
-        ConfigurationError: it did not start; what it said is on stderr.
-    """
-    program = [sys.executable, "-c", "from sqsdelay.cli import main; main()"]
-    options = ["--endpoint", endpoint, "--ledger", str(ledger), "--hop", str(hop), "--port", "0"]
-    others = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "SQSDELAY_"))}
-    with subprocess.Popen(
-        [*program, "console", *options, "--json"],
-        env=others | aws.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            told = process.stdout.readline()
-            if not told:
-                raise ConfigurationError("the console did not start; see above for the reason")
-            tell(f"watch it at {json.loads(told)['url']}")
+    before = dict(os.environ)
+    for name in before:
+        if name.startswith("AWS_"):
+            del os.environ[name]
+    os.environ.update(aws.environment())
+    try:
+        settings = ConsoleSettings(endpoints=(endpoint,), ledger=ledger, hop_seconds=hop)
+        with serving(Services(settings, Access()), port=0) as url:
+            tell(f"watch it at {url}")
             yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 EXAMPLE: Final = Path(__file__).with_name("reminders.jsonl")
@@ -114,10 +100,14 @@ def demo(
         if console and kept is not None:
             running.enter_context(console_of(aws, ENDPOINT, kept, hop=hop))
         summary = _run(aws, file, hop, book, quiet=as_json)
-        if as_json:
-            print_json(asdict(summary))
-        else:
-            _print_summary(summary)
+        if not (as_json or out.is_terminal):
+            out.print()  # the table of a pipe or log ends without a line break
+        line = (
+            f"sent {summary.sent}, delivered {summary.delivered}, lost {summary.lost}, "
+            f"duplicated {summary.duplicated}, early {summary.early}, altered {summary.altered}, "
+            f"worst lateness {seconds(summary.worst_late_ms)}"
+        )
+        show(asdict(summary), line, as_json=as_json)
         if console:
             tell("the console stays until you stop it with Ctrl-C")
             stop_on_signals().wait()
@@ -171,13 +161,7 @@ def read_demo_file(file: Path, now: datetime) -> list[Message]:
         InvalidMessage: a bad line, with its number.
     """
     messages = []
-    try:
-        opened = file.open(encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(
-            f"--file {file}: {error.strerror}; name a file that can be read, or leave it out"
-        ) from error
-    with opened as lines:
+    with opened_lines(file) as lines:
         for number, message in read_messages(lines, Defaults()):
             if isinstance(message, SqsDelayError):
                 raise InvalidMessage(f"{file}, line {number}: {message}") from message
@@ -210,16 +194,6 @@ def _table(run: Run, started_ms: int, most: int | None = None) -> Table:
             "" if entry.waited_ms is None else f"{entry.waited_ms / 1000:.3f} s",
         )
     return table
-
-
-def _print_summary(summary: Summary) -> None:
-    if not out.is_terminal:
-        out.print()  # the table of a pipe or log ends without a line break
-    say(
-        f"sent {summary.sent}, delivered {summary.delivered}, lost {summary.lost}, "
-        f"duplicated {summary.duplicated}, early {summary.early}, altered {summary.altered}, "
-        f"worst lateness {seconds(summary.worst_late_ms)}"
-    )
 
 
 PORT: Final = 4566
@@ -271,7 +245,7 @@ def _serve(aws: LocalAws, endpoint: Endpoint, hop: int, *, as_json: bool) -> Non
 
     def report(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            tally.add(outcome.status.value, [{}])
+            tally.add(outcome.status.value, outcome.copy.message_id)
 
     consumer = DelayConsumer(
         endpoint.name, aws.client("sqs"), hop_seconds=hop, wait_seconds=1, on_outcomes=report
@@ -279,10 +253,17 @@ def _serve(aws: LocalAws, endpoint: Endpoint, hop: int, *, as_json: bool) -> Non
     stop = stop_on_signals()
     exported = {name: aws.environment()[name] for name in _EXPORTED}
     commands = _commands(endpoint.name, hop)
-    if as_json:
-        print_json({"environment": exported, "commands": commands})
-    else:
-        _print_commands(endpoint, hop, exported, commands)
+    show(
+        {"environment": exported, "commands": commands},
+        f"{endpoint.name} accepts messages with any delay, on a local AWS that is gone when you stop it.",
+        f"A hop takes {hop} s here, {DEFAULT_HOP_SECONDS} s on AWS. Paste into another terminal:",
+        "",
+        "  export " + " ".join(f"{name}={value}" for name, value in exported.items()),
+        *(f"  {command}" for command in commands),
+        "",
+        "Stop with Ctrl-C.",
+        as_json=as_json,
+    )
     consumer.run(stop)
     tell(str(tally))
 
@@ -297,18 +278,3 @@ def _commands(endpoint: str, hop: int) -> list[str]:
         f"{program} status {endpoint}",
         f"{program} receive {endpoint} --count 1",
     ]
-
-
-def _print_commands(
-    endpoint: Endpoint, hop: int, exported: dict[str, str], commands: list[str]
-) -> None:
-    say(
-        f"{endpoint.name} accepts messages with any delay, on a local AWS that is gone when you stop it."
-    )
-    say(f"A hop takes {hop} s here, {DEFAULT_HOP_SECONDS} s on AWS. Paste into another terminal:")
-    say("")
-    say("  export " + " ".join(f"{name}={value}" for name, value in exported.items()))
-    for command in commands:
-        say(f"  {command}")
-    say("")
-    say("Stop with Ctrl-C.")

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from sqsdelay.cli.console import counted, out, say, show, show_rows, start_of, tell
-from sqsdelay.cli.options import DelayOption, DueAt, EndpointName, JsonLines, Target, new_due_ms
+from sqsdelay.cli.options import (
+    Commands,
+    DelayOption,
+    DueAt,
+    EndpointName,
+    JsonLines,
+    Target,
+    new_due_ms,
+)
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.rejection import Rejection
-from sqsdelay.operating.error_queue import ErrorQueue, Retry, RetryStatus
+from sqsdelay.operating.error_queue import NO_REASON, ErrorQueue, Retry, RetryStatus
 from sqsdelay.operating.status import latest_of_sqs, naming_the_command
 
-app = typer.Typer(help="Inspect an endpoint's error queue and retry its messages.")
-
-_NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
+app = typer.Typer(cls=Commands, help="Inspect an endpoint's error queue and retry its messages.")
 
 
 @app.command("list")
@@ -37,12 +43,13 @@ def list_errors(
     """
     target = Target(endpoint)
     with naming_the_command(target.endpoint, target.endpoint.error_queue):
-        found = ErrorQueue(target.queues, target.endpoint).look(limit)
+        records = ErrorQueue(target.queues, target.endpoint).look(
+            limit, lambda each: _record(each, bodies=bodies, whole=as_json)
+        )
     columns = ["message_id", "due", "rejected", "receives", "bytes", "reason", "body"]
-    records = [_record(each, bodies=bodies, whole=as_json) for each in found]
     show_rows(records, columns if bodies else columns[:-1], as_json=as_json)
     if out.is_terminal and not as_json:
-        say(f"{len(found)} shown of {target.endpoint.error_queue.name}")
+        say(f"{len(records)} shown of {target.endpoint.error_queue.name}")
 
 
 @app.command()
@@ -74,16 +81,16 @@ def retry(
     target = Target(endpoint)
     queues, of = target.queues, target.endpoint
     given = None
-    if delay is not None or due_at is not None:
-        # By a local clock that is behind, messages would be early.
-        given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
     counts: Counter[RetryStatus] = Counter()
     missing = dict.fromkeys(message_id or ())
-    retrying = ErrorQueue(queues, of).retry
-    for done in retrying(message_id or None, due_ms=given, dry_run=dry_run):
-        counts[done.status] += 1
-        missing.pop(done.rejection.message_id, None)
-        _tell(done, as_json=as_json)
+    with naming_the_command(of, of.error_queue):
+        if delay is not None or due_at is not None:
+            # By a local clock that is behind, messages would be early.
+            given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
+        for done in ErrorQueue(queues, of).retry(message_id or None, due_ms=given, dry_run=dry_run):
+            counts[done.status] += 1
+            missing.pop(done.rejection.message_id, None)
+            _tell(done, as_json=as_json)
     for absent in missing:
         tell(f"{absent}  not found")
     tell(counted(counts) or "no messages")
@@ -96,18 +103,14 @@ def _record(rejection: Rejection, *, bodies: bool, whole: bool) -> dict[str, Any
     copy = rejection.copy
     return {
         "message_id": rejection.message_id,
-        "due": _due(rejection),
+        "due": None if isinstance(rejection.due, Reject) else instant(rejection.due),
         "rejected": None if copy.sent_ms is None else instant(copy.sent_ms),
         "receives": copy.receive_count,
         "bytes": size_of(copy.body, {}),
-        "reason": rejection.reason or (None if whole else _NO_REASON),
+        "reason": rejection.reason or (None if whole else NO_REASON),
         "destination": rejection.destination,
         **({"body": copy.body if whole else start_of(copy.body)} if bodies else {}),
     }
-
-
-def _due(rejection: Rejection) -> str | None:
-    return None if isinstance(rejection.due, Reject) else instant(rejection.due)
 
 
 def _tell(done: Retry, *, as_json: bool) -> None:

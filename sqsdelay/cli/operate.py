@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sqsdelay.cli.console import counted, print_json, print_rows, say, tell
+from sqsdelay.cli.console import counted, print_json, print_rows, say, show, tell
 from sqsdelay.cli.options import (
+    Commands,
     EndpointName,
     Hop,
     Json,
@@ -31,7 +32,6 @@ from sqsdelay.operating.status import (
     NOBODY,
     ROLE_TAG,
     STORE_TAG,
-    EndpointStatus,
     StoreStatus,
     deployed_store,
     endpoint_status,
@@ -42,8 +42,9 @@ from sqsdelay.operating.status import (
 if TYPE_CHECKING:
     from sqsdelay.sqs.queues import SqsQueues
 
-endpoint_app = typer.Typer(help="Create or check an endpoint's queues.", no_args_is_help=True)
-store_app = typer.Typer(help="Set up a delayed message store, or leave it.", no_args_is_help=True)
+_GROUP: Final[dict[str, Any]] = {"cls": Commands, "no_args_is_help": True}
+endpoint_app = typer.Typer(**_GROUP, help="Create or check an endpoint's queues.")
+store_app = typer.Typer(**_GROUP, help="Set up a delayed message store, or leave it.")
 
 
 def status(endpoint: EndpointName, store: OptionalPlaceUrl = None, as_json: Json = False) -> None:
@@ -62,27 +63,16 @@ def status(endpoint: EndpointName, store: OptionalPlaceUrl = None, as_json: Json
     found = endpoint_status(
         target.queues, target.endpoint, CloudWatchAges(short_client("cloudwatch"))
     )
-    url, parked, trouble = "", None, None
+    parked = trouble = None
     try:
-        seen = _parked(target, now_ms=target.queues.broker_clock.now_ms())
-        if seen is not None:
-            url, parked = seen
+        with target.known_place() as place:
+            if place is not None:
+                parked = store_status(place, now_ms=target.queues.broker_clock.now_ms())
     except StoreError as error:
         trouble = error  # The queues are worth showing all the same.
-    _show_status(found, parked, as_json=as_json)
-    if trouble is not None:
-        tell(f"store: {trouble}")
-        raise typer.Exit(1)
-    if parked is not None and parked.overdue:
-        late = age(parked.late_ms // 1000)
-        remedy = overdue_remedy(target.endpoint, url)
-        tell(f"the earliest message in the store is {late} overdue: {NOBODY}; {remedy}")
-        raise typer.Exit(1)
-
-
-def _show_status(found: EndpointStatus, parked: StoreStatus | None, *, as_json: bool) -> None:
-    due_ms = None if parked is None else parked.next_due_ms
-    next_due = None if due_ms is None else instant(due_ms)
+    next_due = None
+    if parked is not None and parked.next_due_ms is not None:
+        next_due = instant(parked.next_due_ms)
     if as_json:
         print_json(
             {
@@ -94,43 +84,35 @@ def _show_status(found: EndpointStatus, parked: StoreStatus | None, *, as_json: 
                 "parked": None if parked is None else parked.parked,
                 "next_due": next_due,
                 "overdue_seconds": None if parked is None else parked.late_ms // 1000,
+                "parking_unread": found.parking_unread,
                 "queues": [asdict(queue) for queue in found.queues],
             }
         )
-        return
-    summary = (
-        ("pending", f"about {found.pending:,}"),
-        ("in flight", f"about {found.in_flight:,}"),
-        ("oldest", age(found.oldest_seconds)),
-        ("errors", f"about {found.errors:,}"),
-        ("parked", "-" if parked is None else f"{parked.parked:,}"),
-        ("next due", next_due or "-"),
-    )
-    print_rows(("", ""), summary, box=None, show_header=False)
-    rows = []
-    for queue in found.queues:
-        counts = [f"{count:,}" for count in (queue.visible, queue.in_flight, queue.delayed)]
-        rows.append((queue.name, queue.role, *counts, age(queue.oldest_seconds)))
-    print_rows(("queue", "", "visible", "in flight", "delayed", "oldest"), rows)
-
-
-def _parked(target: Target, *, now_ms: int) -> tuple[str, StoreStatus] | None:
-    """The store's URL and how it is doing; None where there is no store that is known of.
-
-    Without a store named it is the DynamoDB table a deployment makes for the endpoint, if it is there
-    and may be read: one that was let go of may hold messages still.
-
-    Raises:
-        ConfigurationError, StoreMissing, StoreUnavailable: of a store that was named.
-    """
-    url = target.store or deployed_store(target.endpoint)
-    try:
-        with Target(target.name, url).opened_place() as opened:
-            return url, store_status(opened, now_ms=now_ms)
-    except StoreError:
-        if target.store is not None:
-            raise
-        return None
+    else:
+        summary = (
+            ("pending", f"about {found.pending:,}"),
+            ("in flight", f"about {found.in_flight:,}"),
+            ("oldest", age(found.oldest_seconds)),
+            ("errors", f"about {found.errors:,}"),
+            ("parked", "-" if parked is None else f"{parked.parked:,}"),
+            ("next due", next_due or "-"),
+        )
+        print_rows(("", ""), summary, box=None, show_header=False)
+        rows = []
+        for queue in found.queues:
+            counts = [f"{count:,}" for count in (queue.visible, queue.in_flight, queue.delayed)]
+            rows.append((queue.name, queue.role, *counts, age(queue.oldest_seconds)))
+        print_rows(("queue", "", "visible", "in flight", "delayed", "oldest"), rows)
+    if found.parking_unread is not None:
+        tell(found.parking_unread)
+    if trouble is not None:
+        tell(f"store: {trouble}")
+        raise typer.Exit(1)
+    if parked is not None and parked.overdue:
+        late = age(parked.late_ms // 1000)
+        remedy = overdue_remedy(target.endpoint, target.store or "")
+        tell(f"the earliest message in the store is {late} overdue: {NOBODY}; {remedy}")
+        raise typer.Exit(1)
 
 
 @endpoint_app.command("create")
@@ -144,11 +126,9 @@ def endpoint_create(
 
     target = Target(endpoint)
     created = create_endpoint(target.client, target.endpoint, hop_seconds=hop)
-    if as_json:
-        print_json({"endpoint": target.name, "created": created})
-        return
-    for ref in target.endpoint.queues:
-        say(f"{'created' if ref.name in created else 'exists '}  {ref.name}")
+    names = [ref.name for ref in target.endpoint.queues]
+    lines = [f"{'created' if name in created else 'exists '}  {name}" for name in names]
+    show({"endpoint": target.name, "created": created}, *lines, as_json=as_json)
 
 
 @endpoint_app.command("check")
@@ -190,10 +170,9 @@ def _store_problems(target: Target) -> list[Problem]:
     endpoint, queues = target.endpoint, target.queues
     with suppress(QueueMissing):
         queues.synchronise(endpoint.queue)
-    gathered, tagged = _parking_queue(target)
+    gathered, tagged, told = _parking_queue(target)
     used = _consumers_store(queues, endpoint)
     known = [deployed_store(endpoint), *([tagged] if tagged else [])]
-    told = []
     for url in [target.store] if target.store else known:
         served = used is None or used.partition("?")[0] == url.partition("?")[0]
         given_up = not served and (url in known or url.startswith("s3://"))
@@ -233,21 +212,26 @@ def _problems_of(target: Target, url: str, *, given_up: bool) -> list[Problem]:
     return [Problem("(store)", text, overdue_remedy(target.endpoint, url))]
 
 
-def _parking_queue(target: Target) -> tuple[int, str | None]:
+def _parking_queue(target: Target) -> tuple[int, str | None, list[Problem]]:
     """The messages in a deployed parking queue, retained or not, and its store's URL; None where it does not
-    tell. Neither where it is not there, or may not be read."""
+    tell, or there is no such queue. And why it could not be read."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    count, tagged = 0, None
-    with suppress(QueueMissing, QueueUnavailable, BotoCoreError, ClientError):
-        url = target.queues.url(target.endpoint.parking_queue)
+    count, tagged, queue = 0, None, target.endpoint.parking_queue
+    try:
+        url = target.queues.url(queue)
         found = target.queues.attributes(url)
         count = sum(int(n) for name, n in found.items() if name.startswith("ApproximateNumber"))
         tags = target.client.list_queue_tags(QueueUrl=url).get("Tags", {})
         tagged = tags.get(STORE_TAG)
         if role := tags.get(ROLE_TAG):
             tagged = f"{tagged}?role={role}"
-    return count, tagged
+    except QueueMissing:
+        pass  # Most endpoints have none.
+    except (QueueUnavailable, BotoCoreError, ClientError) as error:
+        remedy = "try again, or allow sqs:GetQueueUrl, GetQueueAttributes and ListQueueTags on it"
+        return count, tagged, [Problem(queue.name, f"could not be read: {error}", remedy)]
+    return count, tagged, []
 
 
 def _consumers_store(queues: SqsQueues, endpoint: Endpoint) -> str | None:
@@ -339,25 +323,23 @@ def _print_plan(plan: Plan, due_from_ms: int, *, as_json: bool) -> None:
         None if due_ms is None else instant(due_ms) for due_ms in (plan.earliest_ms, plan.latest_ms)
     )
     due_from = utc(due_from_ms).isoformat()
-    if as_json:
-        print_json(
-            {
-                "would_migrate": plan.messages,
-                "left": plan.left,
-                "due_from": due_from,
-                "earliest": first,
-                "latest": last,
-                "destinations": plan.destinations,
-            }
-        )
-        return
-    say(f"due from {due_from}: {plan.messages} would be migrated")
-    if plan.messages:
-        say(f"first due {first}, last due {last}")
-    for destination, count in sorted(plan.destinations.items()):
-        say(f"  {count} to {destination}")
-    say(f"due earlier: {plan.left} would stay")
-    say("nothing was sent; add --live to migrate")
+    record = {
+        "would_migrate": plan.messages,
+        "left": plan.left,
+        "due_from": due_from,
+        "earliest": first,
+        "latest": last,
+        "destinations": plan.destinations,
+    }
+    show(
+        record,
+        f"due from {due_from}: {plan.messages} would be migrated",
+        *([f"first due {first}, last due {last}"] if plan.messages else []),
+        *(f"  {count} to {name}" for name, count in sorted(plan.destinations.items())),
+        f"due earlier: {plan.left} would stay",
+        "nothing was sent; add --live to migrate",
+        as_json=as_json,
+    )
 
 
 def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:

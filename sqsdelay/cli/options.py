@@ -5,12 +5,20 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from sqsdelay.cli.console import OneLine, tell
 from sqsdelay.core.clock import SystemClock
@@ -29,10 +37,11 @@ from sqsdelay.errors import (
     QueueMissing,
     QueueUnavailable,
     SqsDelayError,
+    StoreError,
 )
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.operating.status import latest_of_sqs
+from sqsdelay.operating.status import deployed_store, latest_of_sqs
 from sqsdelay.stores import open_place, open_store
 
 if TYPE_CHECKING:
@@ -57,9 +66,52 @@ _TOLD: Final = {
 """What --verbose shows: where credentials came from, each request and its status. No body, no secret."""
 
 
+class Commands(TyperGroup):
+    """Commands that say where an option or a command belongs that is typed in another place."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with _placing(ctx, self, f"before the command: {ctx.command_path} {{}} …"):
+            return super().invoke(ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        found: Any = self
+        path = ctx.command_path
+        for word in args:
+            if word in getattr(found, "commands", {}):
+                found, path = found.commands[word], f"{path} {word}"
+        with _placing(ctx, found, f"behind the command: {path} … {{}}"):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word, rest = args[0], args[1:]
+        groups = self.commands.items()
+        whole = [f"{name} {word}" for name, each in groups if word in getattr(each, "commands", {})]
+        whole = whole or [f"{name} {word}" for name in rest if name in self.commands][:1]
+        if word not in self.commands and whole:
+            ctx.fail(f"no command {word!r}; use {ctx.command_path} {' or '.join(whole)}")
+        return super().resolve_command(ctx, args)
+
+
+@contextmanager
+def _placing(ctx: Any, command: Any, there: str) -> Iterator[None]:
+    """Say of an option that was not known where it stands, if it is this command's."""
+    try:
+        yield
+    except Exception as error:
+        # By its name: typer has exceptions of its own, or click's.
+        option = getattr(error, "option_name", None)
+        takes = any(option in each.opts for each in command.params)
+        if type(error).__name__ == "NoSuchOption" and takes:
+            ctx.fail(f"{option} stands {there.format(option)}")
+        raise
+
+
 @contextmanager
 def environment(profile: str | None, region: str | None) -> Iterator[None]:
-    """The environment boto3 and child processes read, as the options have it."""
+    """The environment boto3 and child processes read, as the options have it.
+
+    Of a queue of SQS's that is missing an error says where that was looked for.
+    """
     before = dict(os.environ)
     if profile is not None:
         for key in _KEYS:
@@ -69,6 +121,21 @@ def environment(profile: str | None, region: str | None) -> Iterator[None]:
         os.environ["AWS_DEFAULT_REGION"] = os.environ["AWS_REGION"] = region
     try:
         yield
+    except QueueMissing as error:
+        from botocore.exceptions import ClientError
+
+        from sqsdelay.sqs.client import default_client
+
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ClientError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        at = default_client(connections=1).meta
+        raise type(error)(
+            f"{error}. It was looked for in {at.region_name} at {at.endpoint_url}; if it is elsewhere, "
+            "give --region or --profile, or set AWS_ENDPOINT_URL"
+        ) from error
     finally:
         if profile is not None or region is not None:
             os.environ.clear()
@@ -297,6 +364,25 @@ class Target:
     def optional_place(self) -> AbstractContextManager[ParkingPlace | None]:
         """The same if a store was named, else None."""
         return nullcontext() if self.store is None else self.opened_place()
+
+    @contextmanager
+    def known_place(self) -> Iterator[ParkingPlace | None]:
+        """The store that was named, or else the one that a deployment makes, which is ``store`` then; None
+        where that is not there or may not be read: one that was let go of may hold messages still.
+
+        Raises:
+            StoreError: of a store that was named.
+        """
+        named = self.store is not None
+        self.store = self.store or deployed_store(self.endpoint)
+        with ExitStack() as opened:
+            place = None
+            with nullcontext() if named else suppress(StoreError):
+                there = opened.enter_context(self.opened_place())
+                if not named:
+                    there.pending_count()
+                place = there
+            yield place
 
     def delay_counts_from(self, place: ParkingPlace) -> int:
         """The most that the clock may read now by which messages are released, epoch milliseconds.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -21,14 +19,15 @@ from sqsdelay.core.delay import delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.cost import Prices, Workload, bill, dollars, shipped_prices
-from sqsdelay.errors import ConfigurationError, InvalidSetting, StoreError
+from sqsdelay.cost.strategies import OF_STORE
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     FIFO_SUFFIX,
     MAX_RECEIVE_WAIT_SECONDS,
     SCHEDULE_SECONDS,
 )
-from sqsdelay.operating.status import Role, deployed_store, endpoint_status
+from sqsdelay.operating.status import Role, endpoint_status
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -78,8 +77,8 @@ def prove(
     _check_empty(queues, parsed)
     made.clear()
     run = Run(parsed, queues)
-    url = store or deployed_store(parsed)
-    with _place(Target(endpoint, url), named=store is not None) as place:
+    target = Target(endpoint, store)
+    with target.known_place() as place:
         routes = _messages(messages, hop, longest_seconds, parsed.fifo, stored=place is not None)
         _send(run, client, parsed, routes, hop, place)
         tell(f"{messages} sent to {parsed.name}; the last one is due in {longest}")
@@ -93,7 +92,7 @@ def prove(
         except KeyboardInterrupt:
             tell("stopped: what has not arrived yet still will, and nobody deletes it")
             raise
-    _tell(run, made, url, hop, as_json=as_json)
+    _tell(run, made, target.store or "", hop, as_json=as_json)
     if not run.summary().good:
         raise typer.Exit(1)
 
@@ -117,19 +116,6 @@ def _check_empty(queues: SqsQueues, endpoint: Endpoint) -> None:
                 f"{queue.name} holds {held} messages that are not of this run; use an endpoint of its own: "
                 f"sqsdelay endpoint create {endpoint.name}-proof"
             )
-
-
-@contextmanager
-def _place(target: Target, *, named: bool) -> Iterator[ParkingPlace | None]:
-    """The store that was named, or else the one that a deployment made; None where neither is."""
-    with ExitStack() as opened:
-        place = None
-        with nullcontext() if named else suppress(StoreError):
-            there = opened.enter_context(target.opened_place())
-            if not named:
-                there.pending_count()
-            place = there
-        yield place
 
 
 def _messages(
@@ -185,13 +171,6 @@ _HEADERS: Final = (
     *("route", "sent", "delivered", "lost", "twice", "early", "altered"),
     *("late p50", "p99", "max"),
 )
-_WAYS: Final = {
-    "": "relay",
-    "dynamodb": "stored",
-    "s3": "stored-in-s3",
-    "scheduler": "scheduled-by-sender",
-}
-"""The bill's name of what a message took, by its store's scheme; a message timer is a relay of no hop."""
 
 
 def _rows(run: Run) -> list[tuple[str, ...]]:
@@ -247,7 +226,8 @@ def _reckoned(run: Run, store: str, hop: int, prices: Prices) -> dict[Route, Fra
     """What sending, hopping and waiting cost by the bill; a database of one's own has none."""
     found: dict[Route, Fraction] = {}
     for _, entry in run.rows():
-        way = _WAYS.get(store.partition(":")[0] if entry.route is Route.STORE else "")
+        # A message timer is a relay of no hop.
+        way = OF_STORE.get(store.partition(":")[0]) if entry.route is Route.STORE else "relay"
         if way is None:
             continue
         load = Workload(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from sqsdelay.cli.console import print_json, say, show, tell
-from sqsdelay.cli.options import Json
+from sqsdelay.cli.console import say, show, tell
+from sqsdelay.cli.options import Commands, Json
 from sqsdelay.core.delay import parse_delay, parse_due_at
 from sqsdelay.errors import InvalidMessage
 
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import Topology, Transfer
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 CONNECT_SECONDS = 5.0
 
@@ -44,7 +44,9 @@ class Broker:
 
     @property
     def topology(self) -> Topology:
-        return _topology(self.prefix)
+        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
+
+        return Topology(OWN_PREFIX if self.prefix is None else self.prefix)
 
 
 @app.callback()
@@ -113,14 +115,12 @@ def verify(
     problems = verify_infrastructure(
         broker.url, topology, management_url=broker.management, force=force
     )
-    if as_json:
-        print_json({"prefix": topology.prefix, "problems": [asdict(each) for each in problems]})
-    elif not problems:
-        say(f"{topology.prefix}: no problems found")
-    else:
-        for each in problems:
-            say(f"{'problem' if each.fatal else 'warning'}: {each.subject} {each.text}")
-            say(f"  fix: {each.remedy}")
+    lines = []
+    for each in problems:
+        kind = "problem" if each.fatal else "warning"
+        lines += [f"{kind}: {each.subject} {each.text}", f"  fix: {each.remedy}"]
+    record = {"prefix": topology.prefix, "problems": [asdict(each) for each in problems]}
+    show(record, *(lines or [f"{topology.prefix}: no problems found"]), as_json=as_json)
     if any(problem.fatal for problem in problems):
         raise typer.Exit(1)
 
@@ -243,26 +243,17 @@ def transfer(
         broker.url,
         to,
         source=broker.topology,
-        target=_topology(to_prefix),
+        target=Broker(to, to_prefix, None).topology,
         management_url=broker.management,
         force=force,
         without_alternate_exchange=without_alternate_exchange,
         on_level=on_level,
     )
-    if as_json:
-        print_json({"moved": done.moved, "left": done.left})
-    else:
-        say(f"{done.moved} messages moved")
-        for reason, count in done.left.most_common():
-            say(f"{count} left in place: {reason}")
+    left = [f"{count} left in place: {reason}" for reason, count in done.left.most_common()]
+    record = {"moved": done.moved, "left": done.left}
+    show(record, f"{done.moved} messages moved", *left, as_json=as_json)
     if done.left:
         raise typer.Exit(1)
-
-
-def _topology(prefix: str | None) -> Topology:
-    from sqsdelay.rabbitmq.topology import Topology
-
-    return Topology() if prefix is None else Topology(prefix)
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -58,12 +58,17 @@ def report(
     Writes Parquet tables and a page, report.html. Lost or duplicated messages do not change the exit
     code.
     """
-    _check(folder)
+    try:
+        from sqsdelay.spark.report.write import write_report
+        from sqsdelay.spark.session import check_java
+    except ImportError as error:
+        raise MissingExtra(
+            f"the report requires further packages ({error}): pip install 'sqsdelay[spark,report]'"
+        ) from error
+    check_java()
     used, at_ms = read_prices(prices), instant_ms("--as-of", as_of)
 
     def run(spark: SparkSession) -> Figures:
-        from sqsdelay.spark.report.write import write_report
-
         return write_report(
             spark,
             ledger,
@@ -82,29 +87,6 @@ def report(
     else:
         _print(figures)
         say(f"{folder.rstrip('/')}/report.html")
-
-
-def _check(folder: str) -> None:
-    """Find out whether a report can be made there, before anything is begun.
-
-    Raises:
-        MissingExtra: a package is missing.
-        ConfigurationError: no Java, or one that is too old; or the folder holds something else.
-    """
-    from sqsdelay.spark.session import check_java
-
-    try:
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-        import pyspark  # noqa: F401
-
-        from sqsdelay.spark.report.output_folder import check_replaceable
-    except ImportError as error:
-        raise MissingExtra(
-            f"the report requires further packages ({error}): pip install 'sqsdelay[spark,report]'"
-        ) from error
-    check_java()
-    check_replaceable(folder)
 
 
 def _print(figures: Figures) -> None:

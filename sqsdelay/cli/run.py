@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from enum import StrEnum
 from types import FrameType
@@ -139,13 +139,12 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
-    def add(self, status: str, records: Iterable[dict[str, Any]]) -> None:
-        """Count messages of one status, and print them; ``records`` say the rest of them."""
+    def add(self, status: str, message_id: str, **record: Any) -> None:
+        """Count a message, and print it; ``record`` is the rest of it."""
         with self._lock:
-            for record in records:
-                self._counts[status] += 1
-                if self._as_json:
-                    print_json({"message_id": record.pop("message_id"), "status": status, **record})
+            self._counts[status] += 1
+            if self._as_json:
+                print_json({"message_id": message_id, "status": status, **record})
 
     def __str__(self) -> str:
         return f"stopped; {counted(self._counts) or 'nothing'}"
@@ -198,15 +197,15 @@ def consume(
 
     def report(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            moved = {
-                "message_id": outcome.copy.message_id,
-                "due_ms": outcome.due_ms,
-                "delay_seconds": outcome.delay_seconds,
-                "late_ms": outcome.late_ms,
-                "receive_count": outcome.copy.receive_count,
-                "error": outcome.error,
-            }
-            tally.add(outcome.status.value, [moved])
+            tally.add(
+                outcome.status.value,
+                outcome.copy.message_id,
+                due_ms=outcome.due_ms,
+                delay_seconds=outcome.delay_seconds,
+                late_ms=outcome.late_ms,
+                receive_count=outcome.copy.receive_count,
+                error=outcome.error,
+            )
 
     tracing, book = if_installed(opened_ledger(ledger))
     with Target(endpoint, store).optional_place() as opened:
@@ -329,23 +328,15 @@ def _outbox(
 
 
 def _report(done: Round, tally: Tally) -> None:
-    fates = {
-        "released": done.released,
-        "rejected": done.rejected,
-        "failed": done.failed,
-        "held": done.held,
-    }
-    for status, messages in fates.items():
-        records: list[dict[str, Any]] = [
-            {
-                "message_id": message.message_id,
-                "due": instant(message.due_ms),
-                "late_ms": max(0, done.now_ms - message.due_ms),
-                "failures": message.failures,
-            }
-            for message in messages
-        ]
-        tally.add(status, records)
+    for status in ("released", "rejected", "failed", "held"):
+        for message in getattr(done, status):
+            tally.add(
+                status,
+                message.message_id,
+                due=instant(message.due_ms),
+                late_ms=max(0, done.now_ms - message.due_ms),
+                failures=message.failures,
+            )
 
 
 def timeout_manager(
@@ -392,16 +383,16 @@ def timeout_manager(
         wait_seconds=wait,
     )
     tally = Tally(as_json=as_json)
+
+    def report(status: str, message_ids: Sequence[str]) -> None:
+        for each in message_ids:
+            tally.add(status, each)
+
     with target.opened_store(create=set_up) as opened, closing(transport):
         if set_up:
             create_queues()
             opened.set_up()
-        manager = TimeoutManager(
-            opened,
-            transport,
-            settings=settings,
-            on_done=lambda status, ids: tally.add(status, [{"message_id": each} for each in ids]),
-        )
+        manager = TimeoutManager(opened, transport, settings=settings, on_done=report)
         stop = stop_on_signals(lambda: str(tally))
         tell(f"serving {' and '.join(queues)}; stop with Ctrl-C or SIGTERM")
         manager.run(stop)

@@ -9,14 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.status import Status
 from rich.table import Table
 
 from sqsdelay.cli.console import err, out, print_json, say, tell
@@ -192,19 +185,10 @@ def schedule(
 
 @contextmanager
 def _progress(spark: SparkSession) -> Iterator[None]:
-    """A bar of the tasks that Spark has done, until the block ends."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("tasks"),
-        TimeElapsedColumn(),
-    )
+    """How many tasks Spark has done, until the block ends."""
     ended = threading.Event()
-    off = not err.is_terminal  # Its last line break is not transient.
-    with Progress(*columns, console=err, transient=True, disable=off) as progress:
-        watcher = threading.Thread(target=_watch, args=(spark, progress, ended), daemon=True)
+    with err.status("reading the table with Spark") as told:
+        watcher = threading.Thread(target=_watch, args=(spark, told, ended), daemon=True)
         watcher.start()
         try:
             yield
@@ -213,19 +197,15 @@ def _progress(spark: SparkSession) -> Iterator[None]:
             watcher.join()
 
 
-def _watch(spark: SparkSession, progress: Progress, ended: threading.Event) -> None:
+def _watch(spark: SparkSession, told: Status, ended: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
-    bar = progress.add_task("reading", total=None)
     while not ended.wait(_POLL_SECONDS):
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         running = [stage for stage in stages if stage is not None]
         if running:
-            done, total = running[-1].numCompletedTasks, running[-1].numTasks
-            progress.update(bar, completed=done, total=total, description=_doing(running[-1].name))
-
-
-def _doing(stage: str) -> str:
-    return "sending" if stage.startswith("save") else "reading"
+            stage = running[-1]
+            doing = "sending" if stage.name.startswith("save") else "reading"
+            told.update(f"{doing}: {stage.numCompletedTasks} of {stage.numTasks} tasks")
 
 
 def _print_summary(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from sqsdelay.cli.console import err, print_json, show, tell
 from sqsdelay.cli.options import (
@@ -101,7 +100,19 @@ def send(
     from sqsdelay.s3 import Bucket
     from sqsdelay.sqs.sender import DelaySender
 
-    defaults = checked_input(body, file, delay, due_at, message_id, group, attribute)
+    if (body is None) == (file is None):
+        raise typer.BadParameter("give either --body or --file")
+    if delay is not None and due_at is not None:
+        raise typer.BadParameter("give either --delay or --due-at, not both")
+    if file is not None and (message_id is not None or group is not None or attribute):
+        raise typer.BadParameter(
+            "--message-id, --group and --attribute require --body; in a file, use the fields "
+            '"message_id", "message_group_id" and "attributes"'
+        )
+    defaults = Defaults(
+        None if delay is None else parse_delay(delay),
+        None if due_at is None else parse_due_at(due_at),
+    )
     for name in ONLY_HOPS if store_only else {"to"}:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -132,7 +143,7 @@ def send(
                 due_at=defaults.due_at,
                 message_id=message_id,
                 message_group_id=group,
-                attributes=given_attributes(attribute),
+                attributes=attributes_of_texts(attribute or ()),
             )
             (result,) = sender.send_many(endpoint, [message])
             if result.error is not None:
@@ -201,12 +212,9 @@ def _send_file(
     *,
     as_json: bool,
 ) -> int:
-    """Send chunk by chunk with a progress bar; returns how many messages were not sent."""
+    """Send chunk by chunk and tell how far it is; returns how many messages were not sent."""
     sent = failed = 0
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    off = not err.is_terminal  # Its last line break is not transient.
-    with Progress(*columns, console=err, transient=True, disable=off) as progress:
-        task = progress.add_task("sending", total=None)
+    with err.status("sending") as told:
         found = read_messages(lines, defaults)
         while chunk := list(islice(found, CHUNK)):
             for number, result in _send_chunk(sender, endpoint, chunk):
@@ -217,7 +225,7 @@ def _send_file(
                     tell(f"line {number}: {result.error}")
                 if as_json:
                     print_json({"line": number, **_record(result)})
-            progress.update(task, completed=sent + failed)
+            told.update(f"sending: {sent + failed:,}")
     tell(f"{sent} sent, {failed} not sent")
     return failed
 
@@ -261,48 +269,6 @@ class Defaults:
 
     delay: Delay | None = None
     due_at: datetime | None = None
-
-
-def checked_input(
-    body: str | None,
-    file: Path | None,
-    delay: str | None,
-    due_at: str | None,
-    message_id: str | None,
-    group: str | None,
-    attributes: Sequence[str] | None,
-) -> Defaults:
-    """The delay or due time of the options, once they are known to fit together.
-
-    Raises:
-        BadParameter: they do not.
-        InvalidDelay
-    """
-    if (body is None) == (file is None):
-        raise typer.BadParameter("give either --body or --file")
-    if delay is not None and due_at is not None:
-        raise typer.BadParameter("give either --delay or --due-at, not both")
-    if file is not None and (message_id is not None or group is not None or attributes):
-        raise typer.BadParameter(
-            "--message-id, --group and --attribute require --body; in a file, use the fields "
-            '"message_id", "message_group_id" and "attributes"'
-        )
-    return Defaults(
-        None if delay is None else parse_delay(delay),
-        None if due_at is None else parse_due_at(due_at),
-    )
-
-
-def given_attributes(texts: Sequence[str] | None) -> dict[str, AttributeInput]:
-    """The attributes of ``--attribute NAME=VALUE`` and ``NAME:TYPE=VALUE``.
-
-    Raises:
-        BadParameter: it is neither, names one attribute twice, or a Binary value is not base64.
-    """
-    try:
-        return attributes_of_texts(texts or ())
-    except InvalidMessage as error:
-        raise typer.BadParameter(str(error), param_hint="--attribute") from error
 
 
 def opened_lines(file: Path) -> IO[str]:
@@ -368,12 +334,10 @@ def _body(body: Any, repeat: Any) -> str:
             body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
         except RecursionError as error:
             raise InvalidMessage("body is nested too deeply; send it as a JSON string") from error
-    if not isinstance(repeat, int) or isinstance(repeat, bool):
-        raise InvalidMessage(
-            f"body_repeat={repeat!r}; use a whole number, 1 to {MAX_MESSAGE_BYTES}"
-        )
-    if not 1 <= repeat <= MAX_MESSAGE_BYTES:
-        raise InvalidMessage(f"body_repeat={str(repeat)[:20]}; use 1 to {MAX_MESSAGE_BYTES}")
+    whole = isinstance(repeat, int) and not isinstance(repeat, bool)
+    if not whole or not 1 <= repeat <= MAX_MESSAGE_BYTES:
+        shown = str(repeat)[:20]
+        raise InvalidMessage(f"body_repeat={shown}; use a whole number, 1 to {MAX_MESSAGE_BYTES}")
     if repeat > 1 and len(body) * repeat > MAX_MESSAGE_BYTES:
         raise InvalidMessage(
             f"body_repeat={repeat} makes a body of {len(body) * repeat} characters; "

@@ -158,7 +158,9 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[_Interruptible
                 raise KeyboardInterrupt
             pressed.set()
             patience.start()
-            _receipts(sends).stop()
+            from sqsdelay.spark.sink.receipts import Receipts
+
+            Receipts(str(sends["receipts"]), str(sends["job"])).stop()
 
         before = signal.signal(signal.SIGINT, stop)
         try:
@@ -174,12 +176,6 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[_Interruptible
             raise
         tell(f"stopped{_how_to_go_on(sends)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def _receipts(sends: Mapping[str, Any]) -> Any:
-    from sqsdelay.spark.sink.receipts import Receipts
-
-    return Receipts(str(sends["receipts"]), str(sends["job"]))
 
 
 def _how_to_go_on(sends: Mapping[str, Any] | None) -> str:

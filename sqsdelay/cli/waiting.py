@@ -30,7 +30,7 @@ from sqsdelay.core.delay import too_far
 from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
-from sqsdelay.operating.status import Listing, parse_cursor
+from sqsdelay.operating.status import CHANGED, Listing, parse_cursor
 from sqsdelay.parking.parking import Change, Schedule
 
 EXIT_REQUESTED: Final = 3
@@ -38,13 +38,6 @@ EXIT_REQUESTED: Final = 3
 
 TABLE_ROWS: Final = 1_000
 """Messages listed in one table."""
-
-_OUTCOMES: Final = {
-    Change.DONE: "{done}",
-    Change.RELEASED: "too late: it is being released right now",
-    Change.REQUESTED: "not in the store; if it is in the delay queue, it will be {done} at its next "
-    "hop; if it was released or never sent, nothing happens",
-}
 
 
 def pending(
@@ -178,7 +171,7 @@ def _record(message: StoredMessage) -> dict[str, object]:
 
 def _tell(changes: dict[str, Change], done: str, *, as_json: bool) -> None:
     for message_id, change in changes.items():
-        line = f"{message_id}  {_OUTCOMES[change].format(done=done)}"
+        line = f"{message_id}  {CHANGED[change].format(done=done)}"
         show({"message_id": message_id, "change": change}, line, as_json=as_json)
     if Change.RELEASED in changes.values():
         raise typer.Exit(1)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
 from sqsdelay.console.ledger_file import ARRIVALS, History, LedgerFile
+from sqsdelay.console.shown import Body, Failed, text_of
 from sqsdelay.console.source import Source
 from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.message import Attribute
-from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import NoStore, SqsDelayError
 from sqsdelay.ledger.events import EventKind
@@ -28,33 +26,6 @@ MOST_SEARCHED: Final = 5000
 
 SEARCH_SECONDS: Final = 2.0
 """How long that may take: half of a page's patience."""
-
-BODY_SHOWN: Final = 64 * 1024
-"""Characters of a body that are sent to a browser."""
-
-
-def text_of(raw: bytes | str) -> str:
-    """Text that a page can carry: what is no UTF-8, or half a character, as ``\\xff`` and ``\\ud800``."""
-    if isinstance(raw, str):
-        raw = raw.encode("utf-8", "surrogatepass")
-    return raw.decode("utf-8", "backslashreplace")
-
-
-def kind_of_body(body: str) -> str:
-    """What a body looks like: JSON, XML, text, or no text at all; a long one by its ends."""
-    start, end = body[:BODY_SHOWN].lstrip()[:1], body[-BODY_SHOWN:].rstrip()[-1:]
-    if not start:
-        return "empty"
-    if start + end in ("{}", "[]"):
-        try:
-            if len(body) <= BODY_SHOWN:
-                json.loads(body)
-        except (ValueError, RecursionError):
-            return "text"
-        return "JSON"
-    if start + end == "<>":
-        return "XML"
-    return "binary" if "\\x" in body[:BODY_SHOWN] else "text"
 
 
 def utc_input(text: str) -> str:
@@ -73,6 +44,7 @@ class Filter:
         reason: in the reason of a message that failed.
         due_from: the earliest due time.
         due_before: the due time that is too late.
+        tab: ``overdue`` or ``day``, the next 24 hours, whenever it is asked; due times win over it.
     """
 
     text: str = ""
@@ -80,6 +52,7 @@ class Filter:
     reason: str = ""
     due_from: str = ""
     due_before: str = ""
+    tab: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -91,11 +64,12 @@ class Filter:
         given = {name: value for name, value in asdict(self).items() if value}
         return "&" + urlencode(given, errors="surrogatepass") if given else ""
 
-    @property
-    def bounds_ms(self) -> tuple[int | None, int | None]:
+    def bounds_ms(self, now_ms: int) -> tuple[int | None, int | None]:
         """From which due time on, and before which, epoch milliseconds."""
         given = (utc_input(self.due_from), utc_input(self.due_before))
         start, end = (due_at_ms(parse_due_at(each)) if each else None for each in given)
+        if self.tab and start is end is None:
+            return (None, now_ms) if self.tab == "overdue" else (now_ms, now_ms + 86_400_000)
         return start, end
 
     @property
@@ -130,7 +104,7 @@ def listed(
 
     ``bodies`` are left out of a page that may be of a thousand messages of 1 MiB.
     """
-    start_ms, end_ms = which.bounds_ms
+    start_ms, end_ms = which.bounds_ms(source.clock.now_ms())
     cursor = parse_cursor(after) if after else None
     listing = Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
 
@@ -152,50 +126,26 @@ def listed(
     return source.of_store(read)
 
 
-NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
-
-_VARIES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\b[\w-]*\d[\w.:-]*")
-"""Names in quotes, and words with a digit in them: ids, numbers, instants."""
-
-
-def kind_of(reason: str | None) -> str:
-    """A reason without the names and numbers in it: equal for messages that failed alike."""
-    return NO_REASON if reason is None else text_of(_VARIES.sub("…", reason))
-
-
-def dated(rejection: Rejection) -> int | None:
-    """When a message is due, epoch milliseconds, if it says so."""
-    return rejection.due if isinstance(rejection.due, int) else None
-
-
-def failed(source: Source, which: Filter, group: str = "") -> list[Rejection]:
+def failed(source: Source, which: Filter, group: str = "") -> list[Failed]:
     """Of the messages that were last looked at, those a filter means; of one kind of reason, if it is given.
 
     No message is received.
     """
-    start_ms, end_ms = which.bounds_ms
+    start_ms, end_ms = which.bounds_ms(source.clock.now_ms())
     wanted = which.reason.casefold()
 
-    def means(each: Rejection) -> bool:
-        due_ms = dated(each)
+    def means(each: Failed) -> bool:
+        due_ms = each.due_ms
         if (start_ms or end_ms) and due_ms is None:
             return False
         if due_ms is not None and not (start_ms or 0) <= due_ms < (end_ms or due_ms + 1):
             return False
-        kind, original = kind_of(each.reason), each.original
-        if group not in ("", kind) or wanted not in f"{each.reason or ''}\n{kind}".casefold():
+        told = f"{each.reason or ''}\n{each.kind}"
+        if group not in ("", each.kind) or wanted not in told.casefold():
             return False
-        return which.matches(text_of(each.message_id), text_of(original.body), original.attributes)
+        return which.matches(text_of(each.message_id), each.body.text, each.attributes)
 
     return [each for each in source.errors_sample.known().value or () if means(each)]
-
-
-def grouped(rejections: Collection[Rejection]) -> list[tuple[str, list[Rejection]]]:
-    """Messages by reason, the largest group first."""
-    groups: dict[str, list[Rejection]] = {}
-    for each in rejections:
-        groups.setdefault(kind_of(each.reason), []).append(each)
-    return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 @dataclass(slots=True)
@@ -212,7 +162,7 @@ class Found:
     where: str = "unknown"
     due_ms: int | None = None
     problem: str | None = None
-    body: bytes | None = None
+    body: Body | None = None
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     stored: StoredMessage | None = None
     looked_seconds: int = 0
@@ -237,7 +187,10 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
     rejections = source.errors_sample.known()
     for each in rejections.value or ():
         if each.message_id == message_id:
-            _put_rejection(view, each, rejections.age_seconds(source.clock.now_ms()))
+            view.where, view.problem = "error queue", each.reason
+            view.looked_seconds = rejections.age_seconds(source.clock.now_ms())
+            view.due_ms = view.due_ms if each.due_ms is None else each.due_ms
+            view.body, view.attributes = each.body, each.attributes
     if source.on_sqs and rejections.at_ms is None:
         status = source.queues_sample.get().value
         if status is not None and status.errors:
@@ -245,17 +198,8 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
     if (stored := view.stored) is not None:
         view.where = "store"
         view.due_ms, view.problem = stored.due_ms, stored.unreadable
-        view.body, view.attributes = stored.body, stored.attributes
+        view.body, view.attributes = Body.of(stored.body), stored.attributes
     return view
-
-
-def _put_rejection(view: Found, rejection: Rejection, seconds: int) -> None:
-    view.where, view.looked_seconds = "error queue", seconds
-    view.problem = None if rejection.reason is None else text_of(rejection.reason)
-    if (due_ms := dated(rejection)) is not None:
-        view.due_ms = due_ms
-    view.body = rejection.original.body.encode("utf-8", "surrogatepass")
-    view.attributes = rejection.original.attributes
 
 
 def _put_history(view: Found, history: History) -> None:

@@ -16,7 +16,6 @@ from sqsdelay.console.source import BrokerStatus, Source
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.readable import age, instant, one_line
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.ledger.events import Event
 from sqsdelay.ledger.events import Source as Recorder
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.operating.status import (
@@ -28,7 +27,6 @@ from sqsdelay.operating.status import (
     StoreStatus,
 )
 
-RECENT: Final = 12
 LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SECONDS}
 """Within which a worker that records something is at work: a long poll, a run of the deployed one."""
 UNSERVED_SECONDS: Final = 30
@@ -117,15 +115,6 @@ def states_of(services: Services, span: str) -> list[State]:
         due.start()
         asked.append((source, due))
     return [_state_of(services, source, due) for source, due in asked]
-
-
-def recent(services: Services) -> list[Event]:
-    """What happened last, by the ledger."""
-    try:
-        ledger = services.ledger
-        return [] if ledger is None else ledger.recent(services.sources, RECENT)
-    except SqsDelayError:
-        return []  # `troubles` says why.
 
 
 def _state_of(services: Services, source: Source, due: Sampled[Outlook]) -> State:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -15,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from sqsdelay.console import messages, overview, sending
+from sqsdelay.console import messages, overview, sending, shown
 from sqsdelay.console.guard import MAX_REQUEST_BYTES
-from sqsdelay.console.messages import BODY_SHOWN, Filter, dated, utc_input
+from sqsdelay.console.messages import Filter, utc_input
 from sqsdelay.console.rendering import page, wire
 from sqsdelay.console.sampling import OLD_SECONDS
 from sqsdelay.console.services import (
@@ -33,12 +34,15 @@ from sqsdelay.console.services import (
 )
 from sqsdelay.console.source import Source
 from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
-from sqsdelay.core.readable import instant, one_line
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError, StoreError
 from sqsdelay.operating.status import NOBODY
 
 EXAMPLES: Final = 10
 """Messages named in a confirmation; the others are counted."""
+
+RECENT: Final = 12
+"""Events on the overview."""
 
 # To look at.
 
@@ -59,7 +63,10 @@ def _overview(request: Request) -> Response:
     services = _services(request)
     given = request.query_params.get("span", "")
     values: dict[str, Any] = {"span": given if given in overview.SPANS else "hours"}
-    values |= {"spans": overview.SPANS, "nobody": NOBODY, "recent": overview.recent(services)}
+    values |= {"spans": overview.SPANS, "nobody": NOBODY, "recent": []}
+    with suppress(SqsDelayError):  # Why a ledger cannot be read is said above the page.
+        if services.ledger is not None:
+            values["recent"] = services.ledger.recent(services.sources, RECENT)
     states = overview.states_of(services, values["span"])
     return page(request, "overview.html", states=states, **values)
 
@@ -76,24 +83,23 @@ def _messages(request: Request) -> Response:
         refusal = one_line(error)
     except StoreError as error:
         refusal = f"The store cannot be shown: {one_line(error)}"
-    now, tomorrow = (instant(source.clock.now_ms() + ms)[:19] for ms in (0, 86_400_000))
-    values: dict[str, Any] = {"found": found, "refusal": refusal, "now": now, "tomorrow": tomorrow}
-    values |= {"which": which, "after": given.get("after")}
+    values: dict[str, Any] = {"found": found, "refusal": refusal, "which": which}
+    values["after"] = given.get("after")
     return page(request, "messages.html", of=source, **values)
 
 
 def _message(request: Request) -> Response:
     source = _source(request)
     found = messages.found(source, request.query_params.get("id", ""), _services(request).ledger)
-    bounds = {"body_shown": BODY_SHOWN, "old_seconds": OLD_SECONDS}
+    bounds = {"body_shown": shown.BODY_SHOWN, "old_seconds": OLD_SECONDS}
     return page(request, "message.html", of=source, view=found, **bounds)
 
 
 def _errors(request: Request) -> Response:
     source, which = _source(request), Filter.of(request.query_params)
     found = messages.failed(source, which)
-    values: dict[str, Any] = {"groups": messages.grouped(found), "found": len(found)}
-    return page(request, "errors.html", of=source, which=which, dated=dated, **values)
+    values: dict[str, Any] = {"groups": shown.grouped(found), "found": len(found)}
+    return page(request, "errors.html", of=source, which=which, **values)
 
 
 def _result(request: Request) -> Response:
@@ -192,13 +198,12 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
     values: dict[str, Any] = {"due_ms": None, "trouble": None, "first": False, "given": given}
     if action in ON_FAILED:
         looked_at = messages.failed(source, which, unquote(_text(form, "group")))
-        failed = {each.copy.sqs_message_id: each for each in looked_at}
+        failed = {each.key: each for each in looked_at}
         marks = list(failed) if every else marks
         chosen = [failed[mark] for mark in marks if mark in failed]
-        values["undated"] = any(dated(each) is None for each in chosen)
+        values["undated"] = any(each.due_ms is None for each in chosen)
         values["examples"] = [
-            (each.message_id, dated(each), each.reason, each.original.body)
-            for each in chosen[:EXAMPLES]
+            (each.message_id, each.due_ms, each.reason, each.body) for each in chosen[:EXAMPLES]
         ]
     else:
         if every:
@@ -246,14 +251,14 @@ def _new_due_ms(source: Source, delay: str, due_at: str) -> int:
 
 def _examples(
     source: Source, chosen: list[Chosen]
-) -> list[tuple[str, int | None, None, bytes | None]]:
+) -> list[tuple[str, int | None, None, shown.Body | None]]:
     """What the first of them are, as far as the store tells."""
     try:
         found = source.of_store(lambda place: [place.find(each.id) for each in chosen])
     except SqsDelayError:
         found = [None] * len(chosen)
     return [
-        (each.id, each.due_ms, None, None if stored is None else stored.body)
+        (each.id, each.due_ms, None, None if stored is None else shown.Body.of(stored.body))
         for each, stored in zip(chosen, found, strict=True)
     ]
 
@@ -287,10 +292,10 @@ def _previewed(request: Request, form: FormData, source: Source) -> Response:
     # A form's lines end in CR LF; the text in the field does not.
     given["body"] = given["body"].replace("\r\n", "\n")
     try:
-        shown = sending.preview(source, sending.message_of(source, given))
+        preview = sending.preview(source, sending.message_of(source, given))
     except (SqsDelayError, ValueError) as error:
         return _send_page(request, source, given, trouble=one_line(error))
-    return _send_page(request, source, given, preview=shown)
+    return _send_page(request, source, given, preview=preview)
 
 
 def _sent(request: Request, form: FormData, source: Source) -> Response:

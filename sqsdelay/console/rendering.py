@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from sqsdelay.console.messages import BODY_SHOWN, kind_of_body, text_of
 from sqsdelay.console.overview import edge, top_of, troubles
 from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
 from sqsdelay.console.services import Services
+from sqsdelay.console.shown import BODY_SHOWN, Body, text_of
 from sqsdelay.console.source import Source
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import utc
@@ -102,12 +102,11 @@ def templates(services: Services) -> Jinja2Templates:
         lstrip_blocks=True,
     )
     shared = (
-        wire, pretty, attribute, at, late, count, age, instant, text_of, dollars, kind_of_body,
-        edge, top_of,
+        wire, pretty, attribute, at, late, count, age, instant, text_of, dollars, edge, top_of,
     )  # fmt: skip
     found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}
     # What the visitor has typed goes back into its field as it was.
-    found.filters |= {"line": one_line, "typed": escape}
+    found.filters |= {"line": one_line, "typed": escape, "shown": Body.of}
     found.globals["version"] = version("sqsdelay")
 
     def of_every_page(request: Request) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from sqsdelay.core.delay import (
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.cost import Workload, bill, dollars, recommend, shipped_prices
+from sqsdelay.cost.strategies import OF_STORE
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 
@@ -30,12 +31,8 @@ CONNECT_SECONDS: Final = 5.0
 FIELDS: Final = ("body", "delay", "due_at", "id", "group", "attributes")
 """What the form has; attributes are lines of ``NAME=VALUE``."""
 
-_IN_STORES: Final = {
-    "dynamodb": ("stored", "SQS, DynamoDB and Lambda"),
-    "s3": ("stored-in-s3", "SQS, S3 and Lambda"),
-    "scheduler": ("scheduled-by-sender", "SQS, EventBridge Scheduler and Lambda"),
-}
-"""Of a kind of store that is paid for by the message: the strategy, and what its price counts."""
+_COUNTED: Final = {"dynamodb": "DynamoDB", "s3": "S3", "scheduler": "EventBridge Scheduler"}
+"""What a kind of store that is paid for by the message is called."""
 
 
 class Preview(NamedTuple):
@@ -91,8 +88,8 @@ def preview(source: Source, message: Message) -> Preview:
     kind = (source.store_url or "").partition(":")[0]
     if seconds <= MAX_MESSAGE_TIMER_SECONDS or found.route is Route.DELAY_QUEUE:
         strategy, cost_of = "relay", "SQS requests and Lambda"
-    elif kind in _IN_STORES:
-        strategy, cost_of = _IN_STORES[kind]
+    elif kind in OF_STORE:
+        strategy, cost_of = OF_STORE[kind], f"SQS, {_COUNTED[kind]} and Lambda"
     else:
         strategy, seconds = "relay", 0
         cost_of = f"the send to its destination; the {kind or 'its'} store is extra"

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from sqsdelay.console.guard import Access
 from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.messages import text_of
+from sqsdelay.console.shown import text_of
 from sqsdelay.console.source import ConsoleSettings, Source
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import too_far
@@ -30,6 +30,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.operating.error_queue import Discard, Retry, RetryStatus
+from sqsdelay.operating.status import CHANGED
 from sqsdelay.parking.parking import Change as Changed
 from sqsdelay.parking.parking import Schedule
 from sqsdelay.ports.stores import ParkingPlace
@@ -215,12 +216,6 @@ class Chosen(NamedTuple):
         return cls(unquote(message_id), int(due) if due else None)
 
 
-_ELSEWHERE: Final = (
-    "it is not in the store. If it is in the delay queue, the delay consumer {does} it at its next hop; "
-    "if it was released, cancelled or never sent, nothing happens"
-)
-
-
 def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int | None) -> Work:
     """Cancel, release or reschedule messages, to ``due_ms`` (epoch milliseconds).
 
@@ -231,11 +226,12 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
     if problem is not None:
         raise InvalidDelay(problem)
     moved_ms = now_ms if due_ms is None else due_ms
-    done, does = {
-        "cancel": ("cancelled", "cancels"),
-        "release": ("due now: the dispatcher sends it next", "releases"),
-        "reschedule": (f"moved to {instant(moved_ms)}", "moves"),
+    done = {
+        "cancel": "cancelled",
+        "release": "due now: the dispatcher sends it next",
+        "reschedule": f"moved to {instant(moved_ms)}",
     }[action]
+    results = {Changed.DONE: Result.DONE, Changed.REQUESTED: Result.REQUESTED}
 
     def change(place: ParkingPlace, message: Chosen) -> tuple[Result, str]:
         kept = place.find(message.id)
@@ -250,12 +246,7 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
             answer = schedule.cancel(message.id, now_ms=now_ms)
         else:
             answer = schedule.reschedule(message.id, moved_ms, now_ms=now_ms)
-        if answer is Changed.DONE:
-            return Result.DONE, done
-        if answer is Changed.RELEASED:
-            text = "too late: it is being released at this moment, and will arrive"
-            return Result.NOT_DONE, text
-        return Result.REQUESTED, _ELSEWHERE.format(does=does)
+        return results.get(answer, Result.NOT_DONE), CHANGED[answer].format(done=done)
 
     def attempt(message: Chosen) -> tuple[Outcome, StoreUnavailable | None]:
         try:
@@ -296,7 +287,7 @@ def of_failed(source: Source, action: str, keys: Collection[str], *, undated_now
     def run() -> Work:
         known = source.errors_sample.known().value or ()
         missing = dict.fromkeys(keys, "") | {
-            each.copy.sqs_message_id: text_of(each.message_id) for each in filter(wanted, known)
+            each.key: text_of(each.message_id) for each in known if each.key in chosen
         }
         answers: Any
         if action == "retry":

@@ -7,16 +7,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from botocore.exceptions import BotoCoreError, ConnectTimeoutError, ReadTimeoutError
 
 from sqsdelay.console.sampling import Patience, Sampled
+from sqsdelay.console.shown import Failed
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.rejection import Rejection
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidSetting,
@@ -54,6 +54,9 @@ from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_place
 from sqsdelay.stores.clocks import StoreClock
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
 
 T = TypeVar("T")
 
@@ -175,10 +178,6 @@ class Source:
         self._store_patience = Patience(f"the store of {endpoint.name}", StoreUnavailable)
         self._sqs_patience = Patience("SQS", QueueUnavailable)
         self._clock_unknown_until = float("-inf")
-        self._client: Any = None
-        self._queues: Queues | None = None
-        self._cloudwatch: CloudWatchAges | None = None
-        self._sender: DelaySender | None = None
         self._place: ParkingPlace | None = None
         self._no_place: tuple[float, StoreError | NoStore] | None = None
         ask_queues: Callable[[], EndpointStatus | BrokerStatus] = self._ask_queues
@@ -194,8 +193,9 @@ class Source:
             ask_queues, fresh_seconds=FRESH_SECONDS
         )
         self.store_sample: Sampled[StoreStatus] = sampled(self._ask_store, fresh_seconds=fresh)
-        self.errors_sample: Sampled[list[Rejection]] = sampled(
-            lambda: self.errors().look(ERRORS_LOOKED_AT), fresh_seconds=PAID_STORE_FRESH_SECONDS
+        self.errors_sample: Sampled[list[Failed]] = sampled(
+            lambda: self.errors().look(ERRORS_LOOKED_AT, Failed.of),
+            fresh_seconds=PAID_STORE_FRESH_SECONDS,
         )
         self.ages_sample: Sampled[Mapping[QueueRef, int]] = sampled(
             self._ask_ages,
@@ -220,18 +220,20 @@ class Source:
         """What to do where nobody releases what is due."""
         return overdue_remedy(self.endpoint, self.store_url or "")
 
+    @cached_property
     def queues(self) -> Queues:
         """SQS, asked with short time limits."""
-        with self._lock:
-            if self._queues is None:
-                self._queues = SqsQueues(self._opened_client())
-            return self._queues
+        return SqsQueues(self._client)
 
-    def _opened_client(self) -> Any:
-        """One for all that is asked of SQS; the lock is held."""
-        if self._client is None:
-            self._client = default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
-        return self._client
+    @cached_property
+    def _client(self) -> SQSClient:
+        with self._lock:  # boto3 makes one client at a time.
+            return default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
+
+    @cached_property
+    def _cloudwatch(self) -> CloudWatchAges:
+        with self._lock:
+            return CloudWatchAges(short_client("cloudwatch"))
 
     def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
         """The ages of the oldest messages that CloudWatch answered within the last minute."""
@@ -281,23 +283,20 @@ class Source:
                 "the console counts error queues on RabbitMQ, and does not read them; use the broker's "
                 "own tools"
             )
-        return ErrorQueue(self.queues(), self.endpoint)
+        return ErrorQueue(self.queues, self.endpoint)
 
     def sender(self) -> DelaySender:
         """Sends to it as its producers do; parks at once where it has a store."""
         place: ParkingPlace | None = None
         with suppress(NoStore):
             place = self.of_store(lambda found: found)
-        with self._lock:
-            if self._sender is None:
-                self._sender = DelaySender(
-                    self._opened_client(),
-                    hop_seconds=self.settings.hop_seconds,
-                    max_delay_seconds=self.settings.max_delay_seconds,
-                    store=place,
-                    ledger=self.ledger,
-                )
-            return self._sender
+        return DelaySender(
+            self._client,
+            hop_seconds=self.settings.hop_seconds,
+            max_delay_seconds=self.settings.max_delay_seconds,
+            store=place,
+            ledger=self.ledger,
+        )
 
     def latest_ms(self) -> int:
         """The most the clock may read that its messages are released by: a change applies to what was
@@ -310,7 +309,7 @@ class Source:
             return self.clock.now_ms()
         try:
             if self.on_sqs:
-                return self.of_sqs(lambda: latest_of_sqs(self.queues(), self.endpoint.queue))
+                return self.of_sqs(lambda: latest_of_sqs(self.queues, self.endpoint.queue))
             return self.of_store(lambda place: StoreClock(place).latest_ms())
         except (SqsDelayError, BotoCoreError):
             self._clock_unknown_until = self.clock.monotonic() + CLOCK_UNKNOWN_SECONDS
@@ -345,12 +344,9 @@ class Source:
         )
 
     def _ask_queues(self) -> EndpointStatus:
-        return endpoint_status(self.queues(), self.endpoint, self)
+        return endpoint_status(self.queues, self.endpoint, self)
 
     def _ask_ages(self) -> Mapping[QueueRef, int]:
-        with self._lock:
-            if self._cloudwatch is None:
-                self._cloudwatch = CloudWatchAges(short_client("cloudwatch"))
         # Those of the due queue too, where there is one; the destination's are its receivers'.
         return self._cloudwatch.ask([self.endpoint.delay_queue, self.endpoint.hand_over_queue])
 

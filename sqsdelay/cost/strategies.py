@@ -171,6 +171,13 @@ _WITH_DYNAMODB, _WITH_S3, _WITH_SCHEDULER = (
     f"-c store={s}" for s in ("dynamodb", "s3", "scheduler")
 )
 
+OF_STORE: Final = {
+    "dynamodb": "stored",
+    "s3": "stored-in-s3",
+    "scheduler": "scheduled-by-sender",
+}
+"""The strategy of what waits in a store that is paid for by the message, by its URL's scheme."""
+
 STRATEGIES: Final[Mapping[str, Strategy]] = {
     "formula": Strategy("NServiceBus's documented formula", whole=_formula),
     "relay": Strategy("hops", deploy="no store"),

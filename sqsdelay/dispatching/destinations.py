@@ -48,7 +48,7 @@ def retry_seconds(failures: int) -> int:
 class _Down:
     until: float
     error: Exception
-    failures: int = 0
+    failures: int
 
 
 class Destination:
@@ -76,10 +76,10 @@ class Destination:
     def failed(self, name: str, error: Exception) -> int:
         """Close a queue; returns for how many seconds."""
         with self._lock:
-            down = self._down.setdefault(name, _Down(0, error))
-            seconds = retry_seconds(down.failures)
-            down.until, down.error = self._clock.monotonic() + seconds, error
-            down.failures += 1
+            before = self._down.get(name)
+            failures = 0 if before is None else before.failures
+            seconds = retry_seconds(failures)
+            self._down[name] = _Down(self._clock.monotonic() + seconds, error, failures + 1)
             if len(self._down) > _REMEMBERED_DESTINATIONS:
                 del self._down[next(iter(self._down))]
             return seconds

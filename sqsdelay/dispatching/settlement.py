@@ -182,7 +182,7 @@ class Settlement:
                 # The error queue is away or missing; a message it refuses is no outage of it.
                 done.outage = failed.error
         _tell(logger.error, "not rejected", stay)
-        done.rejected += [message for message, _ in gone]
+        done.rejected = [message for message, _ in gone]
         self._record(rejected(gone, at_ms=self._destination.now_ms()))
         self._count_failures(claim, [message for message, _ in stay], done)
         claim.remove(ids_of(done.rejected))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, TypeVar, overload
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import Reject, seconds_until
@@ -18,8 +18,13 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, send_fitting
 
+T = TypeVar("T")
+
 HOLD_SECONDS: Final = 120
 """How long a received message stays hidden if the process dies before releasing it."""
+
+NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
+"""What people read where a message left no room for its reason."""
 
 _WAIT_SECONDS: Final = 1
 """A long poll asks all of SQS's servers; a short one may miss messages that are there."""
@@ -85,16 +90,27 @@ class ErrorQueue:
         self._queues = queues
         self._endpoint = endpoint
 
-    def look(self, limit: int) -> list[Rejection]:
+    @overload
+    def look(self, limit: int) -> list[Rejection]: ...
+    @overload
+    def look(self, limit: int, keep: Callable[[Rejection], T]) -> list[T]: ...
+    def look(self, limit: int, keep: Callable[[Rejection], Any] | None = None) -> list[Any]:
         """Up to ``limit`` messages, as SQS hands them out, oldest rejection first.
+
+        Args:
+            keep: what to keep of each; all of it when left out, which may be 1 MiB.
 
         Raises:
             QueueMissing, QueueUnavailable
         """
         with _Held(self._queues, self._endpoint.error_queue) as held:
-            copies = [copy for batch in held.batches(limit) for copy in batch]
-        copies.sort(key=lambda copy: copy.sent_ms or 0)
-        return [read_rejection(copy) for copy in copies]
+            found: list[tuple[int, Any]] = []
+            for batch in held.batches(limit):
+                for copy in batch:
+                    rejection = read_rejection(copy)
+                    kept = rejection if keep is None else keep(rejection)
+                    found.append((copy.sent_ms or 0, kept))
+        return [kept for _, kept in sorted(found, key=lambda each: each[0])]
 
     def retry(
         self,

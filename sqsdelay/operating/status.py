@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -15,6 +15,7 @@ from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting, QueueMissing, SqsDelayError
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, SCHEDULE_SECONDS, STORE_TABLE_SUFFIX
+from sqsdelay.parking.parking import Change
 from sqsdelay.ports.queues import QueueAges, Queues
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 
@@ -63,6 +64,14 @@ def overdue_remedy(endpoint: Endpoint, url: str) -> str:
     # Not the URL, which may hold a password.
     return f"run sqsdelay dispatch {endpoint.name} --store (the same URL)"
 
+
+CHANGED: Final = {
+    Change.DONE: "{done}",
+    Change.RELEASED: "too late: it is being released at this moment, and will arrive",
+    Change.REQUESTED: "not in the store; if it is in the delay queue, it will be {done} at its next hop; "
+    "if it was released, cancelled or never sent, nothing happens",
+}
+"""What became of a message that was to be cancelled or moved, in words; ``done`` is one."""
 
 PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
@@ -228,10 +237,14 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointStatus:
-    """All queues of an endpoint, in the order a delayed message passes them."""
+    """All queues of an endpoint, in the order a delayed message passes them.
+
+    ``parking_unread`` says why it is not known whether there is a parking queue, and what it holds.
+    """
 
     endpoint: str
     queues: tuple[QueueStatus, ...]
+    parking_unread: str | None = None
 
     @property
     def pending(self) -> int:
@@ -285,27 +298,43 @@ def endpoint_status(
         QueueMissing: the endpoint or one of its queues does not exist; says how to create it.
         QueueUnavailable
     """
-    roles = _roles(endpoint)
-    found = {ref: _attributes(queues, endpoint, ref) for ref in roles}
-    with suppress(SqsDelayError):  # Where there is one, and it may be read.
-        parking = endpoint.parking_queue
+    due = {endpoint.due_queue: Role.DUE} if endpoint.fifo else {}
+    roles = {
+        endpoint.delay_queue: Role.DELAY,
+        **due,
+        endpoint.queue: Role.DESTINATION,
+        endpoint.error_queue: Role.ERROR,
+    }
+    found: dict[QueueRef, Mapping[str, str]] = {}
+    for ref in roles:
+        with naming_the_command(endpoint, ref):
+            found[ref] = queues.attributes(queues.url(ref))
+    parking, unread = endpoint.parking_queue, None
+    try:
         found[parking] = queues.attributes(queues.url(parking))
         roles[parking] = Role.PARKING
+    except QueueMissing:
+        pass  # Most endpoints have none.
+    except SqsDelayError as error:
+        unread = f"{parking.name} could not be read: {error}"
     oldest = {} if ages is None else ages.oldest_seconds(list(roles))
-    return EndpointStatus(
-        endpoint=endpoint.name,
-        queues=tuple(
+    told = []
+    for ref, role in roles.items():
+        visible, in_flight, delayed = (
+            int(found[ref].get(f"ApproximateNumberOfMessages{which}", "0"))
+            for which in ("", "NotVisible", "Delayed")
+        )
+        told.append(
             QueueStatus(
                 name=ref.name,
                 role=role,
-                visible=_count(found[ref], "ApproximateNumberOfMessages"),
-                in_flight=_count(found[ref], "ApproximateNumberOfMessagesNotVisible"),
-                delayed=_count(found[ref], "ApproximateNumberOfMessagesDelayed"),
+                visible=visible,
+                in_flight=in_flight,
+                delayed=delayed,
                 oldest_seconds=oldest.get(ref),
             )
-            for ref, role in roles.items()
-        ),
-    )
+        )
+    return EndpointStatus(endpoint=endpoint.name, queues=tuple(told), parking_unread=unread)
 
 
 def store_status(store: ParkingPlace, *, now_ms: int) -> StoreStatus:
@@ -327,21 +356,6 @@ def store_status(store: ParkingPlace, *, now_ms: int) -> StoreStatus:
     )
 
 
-def _roles(endpoint: Endpoint) -> dict[QueueRef, Role]:
-    due = {endpoint.due_queue: Role.DUE} if endpoint.fifo else {}
-    return {
-        endpoint.delay_queue: Role.DELAY,
-        **due,
-        endpoint.queue: Role.DESTINATION,
-        endpoint.error_queue: Role.ERROR,
-    }
-
-
-def _attributes(queues: Queues, endpoint: Endpoint, ref: QueueRef) -> Mapping[str, str]:
-    with naming_the_command(endpoint, ref):
-        return queues.attributes(queues.url(ref))
-
-
 @contextmanager
 def naming_the_command(endpoint: Endpoint, ref: QueueRef, options: str = "") -> Iterator[None]:
     """Say of a queue that is missing how the endpoint is created, with these options."""
@@ -352,7 +366,3 @@ def naming_the_command(endpoint: Endpoint, ref: QueueRef, options: str = "") -> 
             f"queue {ref.name} does not exist, so {endpoint.name} is not an endpoint (yet); create "
             f"it with: sqsdelay endpoint create {endpoint.name}{options}"
         ) from error
-
-
-def _count(attributes: Mapping[str, str], name: str) -> int:
-    return int(attributes.get(name, "0"))

@@ -23,6 +23,7 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoredInPart,
     StoreError,
+    StoreUnavailable,
 )
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
@@ -149,11 +150,13 @@ class Parking:
         return conflict or False
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment | None]:
-        """The amendments of these messages; None of those that cannot be read, which still arrive on time:
-        a store's outage is no reason to be late."""
+        """The amendments of these messages; None of those that cannot be read: there may be one."""
         try:
             return {**self.store.amendments(message_ids)}
-        except StoreError as error:
+        except (StoreError, InvalidMessage) as error:
+            if len(message_ids) > 1 and not isinstance(error, StoreUnavailable):
+                # One that nobody can read must not hold up the others.
+                return {i: each for n in message_ids for i, each in self.amendments([n]).items()}
             logger.warning(
                 "amendments of %d messages not read: %s", len(message_ids), one_line(error)
             )
@@ -161,21 +164,28 @@ class Parking:
                 return {**error.found, **dict.fromkeys(error.unread)}
             return dict.fromkeys(message_ids)
 
-    def apply_amendments(self, parked: Mapping[str, int | None]) -> set[str]:
-        """Apply amendments to messages that were just parked, and were not there before; returns the ids
-        of those cancelled. (What was there before may have been sent later than the amendment was left.)
+    def apply_amendments(self, parked: Mapping[str, int | None]) -> tuple[set[str], set[str]]:
+        """Apply amendments to messages that were just parked, and were not there before. (What was there
+        before may have been sent later than the amendment was left.)
 
         A cancellation first leaves an amendment and then looks into the store: either it finds the
         parked message there, or the amendment is found here.
 
         Args:
             parked: when each was first sent, by message id; None is before any amendment.
+
+        Returns:
+            The ids of those cancelled, and of those that were taken out of the store again, because their
+            amendments cannot be read: their copies are to stay where they are.
         """
         cancelled: set[str] = set()
+        taken_back: set[str] = set()
         known: dict[str, Amendment] = {}
         asked = list(parked)
         while asked:
-            found = {i: each for i, each in self.amendments(asked).items() if each is not None}
+            read = self.amendments(asked)
+            taken_back |= {i for i, each in read.items() if each is None and self._take_out(i)}
+            found = {i: each for i, each in read.items() if each is not None}
             changed = [each for each in found.values() if each != known.get(each.message_id)]
             cancelled |= {a.message_id for a in changed if self._cancelled(a, parked[a.message_id])}
             known |= found
@@ -183,23 +193,29 @@ class Parking:
             asked = [
                 a.message_id for a in changed if a.new_due_ms(parked[a.message_id]) is not None
             ]
-        return cancelled
+        return cancelled, taken_back
 
     def _cancelled(self, amendment: Amendment, first_sent_ms: int | None) -> bool:
         """Whether the amendment cancelled a parked message; also sets a new due time."""
-        message_id = amendment.message_id
+        message_id, due_ms = amendment.message_id, amendment.new_due_ms(first_sent_ms)
+        if amendment.cancels(first_sent_ms):
+            return self._take_out(message_id)
+        if due_ms is not None:
+            self._applied(message_id, lambda: self.store.reschedule(message_id, due_ms))
+        return False
+
+    def _take_out(self, message_id: str) -> bool:
+        return self._applied(message_id, lambda: self.store.cancel([message_id]) == [True])
+
+    def _applied(self, message_id: str, change: Callable[[], bool]) -> bool:
         try:
-            if amendment.cancels(first_sent_ms):
-                return self.store.cancel([message_id]) == [True]
-            due_ms = amendment.new_due_ms(first_sent_ms)
-            if due_ms is not None:
-                self.store.reschedule(message_id, due_ms)
+            return change()
         except (StoreError, InvalidMessage, ConfigurationError) as error:
             # The last: a store that cannot find such an id. The message itself is safe.
             logger.error(
                 "amendment of parked %s not applied: %s", one_line(message_id), one_line(error)
             )
-        return False
+            return False
 
 
 def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:

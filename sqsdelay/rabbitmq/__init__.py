@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import MissingExtra
 
 if find_spec("pika") is None:
@@ -13,21 +12,19 @@ if find_spec("pika") is None:
         "RabbitMQ needs pika, which is not installed; run: pip install 'sqsdelay[rabbitmq]'"
     )
 
-if TYPE_CHECKING:
-    from sqsdelay.core.readable import Problem
-    from sqsdelay.rabbitmq.infrastructure import bind, declare, teardown
-    from sqsdelay.rabbitmq.message import RabbitMqMessage
-    from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
-    from sqsdelay.rabbitmq.sender import (
-        AsyncRabbitMqSender,
-        RabbitMqRoute,
-        RabbitMqSender,
-        RabbitMqSendResult,
-    )
-    from sqsdelay.rabbitmq.timeouts import RabbitMqTimeouts, create_timeout_queues
-    from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
-    from sqsdelay.rabbitmq.transfers import Transfer, transfer
-    from sqsdelay.rabbitmq.verification import verify
+from sqsdelay.rabbitmq.infrastructure import bind, declare, teardown
+from sqsdelay.rabbitmq.message import RabbitMqMessage
+from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
+from sqsdelay.rabbitmq.sender import (
+    AsyncRabbitMqSender,
+    RabbitMqRoute,
+    RabbitMqSender,
+    RabbitMqSendResult,
+)
+from sqsdelay.rabbitmq.timeouts import RabbitMqTimeouts, create_timeout_queues
+from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
+from sqsdelay.rabbitmq.transfers import Transfer, transfer
+from sqsdelay.rabbitmq.verification import verify
 
 __all__ = [
     "RabbitMqSender",
@@ -48,30 +45,3 @@ __all__ = [
     "transfer",
     "verify",
 ]
-
-_HOMES = {
-    "AsyncRabbitMqSender": "sender",
-    "RabbitMqSender": "sender",
-    "MAX_DELAY_SECONDS": "topology",
-    "RabbitMqMessage": "message",
-    "Problem": "verification",
-    "RabbitMqOutbox": "outbox",
-    "RabbitMqTimeouts": "timeouts",
-    "RabbitMqRoute": "sender",
-    "RabbitMqSendResult": "sender",
-    "Topology": "topology",
-    "Transfer": "transfers",
-    "bind": "infrastructure",
-    "create_timeout_queues": "timeouts",
-    "declare": "infrastructure",
-    "teardown": "infrastructure",
-    "transfer": "transfers",
-    "verify": "verification",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -200,11 +200,10 @@ class Jobs:
             self._publications = deque(each for each in self._publications if not each.settled)
             self._bindings = deque(each for each in self._bindings if not each.settled)
 
-    def fail(self, error: SqsDelayError) -> None:
-        """Settle all that waits."""
+    def fail(self, error: SqsDelayError, of: Callable[[Job], bool] = lambda _: True) -> None:
+        """Settle those of which that is true, or all that waits."""
         with self._lock:
-            failed: list[Job] = [*self._bindings, *self._publications]
-            self._bindings.clear()
-            self._publications.clear()
-        for job in failed:
+            waiting: list[Job] = [*self._bindings, *self._publications]
+        for job in filter(of, waiting):
             job.settle(error)
+        self.discard_settled()

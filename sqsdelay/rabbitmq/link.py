@@ -18,7 +18,7 @@ from sqsdelay.errors import (
     SqsDelayError,
     Unconfirmed,
 )
-from sqsdelay.rabbitmq.confirms import BindJob, Jobs, Outstanding, Publication
+from sqsdelay.rabbitmq.confirms import BindJob, Job, Jobs, Outstanding, Publication
 from sqsdelay.rabbitmq.connection import (
     ACCESS_REFUSED,
     CLOSE_SECONDS,
@@ -358,24 +358,34 @@ class Link(Connection):
         self.loop.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
 
     def _settle_all(self) -> None:
-        """Settle what has no answer. The broker closes the channel at a message that it refuses: this one
-        was not sent, if its exchange never answered before. What was written after it may be."""
+        """Settle what has no answer."""
         reason: object = self.lost if self.lost is not None else "closed"
         if isinstance(reason, ChannelClosedByBroker):
             code, text = reason.reply_code, reason.reply_text
             reason = f"{code} {text}"
             if code in (ACCESS_REFUSED, NOT_FOUND):
-                told = f"{refusal(code, text, self._where)}; the message was not sent"
-                self._outstanding.give_up(
-                    ConfigurationError(told),
-                    lambda each: (
-                        each.exchange not in self._answered
-                        and f"'{each.exchange or 'amq.default'}'" in text
-                    ),
-                )
+                self._refuse(f"{refusal(code, text, self._where)}; the message was not sent", text)
         told = (
             f"the connection to RabbitMQ at {self._where} ended before the message was confirmed "
             f"({reason}); {MAYBE_SENT}"
         )
         self._outstanding.give_up(Unconfirmed(told))
         self._jobs.add(bindings=self._binder.give_back())
+
+    def _refuse(self, told: str, text: str) -> None:
+        """The broker closed the channel at a message that it refuses. What goes the same way was not sent:
+        neither what waits for it, nor what is in flight, if its exchange never answered before."""
+        by_key = "access to topic" in text
+
+        def goes_there(each: Job) -> bool:
+            return (
+                isinstance(each, Publication)
+                and f"'{each.exchange or 'amq.default'}'" in text
+                and (not by_key or f"'{each.routing_key}'" in text)
+            )
+
+        self._outstanding.give_up(
+            ConfigurationError(told),
+            lambda each: goes_there(each) and (by_key or each.exchange not in self._answered),
+        )
+        self._jobs.fail(ConfigurationError(told), goes_there)

@@ -4,6 +4,7 @@ went in."""
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,9 +24,6 @@ DUE_AT_HEADER: Final = WAS_DUE_AT
 """Due, epoch milliseconds on the sender's clock, as text: what `transfer` counts the time left from, and
 what tells a receiver when it was due. The broker cannot change it on the way."""
 
-FORMER_DUE_AT_HEADER: Final = DUE_AT
-"""Its name in former versions; a timeout manager is steered by it, so it reaches no receiver any more."""
-
 DEATH_HEADERS: Final = ("x-death", "x-first-death-", "x-last-death-")
 """What the broker writes as a message passes a level. Left on a message that is sent again, the
 broker takes its second visit to a level for a cycle and drops it.
@@ -37,6 +35,9 @@ COPY_HEADERS: Final = ("CC", "BCC")
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """``max_message_size`` of a broker left at its default: 16 MiB since RabbitMQ 4.0, 128 MiB before.
 Source: rabbitmq.com/release-information, 4.0 "Breaking Changes"."""
+
+MAX_EXPIRATION_MS: Final = 2**32 - 1
+"""Source: rabbit_misc.erl, check_expiry."""
 
 FRAME_BYTES: Final = 131_072
 """``frame_max`` of a broker left at its default; the properties must fit one frame.
@@ -74,10 +75,7 @@ class RabbitMqMessage:
 
 
 def check_message(message: object) -> None:
-    """
-    Raises:
-        InvalidMessage: something else than a `RabbitMqMessage`.
-    """
+    """Raise `InvalidMessage` for something else than a `RabbitMqMessage`."""
     if not isinstance(message, RabbitMqMessage):
         raise InvalidMessage(
             f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
@@ -108,9 +106,9 @@ def body_of(message: RabbitMqMessage, *, limit: int) -> bytes:
 
 
 def properties_of(
-    message: RabbitMqMessage, *, message_id: str, delay_seconds: int, due_ms: int, user: str
+    message: RabbitMqMessage, *, delay_seconds: int, due_ms: int, user: str
 ) -> BasicProperties:
-    """The properties as sent: persistent, with the delay's headers, without traces of former hops.
+    """The properties as sent: persistent, with an id and the delay's headers, without traces of former hops.
 
     Args:
         delay_seconds: 0 for a message that goes straight to its endpoint.
@@ -123,7 +121,7 @@ def properties_of(
     headers = {**(properties.headers or {}), **message.headers}
     given = bool(headers or message.properties)
     headers = without_deaths(headers)
-    headers.pop(FORMER_DUE_AT_HEADER, None)
+    headers.pop(DUE_AT, None)  # it would steer a timeout manager
     if delay_seconds:
         _check_delayable(properties, headers)
     if properties.user_id not in (None, user):
@@ -132,7 +130,14 @@ def properties_of(
             "no other; leave it out"
         )
     properties.headers = headers
-    properties.message_id = message_id
+    if message.message_id is not None:
+        properties.message_id = message.message_id
+    elif properties.message_id is None:
+        properties.message_id = str(uuid.uuid4())
+    if not properties.message_id or not isinstance(properties.message_id, str):
+        raise InvalidMessage(
+            "is not valid; give a non-empty string", message_id=properties.message_id
+        )
     properties.delivery_mode = PERSISTENT
     _say_delay(headers, seconds=delay_seconds, due_ms=due_ms)
     if given or message.message_id:
@@ -189,8 +194,21 @@ def check_encoding(properties: BasicProperties) -> None:
     except Exception as error:  # of values of another type pika raises what it likes
         raise InvalidMessage(
             f"properties cannot be written in AMQP 0-9-1: {error}; short strings hold {MAX_NAME_BYTES} "
-            "bytes, headers text, bytes, numbers, lists and dicts"
+            "bytes, headers text, bytes, whole numbers, lists and dicts"
         ) from error
+    expiration, headers = properties.expiration, properties.headers or {}
+    number = 0 if expiration is None else int(expiration) if expiration.isdecimal() else -1
+    if not 0 <= number <= MAX_EXPIRATION_MS:
+        raise InvalidMessage(
+            f"expiration={expiration!r}, for which the broker would end the channel; give milliseconds as "
+            f"text, at most {MAX_EXPIRATION_MS}"
+        )
+    for name in COPY_HEADERS:
+        if not isinstance(headers.get(name, []), list):
+            raise InvalidMessage(
+                f"header {name}={headers[name]!r}, for which the broker would end the channel; give a list "
+                "of routing keys"
+            )
     if size > MAX_PROPERTIES_BYTES:
         raise MessageTooLarge(
             f"properties and headers of {size} bytes; the limit is {MAX_PROPERTIES_BYTES} (one frame, less "

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,11 +17,7 @@ from pika import BasicProperties
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    SqsDelayError,
-)
+from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
@@ -238,14 +233,7 @@ class RabbitMqSender:
         now_ms = self._now_ms()
         due_ms = due.due_ms(now_ms)
         seconds = check_delay(seconds_until(due_ms, now_ms))
-        properties = properties_of(
-            message,
-            message_id=_message_id(message),
-            delay_seconds=seconds,
-            due_ms=due_ms,
-            user=self._user,
-        )
-
+        properties = properties_of(message, delay_seconds=seconds, due_ms=due_ms, user=self._user)
         return Publication(
             *self._address(endpoint, seconds),
             body_of(message, limit=self._max_message_bytes),
@@ -269,16 +257,6 @@ class RabbitMqSender:
         if not seconds:
             return "", endpoint
         return self._topology.level_name(entry_level(seconds)), routing_key(seconds, endpoint)
-
-
-def _message_id(message: RabbitMqMessage) -> str:
-    own = message.properties.message_id if message.properties else None
-    message_id = message.message_id if message.message_id is not None else own
-    if message_id is None:
-        return str(uuid.uuid4())
-    if not message_id or not isinstance(message_id, str):
-        raise InvalidMessage("is not valid; give a non-empty string", message_id=message_id)
-    return message_id
 
 
 LANES: Final = 4

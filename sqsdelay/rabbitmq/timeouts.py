@@ -27,12 +27,7 @@ from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
 from sqsdelay.rabbitmq.confirms import Publication
-from sqsdelay.rabbitmq.connection import (
-    Address,
-    Session,
-    parameters,
-    translated,
-)
+from sqsdelay.rabbitmq.connection import Address, Session, parameters, translated
 from sqsdelay.rabbitmq.infrastructure import ensure_queue
 from sqsdelay.rabbitmq.message import (
     MAX_MESSAGE_BYTES,
@@ -46,11 +41,7 @@ from sqsdelay.rabbitmq.message import (
     properties_of,
     resendable,
 )
-from sqsdelay.rabbitmq.outbox import (
-    RabbitMqOutbox,
-    in_json,
-    with_headers,
-)
+from sqsdelay.rabbitmq.outbox import RabbitMqOutbox, in_json, with_headers
 from sqsdelay.rabbitmq.topology import Queue, check_queue_name, lasting_queue
 from sqsdelay.timeouts.sender import (
     DESTINATION,
@@ -252,13 +243,9 @@ class RabbitMqTimeouts(RabbitMqOutbox):
     def addressed(self, message: RabbitMqMessage, destination: str) -> StoredMessage:
         check_message(message)
         due_ms = due_time(message.delay, message.due_at).due_ms(self.now_ms())
-        own = message.properties.message_id if message.properties else None
-        message_id = message.message_id or own or str(uuid.uuid4())
-        kept = properties_of(
-            message, message_id=message_id, delay_seconds=0, due_ms=due_ms, user=self._given.user
-        )
+        kept = properties_of(message, delay_seconds=0, due_ms=due_ms, user=self._given.user)
         return StoredMessage(
-            message_id=message_id,
+            message_id=str(kept.message_id),
             destination=check_queue_name(destination),
             due_ms=due_ms,
             body=body_of(message, limit=MAX_MESSAGE_BYTES),

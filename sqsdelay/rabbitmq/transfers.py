@@ -17,12 +17,7 @@ from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, Address, Session, parameters
 from sqsdelay.rabbitmq.infrastructure import settle_acks
 from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
-from sqsdelay.rabbitmq.message import (
-    DELAY_HEADER,
-    DUE_AT_HEADER,
-    FORMER_DUE_AT_HEADER,
-    RabbitMqMessage,
-)
+from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER, RabbitMqMessage
 from sqsdelay.rabbitmq.sender import RabbitMqSender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, RoutedDelay, Topology, read_key
 
@@ -170,7 +165,7 @@ def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) 
     broker let it go from the level above (rounded up), and the delay from this level down.
     """
     headers = properties.headers or {}
-    due_ms = whole_number(str(headers.get(DUE_AT_HEADER) or headers.get(FORMER_DUE_AT_HEADER, "")))
+    due_ms = whole_number(str(headers.get(DUE_AT_HEADER, "")))
     delay, sent = headers.get(DELAY_HEADER), _time_sent(headers.get(TIME_SENT_HEADER))
     deaths = headers.get("x-death")
     if due_ms is None and sent is not None and isinstance(delay, int):

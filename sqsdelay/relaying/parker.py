@@ -29,16 +29,10 @@ from sqsdelay.core.received_message import (
     from_lambda_event,
 )
 from sqsdelay.core.schedule_input import COPY, record_of
-from sqsdelay.errors import (
-    InvalidSetting,
-    MalformedMessage,
-    MessageConflict,
-    SqsDelayError,
-    StoreUnavailable,
-)
+from sqsdelay.errors import InvalidSetting, MalformedMessage, MessageConflict, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status, always_held, by_tens
-from sqsdelay.relaying.relay import Amendments, Relay, ToStore
+from sqsdelay.relaying.relay import Relay, ToStore
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 logger = logging.getLogger(__name__)
@@ -180,9 +174,6 @@ SENDING_SECONDS: Final = limits.DELAY_QUEUE_VISIBILITY_SECONDS - 20
 """From its first receive, a round sends for no longer. One more call may take 18 s (`CALL_ATTEMPTS`), and
 then others are given the same groups."""
 
-NEXT_RUN_SECONDS: Final = limits.GATHERING_SECONDS + limits.DELAY_QUEUE_VISIBILITY_SECONDS
-"""After so long at most, what a run leaves in the queue is received by another."""
-
 MAX_BYTES: Final = 64 * 2**20
 """Of groups that are parked in one call: the copies in them take several times as much memory."""
 
@@ -195,16 +186,6 @@ class _FromParkingQueue(Relay):
         settings = replace(settings, hop_seconds=limits.MAX_MESSAGE_TIMER_SECONDS)
         super().__init__(queues, endpoint, settings)
         self.source = endpoint.parking_queue
-
-    def _decide_one(
-        self, copy: ReceivedMessage, message: DelayedMessage, amendments: Amendments
-    ) -> Move | Outcome | ToStore:
-        decided = super()._decide_one(copy, message, amendments)
-        timer = decided.settled.delay_seconds if isinstance(decided, Move) else None
-        unread = amendments.get(message.message_id, amendments) is None
-        if unread and (timer or 0) > NEXT_RUN_SECONDS:
-            raise StoreUnavailable("whether it was cancelled or moved cannot be read now")
-        return decided
 
     def _requeue(
         self,

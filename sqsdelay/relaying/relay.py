@@ -21,7 +21,13 @@ from sqsdelay.core.received_message import (
     whole_number,
 )
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
-from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageConflict, SqsDelayError
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    MessageConflict,
+    SqsDelayError,
+    StoreUnavailable,
+)
 from sqsdelay.parking.parking import Stores
 from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.mover import Move, Mover, Outcome, RelaySettings, Status
@@ -31,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 Amendments = Mapping[str, Amendment | None]
 """By message id; None of those that cannot be read."""
+
+UNREAD = "whether it was cancelled or moved cannot be read now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,11 @@ class Relay(Mover):
             hop_seconds=self.hop_seconds,
             park_after_seconds=None if self._parking is None else self._parking.after_seconds,
         )
+        if message.message_id in amendments and amendment is None:
+            # It hops on, or stays here, until it is known.
+            if isinstance(decision, HandOver) or self.source != self._endpoint.delay_queue:
+                raise StoreUnavailable(UNREAD)
+            return self._requeue(copy, message, decision.remaining_seconds, now_ms)
         if isinstance(decision, HandOver):
             return self._hand_over(copy, message, decision, now_ms)
         if isinstance(decision, Park):
@@ -185,15 +198,19 @@ class Relay(Mover):
         for each, _ in sorted(answered, key=lambda one: one[0].copy.first_sent_ms or 0):
             if each.message.message_id in new:
                 last_sent[each.message.message_id] = each.copy.first_sent_ms
-        cancelled = self._parking.apply_amendments(last_sent) if last_sent else set()
+        cancelled, taken_back = self._parking.apply_amendments(last_sent)
         return [
             self._not_parked(each, is_new)
             if isinstance(is_new, SqsDelayError)
-            else self._parked(each, cancelled)
+            else self._parked(each, cancelled, taken_back)
             for each, is_new in answered
         ]
 
-    def _parked(self, each: ToStore, cancelled: Collection[str]) -> Outcome:
+    def _parked(
+        self, each: ToStore, cancelled: Collection[str], taken_back: Collection[str]
+    ) -> Outcome:
+        if each.message.message_id in taken_back:
+            return self._failed(each.copy, UNREAD, each.message.due_ms)
         gone = each.message.message_id in cancelled
         return Outcome(each.copy, Status.CANCELLED if gone else Status.PARKED, each.message.due_ms)
 
@@ -213,7 +230,10 @@ class Relay(Mover):
     def _met_again(self, each: ToStore, conflict: MessageConflict) -> bool | SqsDelayError:
         """No error where the store has the same message, rescheduled since its amendments were read."""
         assert self._parking is not None
-        amendment = self._amendments([each.message]).get(each.message.message_id)
+        message_id, amendments = each.message.message_id, self._amendments([each.message])
+        amendment = amendments.get(message_id)
+        if amendment is None and message_id in amendments:
+            return StoreUnavailable(UNREAD)
         due_ms = None if amendment is None else amendment.new_due_ms(each.copy.first_sent_ms)
         if due_ms is None:
             return conflict

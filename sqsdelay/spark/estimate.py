@@ -98,35 +98,13 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
     )
 
 
-def as_workload(rows: DataFrame) -> DataFrame:
-    """The delays and sizes of a table of messages, as the data source ``sqsdelay`` takes it.
-
-    ``due_at`` counts from now; what is past is due at once. Rows that could not be sent, for want of
-    a body or a due time, cost nothing.
-    """
-    names = {name.lower(): F.col(f"`{name}`") for name in rows.columns}
-    if "due_at" in names:
-        due = names["due_at"].cast("double") - F.current_timestamp().cast("double")
-        seconds = F.when(due < 0, F.lit(0.0)).otherwise(due)
-    else:
-        seconds = names["delay_seconds"]
-    size = F.octet_length(names["body"])
-    if "attributes" in names:
-        texts = F.transform(
-            F.map_entries(names["attributes"]),
-            lambda entry: F.octet_length(entry.key) + F.octet_length(entry.value) + len("String"),
-        )
-        size += F.coalesce(F.aggregate(texts, F.lit(0), lambda total, each: total + each), F.lit(0))
-    sized = rows.select(seconds.alias("delay_seconds"), size.alias("size"))
-    return sized.where("delay_seconds >= 0 and size > 0")
-
-
 def _numbers(rows: DataFrame) -> DataFrame:
     for name in ("delay_seconds", "size"):
         if name not in rows.columns:
             raise ConfigurationError(
                 f"the workload has no column {name}, but {', '.join(rows.columns)}; "
-                "it needs delay_seconds and size, and may have messages"
+                "it needs delay_seconds and size, and may have messages. A table of messages is priced by "
+                "schedule --plan"
             )
     counts = [name for name in _COUNTS if name in rows.columns]
     given = F.col(counts[0]) if counts else F.lit(1)
@@ -212,11 +190,6 @@ def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
     )
 
 
-def hop_count(seconds: int) -> int:
-    """`Workload.hops` of one delay."""
-    return max(0, -(-seconds // _HOP) - 1)
-
-
 def hops_of(seconds: Column) -> Column:
     """`Workload.hops` of a column of delays."""
     return F.greatest(F.ceil(seconds / _HOP) - 1, F.lit(0)).cast("decimal(18,0)")
@@ -277,7 +250,8 @@ class Planned:
         segment = next(i for i, edge in enumerate(self._edges) if seconds <= edge)
         attributes = {name: string(str(value)) for name, value in message.attributes.items()}
         sums = self._sums.setdefault((segment, size_of(message.body, attributes)), [0, 0, 0])
-        for place, each in enumerate((1, hop_count(seconds), seconds)):
+        hops = max(0, -(-seconds // _HOP) - 1)
+        for place, each in enumerate((1, hops, seconds)):
             sums[place] += each * messages
 
     def price(self, counts: Counts) -> None:

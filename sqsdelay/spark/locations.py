@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -27,6 +28,30 @@ def absolute(path: str) -> str:
     if (local := _LOCAL.match(path)) is not None:
         return path[local.end() :]
     return path if _URI.match(path) else os.path.abspath(path)
+
+
+MAX_JOB_BYTES: Final = 160
+"""Of a job's name as it stands in names of files, which file systems let have 255 bytes."""
+
+
+def file_name(job: str) -> str:
+    """A job's name as part of a file's: one segment of a path, and no other job's.
+
+    Raises:
+        ConfigurationError: it is too long, or no text.
+    """
+    try:
+        # "." and ".." are other folders; quote() leaves dots as they are.
+        name = quote(job, safe="") if job.strip(".") else job.replace(".", "%2E")
+    except UnicodeEncodeError:
+        raise InvalidSetting("is no text; name it in Unicode", job=job) from None
+    if len(name) > MAX_JOB_BYTES:
+        raise InvalidSetting(
+            f"has {len(name)} bytes in names of files, where other than ASCII letters and digits take 3 "
+            f"for each byte; the limit is {MAX_JOB_BYTES}: shorten it",
+            job=job,
+        )
+    return name
 
 
 def is_uri(path: str) -> bool:

@@ -48,7 +48,6 @@ def client_config(
     *,
     connections: int,
     parameter_validation: bool = True,
-    paced: bool = False,
     wait_seconds: int = 0,
     attempts: int = CALL_ATTEMPTS,
     patience: float = 1,
@@ -60,8 +59,6 @@ def client_config(
 
     Args:
         connections: requests in flight at a time.
-        paced: True for a caller that could send for hours more than SQS takes: botocore's "adaptive"
-            mode slows down at a throttled call and speeds up again while none is throttled.
         parameter_validation: False for a caller that has checked all it passes: botocore's own
             check of every value is a tenth of the work of a batch send.
         wait_seconds: of the long polls it will be used for; an answer may take so much longer.
@@ -71,7 +68,7 @@ def client_config(
     return Config(
         connect_timeout=patience * CONNECT_SECONDS,
         read_timeout=wait_seconds + patience * ANSWER_SECONDS,
-        retries={"mode": "adaptive" if paced else "standard", "total_max_attempts": attempts},
+        retries={"mode": "standard", "total_max_attempts": attempts},
         # Room for more threads than the caller knows of: connections are made when they are needed, and one
         # without a place here is made anew for each request.
         max_pool_connections=max(64, connections),
@@ -93,7 +90,6 @@ def default_client(
     *,
     connections: int,
     parameter_validation: bool = True,
-    paced: bool = False,
     wait_seconds: int = 0,
     attempts: int = CALL_ATTEMPTS,
     patience: float = 1,
@@ -103,7 +99,7 @@ def default_client(
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
     Args:
-        connections, parameter_validation, paced, wait_seconds, attempts, patience: as for `client_config`.
+        connections, parameter_validation, wait_seconds, attempts, patience: as for `client_config`.
         region, endpoint_url: instead of the session's.
 
     Raises:
@@ -112,7 +108,6 @@ def default_client(
     config = client_config(
         connections=connections,
         parameter_validation=parameter_validation,
-        paced=paced,
         wait_seconds=wait_seconds,
         attempts=attempts,
         patience=patience,

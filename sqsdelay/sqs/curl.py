@@ -58,13 +58,13 @@ _LEAST_LIBCURL: Final = 0x080000
 def request_by_curl(
     client: SQSClient,
     *,
-    pause_seconds: float = PAUSE_SECONDS,
+    before: Callable[[], None] | None = None,
     refused: Callable[[str], None] | None = None,
 ) -> str | None:
     """Let libcurl make this client's requests, as far as it can; or say why it may not.
 
     Args:
-        pause_seconds: how long botocore makes all requests once one has failed.
+        before: called before each request of libcurl's, as botocore's event before-send is for its own.
         refused: called with the error code of each request that SQS refused; botocore, which then makes it
             again, does not know of it.
 
@@ -73,7 +73,7 @@ def request_by_curl(
     """
     in_the_way = _missing() or _proxy(client) or _hook(client)
     if in_the_way is None:
-        requests = _Requests(client, pause_seconds=pause_seconds, refused=refused)
+        requests = _Requests(client, before=before, refused=refused)
         for action in ACTIONS:
             client.meta.events.register_last(f"before-call.sqs.{action}", requests.answer)
     return in_the_way
@@ -127,12 +127,12 @@ class _Requests:
         self,
         client: SQSClient,
         *,
-        pause_seconds: float = PAUSE_SECONDS,
+        before: Callable[[], None] | None = None,
         refused: Callable[[str], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         config: Any = client.meta.config
-        self._pause_seconds = pause_seconds
+        self._before = before
         self._refused = refused
         self._connect_ms = round(config.connect_timeout * 1000)
         self._whole_ms = self._connect_ms + round(config.read_timeout * 1000)
@@ -166,6 +166,8 @@ class _Requests:
         credentials = request_signer.get_auth_instance(service, region, "v4").credentials
         if credentials is None:
             return None
+        if self._before is not None:
+            self._before()
         try:
             status, headers, body = self._made(params, credentials, f"aws:amz:{region}:{service}")
             answer = json.loads(body) if status == 200 else {}
@@ -174,7 +176,7 @@ class _Requests:
                 raise _NoAnswer(f"HTTP status {status}")
             _decode_binary(answer)
         except (_NoAnswer, AttributeError, LookupError, TypeError, ValueError) as error:
-            self._paused_until = self._clock.monotonic() + self._pause_seconds
+            self._paused_until = self._clock.monotonic() + PAUSE_SECONDS
             logger.info("libcurl's request failed, botocore repeats it: %s", one_line(error))
             return None
         answer["ResponseMetadata"] = {

@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from sqsdelay.core.clock import Clock as Clock
+from sqsdelay.core.clock import SystemClock as SystemClock
+from sqsdelay.core.stored_message import Amendment as Amendment
+from sqsdelay.core.stored_message import StoredMessage as StoredMessage
+from sqsdelay.core.stored_message import check_stored_due as check_stored_due
+from sqsdelay.core.stored_message import from_store as from_store
+from sqsdelay.core.stored_message import latest_amendments as latest_amendments
+from sqsdelay.core.stored_message import to_store as to_store
 from sqsdelay.errors import ConfigurationError, InvalidSetting, StoreMissing
 from sqsdelay.ports.stores import Claim as Claim
 from sqsdelay.ports.stores import DelayedMessageStore as DelayedMessageStore
@@ -18,14 +26,6 @@ from sqsdelay.ports.stores import ParkingPlace as ParkingPlace
 from sqsdelay.ports.stores import TransactionMode as TransactionMode
 
 if TYPE_CHECKING:
-    from sqsdelay.core.clock import Clock as Clock
-    from sqsdelay.core.clock import SystemClock as SystemClock
-    from sqsdelay.core.stored_message import Amendment as Amendment
-    from sqsdelay.core.stored_message import StoredMessage as StoredMessage
-    from sqsdelay.core.stored_message import check_stored_due as check_stored_due
-    from sqsdelay.core.stored_message import from_store as from_store
-    from sqsdelay.core.stored_message import latest_amendments as latest_amendments
-    from sqsdelay.core.stored_message import to_store as to_store
     from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore as DynamoDbStore
     from sqsdelay.stores.dynamodb.table import table_definition as table_definition
     from sqsdelay.stores.postgres.postgres_store import PostgresInbox as PostgresInbox
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from sqsdelay.stores.sqlite.sqlite_store import SqliteStore as SqliteStore
 
 _MODULES = {
-    "core.clock": ("Clock", "SystemClock"),
-    "core.stored_message": (
-        *("Amendment", "StoredMessage", "check_stored_due"),
-        *("from_store", "latest_amendments", "to_store"),
-    ),
     "stores.dynamodb.dynamodb_store": ("DynamoDbStore",),
     "stores.dynamodb.table": ("table_definition",),
     "stores.postgres.postgres_store": ("PostgresInbox", "PostgresStore"),
@@ -51,6 +46,8 @@ _MODULES = {
 _HOMES = {name: f"sqsdelay.{module}" for module, names in _MODULES.items() for name in names}
 __all__ = [
     *("Claim", "DelayedMessageStore", "ParkingPlace", "TransactionMode"),
+    *("Amendment", "Clock", "StoredMessage", "SystemClock", "check_stored_due"),
+    *("from_store", "latest_amendments", "to_store"),
     *("open_place", "open_store"),
     *_HOMES,
 ]

@@ -4,11 +4,14 @@ amendments, which are found by them, where each look costs a request."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from sqsdelay.core.checked_message import due_ms_of_id
+from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
+from sqsdelay.errors import StoreError
 
 ID_TOLERANCE_MS: Final = 5_000
 """How much later than its id says a message may be due and still be found by it. Between a sender's
@@ -75,39 +78,38 @@ class Amendments(ABC):
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._told_until_ms = self._some_until_ms = 0
+        self._some_until_ms = 0
 
     def leave(self, amendments: Sequence[Amendment]) -> None:
-        """Write amendments, of each message the last."""
-        last = list(latest_amendments(amendments).values())
+        """Write amendments, of each message the last. Raises as `read` does."""
+        last = latest_amendments(amendments)
         if not last:
             return
-        until_ms = max(each.until_ms for each in last)
-        if until_ms > self._told_until_ms or not self._is_told():
-            self._tell(until_ms + TOLD_AHEAD_MS)
-            self._told_until_ms = until_ms + TOLD_AHEAD_MS
-        self._write(last)
+        with _readable(last):
+            self._tell(max(each.until_ms for each in last.values()))
+            self._write(list(last.values()))
 
     def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        """The amendments of those messages that have one."""
-        if message_ids and self._now_ms() >= self._some_until_ms:
-            # That there are none is asked for each time.
-            self._some_until_ms = self._asked()
-        if not message_ids or self._now_ms() >= self._some_until_ms:
-            return {}
-        return {each.message_id: each for each in self._valid(self._found(message_ids))}
+        """The amendments of those messages that have one.
+
+        Raises:
+            StoreError: one of them is malformed, or of another version.
+        """
+        with _readable(message_ids):
+            if message_ids and self._now_ms() >= self._some_until_ms:
+                # That there are none is asked for each time.
+                self._some_until_ms = self._asked()
+            if not message_ids or self._now_ms() >= self._some_until_ms:
+                return {}
+            return {each.message_id: each for each in self._valid(self._found(message_ids))}
 
     def _valid(self, amendments: Iterable[Amendment]) -> list[Amendment]:
         """Those that have not expired."""
         return [each for each in amendments if each.until_ms > self._now_ms()]
 
     @abstractmethod
-    def _is_told(self) -> bool:
-        """Whether what this process has said is still written there."""
-
-    @abstractmethod
     def _tell(self, until_ms: int) -> None:
-        """Say that there are some until then, unless it is said for as long, or nearly so."""
+        """Say that there are some until then, and `TOLD_AHEAD_MS` longer, unless it is said for as long."""
 
     @abstractmethod
     def _asked(self) -> int:
@@ -120,3 +122,14 @@ class Amendments(ABC):
     @abstractmethod
     def _found(self, message_ids: Sequence[str]) -> Iterable[Amendment]:
         """Those of these messages, expired ones too."""
+
+
+@contextmanager
+def _readable(message_ids: Iterable[str]) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(
+            f"amendments of {one_line(', '.join(message_ids))} are not as this sqsdelay writes them: "
+            f"{error!r}; use the same sqsdelay everywhere, or mend what was written by hand"
+        ) from error

@@ -62,7 +62,7 @@ class InMemoryScheduler:
         requests_per_second: int | None = None,
     ) -> None:
         self.clock = clock
-        self.meta = SimpleNamespace(region_name="us-east-1")
+        self.meta = SimpleNamespace(region_name="us-east-1", endpoint_url="memory://scheduler")
         self.calls: list[str] = []
         self._asked = threading.local()
         self._queues = queues

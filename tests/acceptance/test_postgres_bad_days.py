@@ -376,7 +376,7 @@ def test_what_was_held_or_passed_over_slows_nothing_either(
         for passed_over in ((), ("to-3",)):
             blocks(*passed_over)
             store._heads.forget()
-            assert blocks(*passed_over) > 5_000
+            assert blocks(*passed_over) > 3_000  # ten times what follows
             # What was removed within the last seconds may still be read.
             store._heads.look(passed_over).held_ms = now_ms()
             assert blocks(*passed_over) < 300

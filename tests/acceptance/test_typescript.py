@@ -77,7 +77,7 @@ def test_the_package_holds_what_is_built_and_no_sources(project: Path) -> None:
     found = {str(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
     modules = [path.stem for path in (ROOT / "typescript" / "src").glob("*.ts")]
     built = {f"dist/{name}{kind}" for name in modules for kind in (".js", ".d.ts")}
-    assert found == built | {"package.json", "README.md"}
+    assert found == built | {"package.json", "README.md", "LICENSE"}
 
 
 def test_npm_and_pypi_get_one_version_of_one_repository() -> None:

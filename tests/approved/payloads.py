@@ -138,8 +138,7 @@ def events() -> str:
 def rabbitmq() -> dict[str, Any]:
     """Exchange, routing key and properties of a message of 5 seconds, and its queue's binding."""
     properties = properties_of(
-        RabbitMqMessage("hello", headers={"tenant": "acme"}),
-        message_id="m-1",
+        RabbitMqMessage("hello", headers={"tenant": "acme"}, message_id="m-1"),
         delay_seconds=5,
         due_ms=1_800_000_005_000,
         user="guest",

@@ -227,22 +227,17 @@ def test_an_error_is_botocores(server: Server) -> None:
     assert raised.value.response["Error"]["Code"] == "QueueDoesNotExist"
 
 
-def test_what_is_refused_is_told_and_then_paced_by_botocore(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For as long as a caller wants that sends more than SQS takes; an outage is no refusal."""
-    clock, codes = ManualClock(), list[str]()
-    monkeypatch.setattr(curl, "SystemClock", lambda: clock)
+def test_each_attempt_is_paced_and_what_is_refused_is_told(server: Server) -> None:
+    """Whoever makes it; an outage is no refusal."""
+    codes, paced = list[str](), list[str]()
     client = client_of(server)
-    assert curl.request_by_curl(client, pause_seconds=60, refused=codes.append) is None
+    told = curl.request_by_curl(client, before=lambda: paced.append("curl"), refused=codes.append)
+    assert told is None
     throttled = json.dumps({"__type": "com.amazonaws.sqs#RequestThrottled"}).encode()
     server.answers += [(400, throttled), None]
     client.delete_message_batch(**DELETE)
-    clock.advance(59.9)
-    client.delete_message_batch(**DELETE)
-    clock.advance(0.1)
-    client.delete_message_batch(**DELETE)
-    assert server.by() == ["curl", "botocore", "botocore", "botocore", "curl"]
+    assert server.by() == ["curl", "botocore", "botocore"]
+    assert paced == ["curl"]
     assert codes == ["RequestThrottled"]
 
 

@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 from sqsdelay.cli import app
 from sqsdelay.core.checked_message import new_message_id
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import (
     ConfigurationError,
     MessageConflict,
     MessageTooLarge,
+    StoreError,
     StoreMissing,
     StoreUnavailable,
 )
@@ -538,6 +539,18 @@ def test_an_item_written_by_hand_goes_aside(
     assert rejected.message_id == "odd"
     assert "destination None is empty" in (rejected.unreadable or "")
     assert store.pending_count() == 0
+
+
+def test_an_amendment_that_cannot_be_read_is_not_none(
+    store: DynamoDbStore, clock: ManualClock
+) -> None:
+    """Written by hand, or by another version: the message waits, and no other with it."""
+    store.amend([Amendment(message_id=n, at_ms=clock.now_ms()) for n in "ab"])
+    (item,) = [each for each in items(store) if each["p"]["S"].endswith("mark/a")]
+    store._table.client.put_item(TableName=store._table.name, Item={**item, "a": {"S": "soon"}})
+    with pytest.raises(StoreError, match="amendments of a are not as this sqsdelay writes them"):
+        store.amendments(["a"])
+    assert set(store.amendments(["b"])) == {"b"}
 
 
 def test_an_item_written_by_hand_stays_as_it_is(store: DynamoDbStore, clock: ManualClock) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.config import Config
 from botocore.stub import Stubber
 from moto import mock_aws
 
@@ -95,49 +94,6 @@ def test_a_large_body_travels_as_a_pointer(s3: Any, queues: InMemoryQueues) -> N
     assert keys(s3) == []
 
 
-def test_the_least_limit_on_the_way_is_where_bodies_leave(s3: Any, queues: InMemoryQueues) -> None:
-    """A destination may take less than SQS does; a limit that is lowered is known in five minutes."""
-    queues.create_queue("bills", MaximumMessageSize="262144")
-    queues.create_endpoint("bills")
-    sender = QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", s3)))
-    for delay in (None, 5, 5000):
-        before = len(keys(s3))
-        sender.send("bills", "b" * 261_000, delay=delay)
-        assert len(keys(s3)) == before
-        sender.send("bills", "b" * 262_145, delay=delay)
-        assert len(keys(s3)) == before + 1
-
-
-@pytest.mark.parametrize("name", ["ExtendedPayloadSize", "SQSLargePayloadSize"])
-def test_what_was_received_is_sent_again_with_all_its_attributes(
-    s3: Any, queues: InMemoryQueues, name: str
-) -> None:
-    """Its body read, the former size tells nothing: large again it gets the new one, small none."""
-    bucket = Bucket("bodies", s3)
-    sender, reader = (
-        QueueSender(queues, SenderSettings(large_bodies=bucket)),
-        BodyReader("bodies", s3),
-    )
-    received: Any = {name: {"DataType": "Number", "StringValue": "7"}, "tenant": string("acme")}
-    for body in (LARGE, "small"):
-        sender.send("orders", body, attributes=received)
-        (copy,) = queues.receive_batch("orders", wait_seconds=0)
-        assert reader.read(copy.body, copy.attributes) == body
-        assert copy.attributes["tenant"] == string("acme")
-        assert len(copy.attributes) == (2 if body == LARGE else 1)
-
-
-def test_a_pointer_is_sent_again_as_it_is(s3: Any, queues: InMemoryQueues) -> None:
-    """Who receives without a reader passes on what it got; the body stays where it is."""
-    sender = QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", s3)))
-    sender.send("orders", LARGE)
-    (copy,) = queues.receive_batch("orders", wait_seconds=0)
-    sender.send("orders", copy.body, attributes=copy.attributes)
-    (again,) = queues.receive_batch("orders", wait_seconds=0)
-    assert BodyReader("bodies", s3).read(again.body, again.attributes) == LARGE
-    assert len(keys(s3)) == 1
-
-
 def test_every_route_takes_it(s3: Any, queues: InMemoryQueues) -> None:
     """Direct, delay queue, store, FIFO: the pointer is small, so that many fit a batch."""
     store = InMemoryStore(queues.clock)
@@ -196,16 +152,6 @@ def test_a_denied_write_is_found_before_anything_is_sent(s3: Any, queues: InMemo
     assert queues.receive_batch("orders", wait_seconds=0) == []
 
 
-def test_no_connection_is_unavailable(queues: InMemoryQueues) -> None:
-    """No boto3 error escapes."""
-    config = Config(retries={"total_max_attempts": 1})
-    client = boto3.client("s3", endpoint_url="http://127.0.0.1:9", config=config)
-    with pytest.raises(BodyStoreUnavailable):
-        QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", client))).send(
-            "orders", LARGE
-        )
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -238,12 +184,6 @@ def test_a_vanished_object_is_named(s3: Any) -> None:
         BodyReader("bodies", s3).read(pointer, attributes)
     with pytest.raises(MalformedMessage, match="its body of 5 characters is not a pointer"):
         BodyReader("bodies", s3).read("hello", attributes)
-
-
-def test_the_libraries_older_attribute_is_read(s3: Any) -> None:
-    """Messages of version 1 of AWS's libraries point the same way."""
-    pointer = Bucket("bodies", s3).put("x", needed_until_ms=0)
-    assert BodyReader("bodies", s3).read(pointer, {"SQSLargePayloadSize": string("1")}) == "x"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from sqsdelay.core.outgoing import identity
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import to_store
+from sqsdelay.errors import QueueUnavailable
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.sqs.cloudwatch import CloudWatchAges
 from sqsdelay.sqs.consumer import DelayConsumer
@@ -110,6 +111,7 @@ def test_status_shows_queues_ages_and_the_store(
         "parked": 1,
         "next_due": utc(due_ms).isoformat(timespec="milliseconds"),
         "overdue_seconds": 0,
+        "parking_unread": None,
     }
     assert queues["delay queue"] == {
         "name": orders.delay_queue.name,
@@ -143,15 +145,20 @@ def test_status_of_a_store_that_is_missing_shows_the_queues_all_the_same(
 
 
 def test_a_missing_endpoint_is_one_line(cli: Cli) -> None:
-    """What is missing, and the command that creates it."""
-    code, out, err = cli("status", "nowhere")
-    assert (code, out) == (1, "")
-    assert "queue nowhere-delay.fifo does not exist" in err
-    assert "sqsdelay endpoint create nowhere" in err
-    for command in (("list",), ("retry", "--all")):
-        code, out, err = cli("errors", command[0], "nowhere", *command[1:])
-        assert (code, out) == (1, "")
-        assert "queue nowhere-delay-error does not exist" in err
+    """What is missing, where it was looked for, and the command that creates it."""
+    for command, queue in (
+        ("status nowhere", "nowhere-delay.fifo"),
+        ("errors list nowhere", "nowhere-delay-error"),
+        ("errors retry nowhere --all", "nowhere-delay-error"),
+        ("errors retry nowhere --all --delay 1d", "nowhere-delay-error"),
+    ):
+        code, out, err = cli("--region", "eu-west-3", *command.split())
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert f"queue {queue} does not exist" in err
+        assert (
+            "create it with: sqsdelay endpoint create nowhere. It was looked for in eu-west-3 at http"
+            in err
+        )
 
 
 def test_ages_need_no_permission_to_show_the_rest(caplog: pytest.LogCaptureFixture) -> None:
@@ -250,16 +257,6 @@ def test_a_retrys_delay_counts_by_the_brokers_clock(
     assert due.timestamp() * 1000 > true_ms + 3_600_000 - 1000
 
 
-@pytest.mark.parametrize(
-    "arguments", [("retry",), ("retry", "--all", "--message-id", "x"), ("list", "--limit", "0")]
-)
-def test_misuse_is_told(cli: Cli, orders: Endpoint, arguments: tuple[str, ...]) -> None:
-    """One of --message-id and --all; a limit of at least one."""
-    code, _, err = cli("errors", arguments[0], orders.name, *arguments[1:])
-    assert code == 2
-    assert "--" in err
-
-
 def test_what_is_no_rejection_is_listed_too(
     cli: Cli, local_aws: LocalAws, orders: Endpoint
 ) -> None:
@@ -350,6 +347,27 @@ def test_a_retained_store_that_nobody_serves_is_noticed(
         assert told[0].startswith("1 parked messages, and the deployed delay consumer has another")
         assert f"--store {url}" in out
         assert told[1].startswith("1 messages, and the deployed delay consumer has another")
+
+
+def test_a_parking_queue_that_cannot_be_read_is_not_taken_for_none(
+    cli: Cli, orders: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Throttled: what it holds is not known, and the rest is shown."""
+    ask = SqsQueues.url
+
+    def url(queues: SqsQueues, queue: QueueRef) -> str:
+        if queue == orders.parking_queue:
+            raise QueueUnavailable("RequestThrottled")
+        return ask(queues, queue)
+
+    monkeypatch.setattr(SqsQueues, "url", url)
+    told = "could not be read: RequestThrottled"
+    code, out, err = cli("status", orders.name)
+    assert (code, "pending" in out) == (0, True)
+    assert f"{orders.parking_queue.name} {told}" in err
+    code, out, _ = cli("endpoint", "check", orders.name, "--json")
+    (problem,) = json.loads(out)["problems"]
+    assert (code, problem["subject"], problem["text"]) == (1, orders.parking_queue.name, told)
 
 
 def consumed_by_a_function(aws: LocalAws, endpoint: Endpoint, variables: dict[str, str]) -> None:

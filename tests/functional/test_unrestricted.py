@@ -190,12 +190,15 @@ def test_a_mixed_batch_is_two_requests_and_one_answer(shop: Shop, sqs: Any) -> N
 def test_one_bad_entry_fails_alone(shop: Shop, sqs: Any) -> None:
     """Told in ``Failed``, with SQS's code; the others are sent."""
     name = {"aws.mine": {"DataType": "String", "StringValue": "x"}}
+    system = {"Mine": TRACE["AWSTraceHeader"]}
+    late = {"MessageBody": "x", "DelaySeconds": YEAR}
     answer = sqs.send_message_batch(
         QueueUrl=shop.url,
         Entries=[
-            {"Id": "bad", "MessageBody": "x", "DelaySeconds": YEAR, "MessageAttributes": name},
-            {"Id": "worse", "MessageBody": "\x00", "DelaySeconds": YEAR},
-            {"Id": "good", "MessageBody": "x", "DelaySeconds": YEAR},
+            late | {"Id": "bad", "MessageAttributes": name},
+            late | {"Id": "worse", "MessageBody": "\x00"},
+            late | {"Id": "system", "MessageSystemAttributes": system},
+            late | {"Id": "good"},
             {"Id": "now", "MessageBody": "x"},
         ],
     )
@@ -204,7 +207,9 @@ def test_one_bad_entry_fails_alone(shop: Shop, sqs: Any) -> None:
     assert told == [
         ("bad", "InvalidParameterValue", True),
         ("worse", "InvalidMessageContents", True),
+        ("system", "InvalidParameterValue", True),
     ]
+    assert "'Mine'" in answer["Failed"][2]["Message"]
     assert "has a prefix reserved for AWS" in answer["Failed"][0]["Message"]
 
 
@@ -302,18 +307,6 @@ def test_an_error_of_ours_is_a_client_error(
     assert refused.value.response["Error"]["Code"] == code
     assert isinstance(refused.value.__cause__, ValueError)
     assert shop.sends() == []
-
-
-def test_one_entrys_bad_system_attribute_fails_that_entry(shop: Shop, sqs: Any) -> None:
-    """The other entries, delayed and not, are sent."""
-    bad = {"MessageSystemAttributes": {"Mine": TRACE["AWSTraceHeader"]}}
-    parts: list[dict[str, Any]] = [{}, {"DelaySeconds": YEAR}, {"DelaySeconds": YEAR} | bad]
-    entries = [{"Id": str(n), "MessageBody": "x"} | part for n, part in enumerate(parts)]
-    answer = sqs.send_message_batch(QueueUrl=shop.url, Entries=entries)
-    assert [done["Id"] for done in answer["Successful"]] == ["0", "1"]
-    (failed,) = answer["Failed"]
-    assert (failed["Id"], failed["Code"]) == ("2", "InvalidParameterValue")
-    assert "'Mine'" in failed["Message"]
 
 
 def test_what_sqs_refuses_is_raised_as_boto3_raised_it(shop: Shop, sqs: Any) -> None:
@@ -577,19 +570,12 @@ def test_resources_send_any_delay(shop: Shop) -> None:
     assert loaded.meta.client is client
 
 
-@pytest.mark.parametrize("wrong", [None, "sqs", object()])
-def test_only_sqs_clients_can_be_unrestricted(wrong: Any) -> None:
-    """Said at once, not at the first send."""
-    with pytest.raises(ConfigurationError, match="is not an SQS client"):
-        unrestricted(wrong)
-
-
-def test_other_services_are_refused_too(shop: Shop) -> None:
-    """A client or resource of S3 has no delays."""
-    others: list[Any] = [boto3.client("s3"), boto3.resource("s3")]
-    for other in others:
+def test_only_sqs_clients_can_be_unrestricted(shop: Shop) -> None:
+    """Said at once, not at the first send. A client or resource of S3 has no delays."""
+    wrongs: list[Any] = [None, "sqs", object(), boto3.client("s3"), boto3.resource("s3")]
+    for wrong in wrongs:
         with pytest.raises(ConfigurationError, match="is not an SQS client"):
-            unrestricted(other)
+            unrestricted(wrong)
 
 
 def test_an_asynchronous_client_is_refused(shop: Shop) -> None:
@@ -603,19 +589,3 @@ def test_an_asynchronous_client_is_refused(shop: Shop) -> None:
     client.__dict__.update(shop.client.__dict__)
     with pytest.raises(ConfigurationError, match="is asynchronous"):
         unrestricted(client)
-
-
-def test_attributes_of_ours_are_replaced(shop: Shop, sqs: Any) -> None:
-    """What was received can be sent again with all that it came with: the new delay counts."""
-    mine = {
-        "sqsdelay.DueAt": {"DataType": "String", "StringValue": "1"},
-        "sqsdelay.MessageId": {"DataType": "String", "StringValue": "of-before"},
-        "kind": {"DataType": "String", "StringValue": "retry"},
-    }
-    sqs.send_message(QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR, MessageAttributes=mine)
-    (sent,) = [json.loads(body) for target, body in shop.requests if target.endswith("SendMessage")]
-    told = {name: value["StringValue"] for name, value in sent["MessageAttributes"].items()}
-    assert told["kind"] == "retry"
-    assert told["NServiceBus.AmazonSQS.DelaySeconds"] == str(YEAR)
-    assert told.get("sqsdelay.DueAt") != "1"
-    assert told.get("sqsdelay.MessageId") != "of-before"

@@ -29,3 +29,22 @@ def logical_id(template: Template, kind: str, **properties: Any) -> str:
 
 def arn(template: Template, queue: str) -> dict[str, Any]:
     return {"Fn::GetAtt": [logical_id(template, "AWS::SQS::Queue", QueueName=queue), "Arn"]}
+
+
+def function(template: Template, handler: str) -> dict[str, Any]:
+    """The properties of the function with that handler."""
+    return dict(only(template, "AWS::Lambda::Function", Handler=handler)["Properties"])
+
+
+def statements(template: Template, handler: str) -> list[dict[str, Any]]:
+    """What the role of the function with that handler may do."""
+    role = function(template, handler)["Role"]["Fn::GetAtt"][0]
+    [policy] = template.find_resources("AWS::IAM::Role")[role]["Properties"]["Policies"]
+    return list(policy["PolicyDocument"]["Statement"])
+
+
+def actions(granted: list[dict[str, Any]], service: str) -> set[str]:
+    """Those of one service."""
+    found = [each["Action"] for each in granted]
+    listed = [each if isinstance(each, list) else [each] for each in found]
+    return {each for some in listed for each in some if each.startswith(f"{service}:")}

@@ -27,7 +27,7 @@ from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, OVERDUE_MS
 from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
 from tests.infra.resources import Templates, arn, logical_id, only, working
 
-ALARMS = 5
+HOLDING = {"AWS::SQS::Queue", "AWS::DynamoDB::Table", "AWS::S3::Bucket"}
 
 
 def test_delay_queue(endpoint_template: Templates) -> None:
@@ -215,13 +215,15 @@ def test_the_page_tells_how_to_import_all_that_is_retained(
     assert retained == {name: told.get(name) for name in retained}
 
 
-def test_alarms_tell_the_topic(endpoint_template: Templates) -> None:
-    """With alarmTopicArn every alarm notifies it."""
+@pytest.mark.parametrize("store", [None, *STORES])
+def test_alarms_tell_the_topic(endpoint_template: Templates, store: str | None) -> None:
+    """With alarmTopicArn every alarm notifies it, the store's too; and all are on the dashboard."""
     topic = "arn:aws:sns:eu-west-1:123456789012:ops"
-    template = endpoint_template(alarm_topic_arn=topic)
-    alarms = template.find_resources("AWS::CloudWatch::Alarm")
-    assert len(alarms) == ALARMS
-    assert all(alarm["Properties"]["AlarmActions"] == [topic] for alarm in alarms.values())
+    template = endpoint_template(store=store, alarm_topic_arn=topic)
+    dashboard = str(only(template, "AWS::CloudWatch::Dashboard")["Properties"])
+    for name, alarm in template.find_resources("AWS::CloudWatch::Alarm").items():
+        assert alarm["Properties"]["AlarmActions"] == [topic]
+        assert name in dashboard
 
 
 @pytest.mark.parametrize("deploy", WATCHED)
@@ -249,31 +251,40 @@ def test_dashboard_shows_what_the_function_reports(endpoint_template: Templates)
         assert f"ApproximateNumberOfMessages{name}" in body
 
 
-def test_outputs_name_every_queue(endpoint_template: Templates) -> None:
-    """URL and name of all three queues can be read from the stack."""
-    template = endpoint_template()
-    outputs = set(template.find_outputs("*"))
-    for queue in ("Queue", "DelayQueue", "ErrorQueue"):
-        assert {f"{queue}Name", f"{queue}Url"} <= outputs
-
-
 @pytest.mark.parametrize(
-    ("policy", "expected"), [(RemovalPolicy.RETAIN, "Retain"), (RemovalPolicy.DESTROY, "Delete")]
+    ("name", "store", "told"),
+    [
+        ("orders", None, {"QueueName", "DelayQueueName", "DelayQueueUrl", "ErrorQueueUrl"}),
+        ("orders.fifo", None, {"DueQueueName", "DueQueueUrl", "QueueUrl"}),
+        ("orders", "dynamodb", {"StoreUrl", "DispatcherName", "ErrorQueueName"}),
+        ("orders", "s3", {"StoreUrl", "DispatcherName", "ParkingQueueName", "ParkingQueueUrl"}),
+    ],
 )
-def test_removal_policy_is_every_queues(
-    endpoint_template: Templates, policy: RemovalPolicy, expected: str
+def test_outputs(
+    endpoint_template: Templates, name: str, store: str | None, told: set[str]
 ) -> None:
-    """Queues with messages in them stay or go together, also when an update replaces them."""
-    queues = endpoint_template(removal_policy=policy).find_resources("AWS::SQS::Queue")
-    assert len(queues) == 4
-    for queue in queues.values():
-        assert queue["DeletionPolicy"] == queue["UpdateReplacePolicy"] == expected
+    """Queues, store and dispatcher can be read from the stack."""
+    assert told <= set(endpoint_template(name, store=store).find_outputs("*"))
 
 
-def test_queues_are_retained_by_default(endpoint_template: Templates) -> None:
-    """Removing a stack must not lose messages that wait."""
-    for queue in endpoint_template().find_resources("AWS::SQS::Queue").values():
-        assert queue["DeletionPolicy"] == "Retain"
+@pytest.mark.parametrize("policy", [None, RemovalPolicy.RETAIN, RemovalPolicy.DESTROY])
+@pytest.mark.parametrize(
+    ("name", "store", "holding"),
+    [("orders", None, 4), ("orders.fifo", "dynamodb", 6), ("orders", "s3", 6)],
+)
+def test_what_holds_messages_stays_or_goes_together(
+    endpoint_template: Templates, name: str, store: str, holding: int, policy: RemovalPolicy | None
+) -> None:
+    """Stays if nothing is said. Also when an update replaces it, and a table stays then in any case."""
+    given = {} if policy is None else {"removal_policy": policy}
+    resources = endpoint_template(name, store=store, **given).to_json()["Resources"].values()
+    expected = "Delete" if policy is RemovalPolicy.DESTROY else "Retain"
+    held = [each for each in resources if each["Type"] in HOLDING]
+    assert len(held) == holding
+    for each in held:
+        of_table = each["Type"] == "AWS::DynamoDB::Table"
+        assert each["DeletionPolicy"] == expected
+        assert each["UpdateReplacePolicy"] == ("Retain" if of_table else expected)
 
 
 def test_existing_queue_is_used_not_created(endpoint_template: Templates) -> None:

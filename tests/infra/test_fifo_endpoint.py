@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from aws_cdk import App, RemovalPolicy, Stack
+from aws_cdk import App, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
@@ -19,7 +19,7 @@ from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs.endpoints import due_queue_attributes, fifo_queue_attributes, waiting_problems
 from tests.infra.conftest import CONTEXT
-from tests.infra.resources import Templates, arn, logical_id, only
+from tests.infra.resources import Templates, arn, logical_id, only, statements
 
 QUEUES = {
     "orders.fifo",
@@ -130,20 +130,11 @@ def test_dashboard(template: Template) -> None:
     assert metric in str(shown["DashboardBody"])
 
 
-def test_outputs_name_the_due_queue(template: Template) -> None:
-    """Beside those of a standard endpoint."""
-    assert {"DueQueueName", "DueQueueUrl", "QueueUrl"} <= set(template.find_outputs("*"))
-
-
 def test_dispatcher_releases_to_the_due_queue(endpoint_template: Templates) -> None:
     """The FIFO queue takes no message timers: a store's messages go where the timers run."""
     template = endpoint_template("orders.fifo", store="dynamodb")
-    function = only(template, "AWS::Lambda::Function", Handler=function_names.DISPATCHER_HANDLER)[
-        "Properties"
-    ]
-    role = template.find_resources("AWS::IAM::Role")[function["Role"]["Fn::GetAtt"][0]]
-    [policy] = role["Properties"]["Policies"]
-    [release] = [s for s in policy["PolicyDocument"]["Statement"] if s["Sid"] == "Release"]
+    granted = statements(template, function_names.DISPATCHER_HANDLER)
+    [release] = [each for each in granted if each["Sid"] == "Release"]
     assert release["Resource"] == [arn(template, "orders-due"), arn(template, "orders-delay-error")]
     table = only(template, "AWS::DynamoDB::Table")["Properties"]
     assert table["TableName"] == "orders.fifo.parked"
@@ -158,19 +149,6 @@ def test_existing_fifo_queue_is_used_not_created(endpoint_template: Templates) -
     assert names == QUEUES - {"orders.fifo", "orders-dead-letter.fifo"}
     [policy] = only(template, "AWS::IAM::Role")["Properties"]["Policies"]
     assert existing in policy["PolicyDocument"]["Statement"][0]["Resource"]
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"), [(RemovalPolicy.RETAIN, "Retain"), (RemovalPolicy.DESTROY, "Delete")]
-)
-def test_removal_policy_is_every_queues(
-    endpoint_template: Templates, policy: RemovalPolicy, expected: str
-) -> None:
-    """Messages in the due queue are pending messages too."""
-    template = endpoint_template("orders.fifo", removal_policy=policy)
-    queues = template.find_resources("AWS::SQS::Queue")
-    assert {each["DeletionPolicy"] for each in queues.values()} == {expected}
-    assert len(queues) == 5
 
 
 def test_no_room_for_the_dead_letter_queue_is_refused() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from infra.local import ROOT
 from infra.templates import STORES, main
-from sqsdelay.cdk import function_names
+from sqsdelay.cdk import function_names, removal_guard
 from sqsdelay.cdk.function_code import FunctionCodeError, functions_archive, guard_source
 
 MAX_ZIPPED_BYTES = 2 * 1024 * 1024
@@ -91,8 +91,8 @@ def test_of_the_stores_just_those_that_are_deployed(built: Path) -> None:
 def test_the_guard_is_deployed_with_what_its_construct_tells_it() -> None:
     """Its one file stands in the template, and imports nothing of ours."""
     source = guard_source()
-    assert f'LEFT_OUT = "{function_names.LEFT_OUT}"\n' in source
-    assert f"SETTLING_SECONDS = {function_names.SETTLING_SECONDS}\n" in source
+    assert f'LEFT_OUT = "{removal_guard.LEFT_OUT}"\n' in source
+    assert f"SETTLING_SECONDS = {removal_guard.SETTLING_SECONDS}\n" in source
     assert "sqsdelay" not in source.split('"""', 2)[2]
 
 

@@ -35,7 +35,7 @@ class InMemoryS3:
     ) -> None:
         self.objects = {} if objects is None else objects
         self.requests: Counter[str] = Counter()
-        self.meta = SimpleNamespace(region_name="us-east-1")
+        self.meta = SimpleNamespace(region_name="us-east-1", endpoint_url="memory://s3")
         self._around = around or (lambda _, call: call())
         self._page = page
         self._lock = threading.RLock()

@@ -73,10 +73,3 @@ def test_a_burst_after_a_quiet_hour_is_seen_at_once() -> None:
 def test_the_most_may_be_less_than_the_least() -> None:
     """A client with one connection has one receiver."""
     assert Worker(most=1).receive(10, seconds=1, share=0.1) == 1
-
-
-def test_a_given_number_stays() -> None:
-    """Whatever comes."""
-    worker = Worker(least=7, most=7)
-    assert worker.receive(10, seconds=1, share=0.1) == 7
-    assert worker.receive(0, seconds=1, share=0.1) == 7

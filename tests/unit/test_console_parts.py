@@ -13,9 +13,9 @@ import pytest
 
 from sqsdelay.console.guard import Access
 from sqsdelay.console.ledger_file import LedgerFile
-from sqsdelay.console.messages import BODY_SHOWN, kind_of_body
 from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
 from sqsdelay.console.services import Change, Outcome, Result, Services
+from sqsdelay.console.shown import BODY_SHOWN, kind_of_body
 from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source

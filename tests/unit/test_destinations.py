@@ -152,9 +152,10 @@ def test_a_missing_queue_that_is_made_gets_its_messages() -> None:
     bench = Bench(number_of_retries=5)
     bench.put("gone", 700)
     gone = Failure("QueueMissing", QueueMissing("there is no queue gone"), transient=True)
-    bench.outbox.fail = lambda _: gone
+    bench.outbox.fail = lambda message: (bench.fail(message), gone)[1]
     bench.rounds(1)
-    assert bench.dispatcher.dispatch().failed
+    assert len(bench.dispatcher.dispatch().failed) == 200
+    assert bench.tried["gone"] == 501  # of the second claim one is tried, and tells of all
     bench.outbox.fail = lambda _: None
     bench.clock.advance(2)
     bench.rounds(3)
@@ -308,6 +309,37 @@ def test_the_sqs_outbox_goes_on_to_healthy_queues() -> None:
     assert isinstance(next(iter(queues._queues["full"].messages.values())).message, OutgoingMessage)
 
 
+AWAY = Failure("Full", QueueUnavailable("q is full"), transient=True, outage=True)
+GONE = Failure("QueueMissing", QueueMissing("there is no queue q"), transient=True)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "log"),
+    [
+        (None, None),
+        (Failure("Busy", SendFailed("busy", code="Busy", transient=True), True), None),
+        (AWAY, "destination q is out of reach, trying again in 2 s: q is full"),
+        (GONE, "destination q does not exist, trying again in 2 s: there is no queue q"),
+    ],
+    ids=["taken", "refused", "away", "gone"],
+)
+def test_what_a_send_tells_of_its_queue(
+    outcome: Failure | None, log: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was out of reach. Whoever answers, be it with a refusal, is not any more."""
+    bench = Bench()
+    bench.put("q")
+    destination = AtLeastOnce(bench.outbox, bench.clock)
+    destination.failed("q", AWAY.error)
+    bench.clock.advance(1)
+    bench.outbox.fail = lambda _: outcome
+    assert destination.send(bench.store.pending(1)) == [outcome]
+    assert caplog.messages == ([] if log is None else [log])
+    assert destination.closed() == (frozenset() if log is None else {"q"})
+    assert destination.probing() == frozenset()
+    assert destination.missing() == ({"q"} if outcome is GONE else frozenset())
+
+
 def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
     """1, 2, 4 … 60, 60; other destinations have pauses of their own."""
     clock = ManualClock()
@@ -329,6 +361,18 @@ def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
         None,
         None,
     )
+
+
+def test_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that has been away for longest is forgotten, and tried as if it were in reach."""
+    monkeypatch.setattr("sqsdelay.dispatching.destinations._REMEMBERED_DESTINATIONS", 2)
+    bench = Bench()
+    destination = AtLeastOnce(bench.outbox, bench.clock)
+    for name, known in (("a", {"a"}), ("b", {"a", "b"}), ("c", {"b", "c"})):
+        destination.failed(name, AWAY.error)
+        assert destination.closed() == known
+    bench.clock.advance(1)
+    assert (destination.seconds_to_next(), destination.end_pauses()) == (None, False)
 
 
 def test_forgetting_tells_whether_everything_is_well_again() -> None:

@@ -27,7 +27,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.ports.queues import Failure
-from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
+from sqsdelay.testing import InMemoryLedger, InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
 from tests.patience import PATIENCE_SECONDS
 
@@ -117,13 +117,21 @@ def test_a_release_further_ahead_than_timers_hold_is_refused(ahead: int) -> None
         Bench(max_ahead_seconds=900).dispatcher(release_ahead_seconds=ahead)
 
 
-def test_no_retry_by_default(bench: Bench) -> None:
-    """The seed's NumberOfRetries is 0: the first refusal goes to the error queue, with the reason."""
+@pytest.mark.parametrize(("transient", "retries"), [(True, 0), (False, 7)])
+def test_without_retries_the_first_refusal_is_the_last(
+    bench: Bench, transient: bool, retries: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without retries, and what will never work whatever the retries: both go to the error queue, with the
+    reason. The seed's NumberOfRetries is 0."""
+    assert DispatchSettings().number_of_retries == 0
     bench.put("bad")
-    bench.outbox.fail = refused("bad")
-    assert ids(bench.dispatcher().dispatch().rejected) == ["bad"]
-    assert [(m.message_id, why) for m, why in bench.outbox.rejected] == [("bad", "Odd: too odd")]
+    bench.put("worse")
+    bench.outbox.fail = refused("bad", "worse", transient=transient)
+    assert ids(bench.dispatcher(number_of_retries=retries).dispatch().rejected) == ["bad", "worse"]
+    told = [(m.message_id, why) for m, why in bench.outbox.rejected]
+    assert told == [("bad", "Odd: too odd"), ("worse", "Odd: too odd")]
     assert bench.store.pending_count() == 0
+    assert caplog.messages == ["message bad and 1 more not released: too odd"]
 
 
 def test_retries_are_counted_in_the_store(bench: Bench) -> None:
@@ -136,13 +144,6 @@ def test_retries_are_counted_in_the_store(bench: Bench) -> None:
         assert [m.failures for m in bench.store.pending(1)] == [failures]
         bench.clock.advance(retry_seconds(failures - 1))
     assert ids(bench.dispatcher(number_of_retries=2).dispatch().rejected) == ["bad"]
-
-
-def test_what_will_never_work_is_not_retried(bench: Bench) -> None:
-    """A permanent refusal spares its retries."""
-    bench.put("bad")
-    bench.outbox.fail = refused("bad", transient=False)
-    assert ids(bench.dispatcher(number_of_retries=7).dispatch().rejected) == ["bad"]
 
 
 def test_a_failing_message_holds_up_nobody(bench: Bench) -> None:
@@ -251,7 +252,9 @@ def test_a_lost_removal_does_not_send_twice(bench: Bench) -> None:
     assert bench.store.pending_count() == 0
 
 
-def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_minute_without_the_store(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The host is told after 30 s; when the store returns, the dispatcher goes on by itself."""
     monkeypatch.setattr(
         "sqsdelay.dispatching.dispatcher.wait_for",
@@ -272,6 +275,7 @@ def test_a_minute_without_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert [str(critical)[:42] for critical in told] == [
         "fetch circuit breaker: failing for 30 s (l"
     ]
+    assert set(caplog.messages) == {"the store failed, trying again: claim: the store is down"}
     assert bench.sent == ["a"]
     assert bench.clock.now_ms() == store.until_ms
 
@@ -323,7 +327,7 @@ def test_a_lost_lease_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) ->
     bench.outbox.fail = frozen
     done = bench.dispatcher().dispatch()
     assert ids(done.released) == ["a"]
-    assert "1 messages may be sent twice" in caplog.text
+    assert caplog.messages == ["1 messages may be sent twice"]
 
 
 def test_the_recovery_breaker_triggers_above_its_rate(bench: Bench) -> None:
@@ -434,6 +438,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     """Each states its value and the limit."""
     with pytest.raises(ConfigurationError, match="; use"):
         DispatchSettings(**settings)  # type: ignore[arg-type]
+    DispatchSettings(number_of_retries=0, batch_size=1, poll_seconds=0.1)
 
 
 def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:
@@ -444,11 +449,14 @@ def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:
         if done.released and threading.current_thread().name == "dispatcher":
             released.set()
 
-    store = InMemoryStore(clock)
-    with DelayedDelivery(store, InMemoryOutbox(clock), on_round=told, clock=clock) as delivery:
+    store, ledger = InMemoryStore(clock), InMemoryLedger()
+    outbox = InMemoryOutbox(clock)
+    with DelayedDelivery(store, outbox, on_round=told, ledger=ledger, clock=clock) as delivery:
         due_ms = clock.now_ms()
         delivery.store([StoredMessage(message_id="m", destination="q", due_ms=due_ms, body=b"x")])
         assert released.wait(PATIENCE_SECONDS)
+    assert [event.message_id for event in ledger.events] == ["m"]
+    delivery.stop()  # once more is once too many, and harmless
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -437,29 +437,6 @@ def test_the_largest_message_keeps_its_id_to_the_end(
     assert copy.message_id == "m" * 128
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "message_group_id is missing; FIFO queues require one"),
-        ({"message_group_id": "g", "message_deduplication_id": "a b"}, "is not valid"),
-    ],
-)
-def test_ids_a_fifo_queue_refuses(
-    queues: InMemoryQueues, arguments: dict[str, str], message: str
-) -> None:
-    """Before anything is sent."""
-    with pytest.raises(InvalidMessage, match=message):
-        QueueSender(queues).send(FIFO, "x", delay=5000, **arguments)  # type: ignore[arg-type]
-
-
-def test_a_deduplication_id_is_refused_for_a_standard_queue(clock: ManualClock) -> None:
-    """SQS would refuse it, at the latest at the hand-over."""
-    queues = InMemoryQueues(clock)
-    queues.create_endpoint("orders")
-    with pytest.raises(InvalidMessage, match="message_deduplication_id is for FIFO queues"):
-        QueueSender(queues).send("orders", "x", message_deduplication_id="d")
-
-
 def test_endpoints_that_would_share_a_delay_queue_are_refused(
     queues: InMemoryQueues, clock: ManualClock
 ) -> None:

@@ -24,6 +24,7 @@ from sqsdelay.cost import break_even_seconds, shipped_prices
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
+    StoreError,
 )
 from sqsdelay.parking.parking import (
     DEFAULT_PARK_AFTER_SECONDS,
@@ -133,7 +134,7 @@ def test_an_id_used_again_for_another_message_is_a_conflict(
 def test_amendments_that_cannot_be_read_are_told_apart_from_none(
     store: FaultyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Messages arrive on time; the log says what was not looked at, and why."""
+    """The log says what was not looked at, and why."""
     store.down = {"amendments"}
     assert Parking(store, after_seconds=3600).amendments(["a", "b"]) == {"a": None, "b": None}
     told = "amendments of 2 messages not read: amendments: the store is down"
@@ -262,16 +263,63 @@ def test_parked_twice_is_one_message(
 def test_while_the_store_is_away_messages_hop_on(
     clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
 ) -> None:
-    """A hop loses nothing; they are parked when the store is back, and none is late for it."""
+    """A hop loses nothing; they are parked when the store is back. What is near may have been cancelled: it
+    stays until that can be read."""
     put(queues, DAY, "far")
     put(queues, 1000, "near")
+    put(queues, 1000, "gone")
+    store.amend([Amendment(message_id="gone", at_ms=clock.true_ms)])
     store.down = {"store", "amendments"}
     clock.advance(900)
     statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
-    assert statuses == {"far": Status.REQUEUED, "near": Status.HANDED_OVER}
+    assert statuses == {"far": Status.REQUEUED, "near": Status.FAILED, "gone": Status.FAILED}
     store.down = set()
     clock.advance(900)
-    assert [o.status for o in poll(queues, relay)] == [Status.PARKED]
+    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
+    assert statuses == {
+        "far": Status.PARKED,
+        "near": Status.HANDED_OVER,
+        "gone": Status.CANCELLED,
+    }
+
+
+def test_one_amendment_that_nobody_can_read_holds_up_its_own_message_only(
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
+) -> None:
+    """Malformed, or of another version: those received with it are handed over."""
+    for name in ("mangled", "beside"):
+        put(queues, 1000, name)
+    ask = store.amendments
+
+    def amendments(message_ids: Sequence[str]) -> dict[str, Amendment]:
+        if "mangled" in message_ids:
+            raise StoreError("not an amendment of sqsdelay")
+        return ask(message_ids)
+
+    store.amendments = amendments  # type: ignore[method-assign]
+    clock.advance(900)
+    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
+    assert statuses == {"mangled": Status.FAILED, "beside": Status.HANDED_OVER}
+
+
+def test_what_may_have_been_cancelled_while_it_was_parked_is_taken_back(
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
+) -> None:
+    """The amendment was left meanwhile, and cannot be read just then: the copy stays, and is cancelled."""
+    put(queues, DAY, "gone")
+    keep = store.store
+
+    def meanwhile(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
+        store.amend([Amendment(message_id="gone", at_ms=clock.true_ms)])
+        store.down, store.failures = {"amendments"}, 1
+        return keep(messages, **given)
+
+    store.store = meanwhile  # type: ignore[method-assign]
+    clock.advance(900)
+    for status in (Status.FAILED, Status.CANCELLED):
+        assert [o.status for o in poll(queues, relay)] == [status]
+        assert store.pending(9) == []
+        clock.advance(300)
 
 
 def test_a_message_too_large_for_the_store_hops_on_alone(

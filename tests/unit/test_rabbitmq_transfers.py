@@ -21,7 +21,8 @@ def due(level: int, **headers: object) -> int | None:
 def test_our_own_due_time_comes_first() -> None:
     """It is exact to the millisecond."""
     assert (
-        due(3, **{"sqsdelay.DueAt": "1700000000123", "x-death": [{"time": SENT}]}) == 1700000000123
+        due(3, **{"sqsdelay.WasDueAt": "1700000000123", "x-death": [{"time": SENT}]})
+        == 1700000000123
     )
 
 
@@ -44,5 +45,6 @@ def test_a_message_that_says_nothing_has_no_known_due_time() -> None:
     """Nor one whose headers are no times: it stays where it is rather than be early or late."""
     assert due(3) is None
     assert (
-        due(3, **{"sqsdelay.DueAt": "soon", "NServiceBus.TimeSent": "today", "x-death": []}) is None
+        due(3, **{"sqsdelay.WasDueAt": "soon", "NServiceBus.TimeSent": "today", "x-death": []})
+        is None
     )

@@ -599,11 +599,23 @@ def test_what_a_store_does_not_take_hops_on_and_says_why(
     )
 
 
+@pytest.mark.parametrize(
+    ("message_id", "shown"),
+    [("m-1", "m-1"), ("m\r\nWARNING all\x1b[2J\u2028", "m\\x0d\\x0aWARNING all\\x1b[2J\\u2028")],
+    ids=["plain", "forged"],
+)
 def test_each_line_of_the_log_names_the_message_and_the_cause(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay, caplog: pytest.LogCaptureFixture
+    clock: ManualClock,
+    queues: FaultyQueues,
+    relay: Relay,
+    caplog: pytest.LogCaptureFixture,
+    message_id: str,
+    shown: str,
 ) -> None:
-    """One that stays, whose backoff is not set either, and one whose delete fails."""
-    put(queues, {DELAY_SECONDS: string("1000")})
+    """One that stays, whose backoff is not set either, and one whose delete fails. Ids are whoever's who may
+    send: escapes and line ends are shown, and not obeyed."""
+    entry = OutgoingMessage("x", {DELAY_SECONDS: string("1000")}, 99, None, message_id, "")
+    queues.send_batch(DELAY, [entry])
     clock.advance(900)
     queues.failing["orders"] = failed(transient=True)
     queues.hides_fail = queues.deletes_fail = True
@@ -613,29 +625,7 @@ def test_each_line_of_the_log_names_the_message_and_the_cause(
         clock.advance(300)
         poll(queues, relay)
     assert caplog.messages == [
-        "message m-1 stays in orders-delay.fifo: access denied",
-        "backoff of m-1 not set: away",
-        "message m-1 sent on but not deleted: away",
+        f"message {shown} stays in orders-delay.fifo: access denied",
+        f"backoff of {shown} not set: away",
+        f"message {shown} sent on but not deleted: away",
     ]
-
-
-def test_no_line_of_a_log_is_a_senders(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Ids are whoever's who may send: escapes and line ends are shown, and not obeyed."""
-    forged = "m-1\r\nWARNING all is well\x1b[2J\u2028"
-    entry = OutgoingMessage("x", {DELAY_SECONDS: string("1000")}, 99, None, forged, "")
-    queues.send_batch(DELAY, [entry])
-    clock.advance(900)
-    queues.failing["orders"] = failed(transient=True)
-    with caplog.at_level(logging.INFO):
-        poll(queues, relay)
-        queues.failing.clear()
-        queues.deletes_fail = True
-        clock.advance(300)
-        poll(queues, relay)
-    assert any("message m-1\\x0d\\x0aWARNING" in each for each in caplog.messages)
-    assert "sent on but not deleted" in caplog.messages[-1]
-    assert caplog.messages[-1].startswith("message m-1\\x0d")
-    for message in caplog.messages:
-        assert message.isprintable()

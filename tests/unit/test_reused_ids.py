@@ -425,14 +425,16 @@ def test_an_old_copy_takes_no_later_message_of_its_id_away(
             return keep(messages, **given)
 
         store.store = meanwhile  # type: ignore[method-assign]
-    assert statuses(queues, relay) == [Status.PARKED]
+    assert statuses(queues, relay) == [Status.REQUEUED if when == "before" else Status.PARKED]
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.CANCELLED] * (when == "before")
     assert [message.message_id for message in store.pending(9)] == ["m"]
 
 
 def test_an_old_copy_beside_the_message_sent_anew_takes_it_not_away(
     queues: InMemoryQueues, clock: ManualClock, store: FaultyStore
 ) -> None:
-    """Both hop, and are parked in one call, while the amendment cannot be read before but after."""
+    """Both hop on while the amendment cannot be read; then each is what it was."""
     sender, relay = amended(queues, store)
     due_at = utc(clock.true_ms + 2 * DAY * 1000)
     QueueSender(queues).send("orders", "x", due_at=due_at, message_id="m")
@@ -441,7 +443,9 @@ def test_an_old_copy_beside_the_message_sent_anew_takes_it_not_away(
     QueueSender(queues).send("orders", "x", due_at=due_at, message_id="m")
     clock.advance(900)
     store.down, store.failures = {"amendments"}, 1
-    assert statuses(queues, relay) == [Status.PARKED] * 2
+    assert statuses(queues, relay) == [Status.REQUEUED] * 2
+    clock.advance(900)
+    assert statuses(queues, relay) == [Status.CANCELLED, Status.PARKED]
     assert [message.message_id for message in store.pending(9)] == ["m"]
 
 

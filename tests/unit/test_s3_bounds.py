@@ -14,6 +14,7 @@ import pytest
 
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.errors import StoreError
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
@@ -279,6 +280,19 @@ def test_a_batch_of_ten_does_not_read_all_amendments(parked: Parked) -> None:
     store = parked.new_store()
     assert set(store.amendments([*ids[:10], "another"])) == set(ids[:10])
     assert parked.read_bytes < 100_000
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"amendments": [{"message_id": "a", "until": 7}]}'])
+def test_an_amendment_that_cannot_be_read_is_not_none(parked: Parked, text: bytes) -> None:
+    """Cut off, or of another version: the message waits, and no other with it."""
+    parked.store.amend([Amendment(message_id=n, at_ms=parked.clock.now_ms()) for n in "ab"])
+    (mangled,) = [k for k, body in parked.s3.objects.items() if b'"message_id": "a"' in body]
+    parked.s3.objects[mangled] = text
+    with pytest.raises(StoreError, match="amendments of a are not as this sqsdelay writes them"):
+        parked.store.amendments(["a"])
+    with pytest.raises(StoreError, match="amendments of a are not"):
+        parked.store.amend([Amendment(message_id="a", at_ms=parked.clock.now_ms())])
+    assert set(parked.store.amendments(["b"])) == {"b"}
 
 
 def test_where_nothing_was_amended_a_batch_costs_one_request(parked: Parked) -> None:

@@ -227,7 +227,13 @@ def test_no_delay_leaves_the_queues_own_delay_in_force(clock: ManualClock) -> No
         ({"body": "\x00"}, InvalidMessage, "U\\+0000"),
         ({"message_id": "a b"}, InvalidMessage, "message_id='a b' is not valid"),
         ({"message_group_id": ""}, InvalidMessage, "message_group_id='' is not valid"),
-        ({"endpoint": "orders.fifo"}, InvalidMessage, "message_group_id is missing"),
+        ({"message_deduplication_id": "d"}, InvalidMessage, "_deduplication_id is for FIFO queues"),
+        ({"endpoint": "orders.fifo"}, InvalidMessage, "message_group_id is missing; FIFO queues"),
+        (
+            {"endpoint": "o.fifo", "message_group_id": "g", "message_deduplication_id": "a b"},
+            InvalidMessage,
+            "message_deduplication_id='a b' is not valid",
+        ),
         ({"endpoint": "elsewhere"}, QueueMissing, "elsewhere does not exist"),
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 import pickle
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +22,7 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.sink.job import Sink, Times
 from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.pace import CallPace
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
@@ -235,3 +239,85 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     report = TaskReport("w" * 32, task.counts.reported(), part, receipts="r" * 45)
     assert kept == task.counts.rejected == 34
     assert len(pickle.dumps(report)) < 1024
+
+
+LATENCY_SECONDS = 0.02
+FASTEST = 450
+"""Calls a second that one process makes where nothing holds it up."""
+
+
+def job(processes: int, quota: float, calls_each: int) -> tuple[float, float]:
+    """Of processes that share a quota of calls a second, of which one second's is saved: the share of their
+    calls that is refused, and the seconds until all are taken."""
+    now, tokens, filled_at = 0.0, quota, 0.0
+    clock: Any = SimpleNamespace(monotonic=lambda: now)
+    paces = [CallPace(clock=clock) for _ in range(processes)]
+    left, waits = [calls_each] * processes, [True] * processes
+    events = [(process / 100, process, "call") for process in range(processes)]
+    while events:
+        now, process, what = heapq.heappop(events)
+        pace = paces[process]
+        if what == "call":
+            waits[process] = False
+            left[process] -= 1
+            pace.passed(now)
+            tokens, filled_at = min(quota, tokens + (now - filled_at) * quota), now
+            if tokens < 1:
+                heapq.heappush(events, (now + LATENCY_SECONDS, process, "refused"))
+            else:
+                tokens -= 1
+        else:
+            pace.refused("RequestThrottled")
+            left[process] += 1
+        if left[process] and not waits[process]:
+            waits[process] = True
+            soonest = max(now, pace.free_at)
+            if what == "call":
+                soonest = max(soonest, now + 1 / FASTEST)
+            heapq.heappush(events, (soonest, process, "call"))
+    refusals = sum(pace.refusals for pace in paces)
+    return refusals / (refusals + processes * calls_each), now
+
+
+@pytest.mark.parametrize(
+    ("processes", "quota", "calls_each"), [(2, 30, 1_000), (8, 30, 1_000), (8, 300, 2_000)]
+)
+def test_few_calls_are_refused_and_the_quota_is_used(
+    processes: int, quota: float, calls_each: int
+) -> None:
+    """Whatever the processes' shares of the quota are."""
+    refused, seconds = job(processes, quota, calls_each)
+    assert refused <= 0.03
+    assert seconds <= 1.15 * (processes * calls_each - quota) / quota
+
+
+def test_what_nobody_refuses_is_not_held_up() -> None:
+    """It takes half a second more than as fast as it can, once in a process."""
+    refused, seconds = job(2, 10_000, 2_000)
+    assert refused == 0
+    assert seconds < 2_000 / FASTEST + 0.5
+
+
+def test_threads_take_turns_and_other_errors_are_no_refusals() -> None:
+    """A thread that waits keeps the others in line, so that a cut holds them up, too."""
+    clock, slept = ManualClock(), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock.advance(seconds)
+
+    pace = CallPace(clock=clock, sleep=sleep)
+    threads = [threading.Thread(target=pace.wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(slept) == 7
+    assert slept == sorted(slept, reverse=True)
+    pace.answered(response=(None, {"Error": {"Code": "AccessDenied"}}))
+    pace.answered(response=None)
+    assert pace.refusals == 0
+    pace.answered(response=(None, {"Error": {"Code": "RequestThrottled"}}))
+    pace.wait()
+    assert pace.refusals == 1
+    assert slept[-1] > 5 * slept[-2] / 6 / 0.8

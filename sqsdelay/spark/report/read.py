@@ -267,8 +267,6 @@ def write_events(
     spark: SparkSession,
     ledger: str | DataFrame,
     folder: str,
-    *,
-    ledger_format: str | None = None,
 ) -> tuple[int, int]:
     """Append a ledger's events to a Parquet table, partitioned by the day (UTC) they happened.
 
@@ -278,7 +276,6 @@ def write_events(
         spark: a session whose executors see ``folder``.
         ledger: see `read_ledger`.
         folder: a path, or a URI of any file system that this Spark knows.
-        ledger_format: see `read_ledger`.
 
     Returns:
         How many events were appended, and how many lines were left out.
@@ -286,7 +283,7 @@ def write_events(
     Raises:
         ConfigurationError: there is no such ledger, or the folder cannot be written.
     """
-    reading = read_ledger(spark, ledger, ledger_format=ledger_format)
+    reading = read_ledger(spark, ledger)
     day = F.date_from_unix_date(F.floor(F.col("at_ms") / _DAY_MS).cast("int"))
     try:
         # A day in one file, and a large day in some: adaptive execution splits it.

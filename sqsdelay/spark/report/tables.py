@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
 from sqsdelay.cost import Prices, Workload, bill
+from sqsdelay.cost.strategies import OF_STORE
 from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, Line, invocation_cost
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.spark.report.messages import ARRIVED, CANCELLED, LOST, OPEN, PENDING, STATUSES
@@ -237,8 +238,7 @@ def _lines(store: str, load: Workload, prices: Prices) -> Sequence[Line]:
     # It was parked, whatever a deployment's setting is.
     least = max(load.delay_seconds, _LEAST_PARKED_SECONDS)
     load = replace(load, delay_seconds=least, park_after_seconds=0)
-    codes = {"dynamodb": "stored", "s3": "stored-in-s3", "scheduler": "scheduled-by-sender"}
-    lines = bill(codes[store], load, prices).lines if store in codes else ()
+    lines = bill(OF_STORE[store], load, prices).lines if store in OF_STORE else ()
     return [line for line in lines if not line.fixed and line.what.startswith(NAMES[store])]
 
 

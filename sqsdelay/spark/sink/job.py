@@ -85,7 +85,7 @@ class Sink:
     def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, times: Times) -> TaskReport:
         """Send a task's rows, and keep those that cannot be in a file of this attempt."""
         from sqsdelay.spark.sink.rows import Rows
-        from sqsdelay.spark.sink.worker import task_of, throttled
+        from sqsdelay.spark.sink.worker import pace, task_of
 
         rows = Rows(
             columns=self.columns,
@@ -93,9 +93,9 @@ class Sink:
             delay_start_ms=times.delay_start_ms,
             refused_before_ms=times.began_ms if self.options.past_due == "reject" else None,
         )
-        task, before = task_of(rows, attempt, times.began_ms, times.run), throttled.calls
+        task, before = task_of(rows, attempt, times.began_ms, times.run), pace.refusals
         part = self._keep(task.send(batches), attempt)
-        task.counts.throttled = throttled.calls - before
+        task.counts.throttled = pace.refusals - before
         staged = attempt.file_name if times.run and self.options.receipts else None
         return TaskReport(attempt.write_id, task.counts.reported(), part, task.staged, staged)
 

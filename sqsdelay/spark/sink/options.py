@@ -26,7 +26,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.spark.locations import absolute, is_uri
+from sqsdelay.spark.locations import absolute, file_name, is_uri
 
 DEFAULT_CONCURRENCY: Final = 32
 """Batches one task keeps in flight: threads hide the service's latency, and add no CPU."""
@@ -54,33 +54,7 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of one write.
-
-    Args:
-        endpoint: where rows go that name no endpoint.
-        key: the column that, with ``job``, makes a message id for rows that bring none.
-        job: the job's name. Run again under the same name, a job sends the same ids.
-        rejects: folder for rows that cannot be sent; without one such rows fail the job.
-        summary: file for the job's counts; for a stream a folder with a file per micro-batch.
-        receipts: folder in which the job notes what it sent: run again, it sends only the rest.
-        batch: the number of a stream's micro-batch, within ``foreachBatch``.
-        replay: rows are sent again that the receipts show as sent; when that began, epoch milliseconds.
-        plan: send nothing, and tell in the summary what sending would come to.
-        past_due: ``send`` what is due already at once, or ``reject`` it.
-        rate: messages a second that the whole job sends at most.
-        parts: among how many tasks `send` shares the rows out by their ids: a job run again reads in each
-            what the like task has noted. 1 for rows that come in any order.
-        tasks: how many of its tasks run at a time: each sends its share of ``rate``.
-        store: the URL of the store of each endpoint, where messages due far ahead are parked at once.
-        park_after: seconds above which they are.
-        ledger: folder, on local or shared disks, for a ledger file of each process that sends.
-        concurrency: batches one task keeps in flight.
-        hop_seconds: the delay queues' delivery delay.
-        max_delay_seconds: how far ahead a row may be due, as the delay consumer has it.
-        retry_seconds: how long a task goes on while SQS takes none of its rows.
-        region, endpoint_url: as of a boto3 client; left out, as boto3 finds them.
-        checkpoint: the stream's checkpoint folder.
-    """
+    """The options of one write, as docs/spark.md explains them; ``checkpoint`` is a stream's folder."""
 
     endpoint: str | None = None
     key: str = DEFAULT_KEY
@@ -149,6 +123,7 @@ class Options:
             raise InvalidSetting(
                 "receipts are kept under the job's name; give it one: option job (e.g. renewals-2027)"
             )
+        file_name(self.job or "")
         if self.replay is not None and self.receipts is None:
             raise InvalidSetting("option replay needs option receipts, the job's")
         if self.rate is not None and self.tasks is None:

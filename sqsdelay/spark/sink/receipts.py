@@ -21,7 +21,6 @@ from hashlib import blake2b
 from itertools import chain, islice
 from math import gcd
 from typing import Any, Final
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +29,7 @@ from pyarrow import fs
 
 from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.locations import opened
+from sqsdelay.spark.locations import file_name, opened
 
 _TRACKED: Final = 1 << 19
 """Ids a task remembers, about 50 MB: the first that it came across."""
@@ -147,7 +146,7 @@ def _numbers(column: pa.Int64Array) -> array[int]:
 
 def job_folder(folder: str, job: str) -> str:
     """Where the receipts of a job are in the folder of all."""
-    return f"{folder.rstrip('/')}/{quote(job, safe='')}"
+    return f"{folder.rstrip('/')}/{file_name(job)}"
 
 
 class Receipts:

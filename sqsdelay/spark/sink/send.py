@@ -7,7 +7,7 @@ import math
 import pickle
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
-from sqsdelay.spark.locations import hadoop_uri
+from sqsdelay.spark.locations import file_name, hadoop_uri
 from sqsdelay.spark.sink.job import Sink, Times
 from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
@@ -128,25 +128,21 @@ def check_unique(rows: DataFrame, columns: Columns) -> None:
         )
 
 
-def shared_out(
-    rows: DataFrame, columns: Columns, options: Options, *, tasks: int
-) -> tuple[DataFrame, Options]:
+def shared_out(rows: DataFrame, columns: Columns, options: Options) -> tuple[DataFrame, Options]:
     """The rows in tasks of about `ROWS_PER_TASK`, all rows of one id in the same task; and the options, told
     how many these are.
 
     Rows that are staged in an S3 store are shared out among fewer tasks: each writes an object for every
     slot it meets, and few large ones are wanted. Their number is a power of two, so that of a job that is
     run again, on more rows or fewer, each task has the ids of a few of the earlier tasks.
-
-    Args:
-        tasks: how many run at a time: there are hardly fewer.
     """
-    wanted = 2 ** round(math.log2(_wanted(rows, columns, options, tasks)))
+    wanted = 2 ** round(math.log2(_wanted(rows, columns, options)))
     shared = rows.repartition(wanted, message_id(columns, options))
     return shared, replace(options, parts=wanted)
 
 
-def _wanted(rows: DataFrame, columns: Columns, options: Options, tasks: int) -> int:
+def _wanted(rows: DataFrame, columns: Columns, options: Options) -> int:
+    tasks = options.tasks or 1  # That run at a time: there are hardly fewer.
     run = run_of(options, time.time_ns() // 1_000_000)
     if run is None:
         return _share(rows.count(), tasks)
@@ -223,17 +219,11 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
             "Spark's mapInArrow requires pandas: pip install 'pandas<3'; or write the table with "
             "format('sqsdelay'), on Spark 4.1 or newer"
         )
-    at_a_time = _at_a_time(rows)
-    if "rate" in options and at_a_time is not None:
-        options = {"tasks": at_a_time} | options
-    parsed = Options.parse({name: str(value) for name, value in options.items()})
-    columns = checked_columns(rows.schema, parsed)
-    if unique:
-        check_unique(rows, columns)
-    times = Sink(options=parsed, columns=columns).begin()
-    write_id = uuid.uuid4().hex if parsed.batch is None else f"{parsed.job}-{parsed.batch}"
-    shared, parsed = shared_out(rows, columns, parsed, tasks=parsed.tasks or at_a_time or 1)
-    sink = Sink(options=parsed, columns=columns)
+    shared, sink = _checked(rows, unique, options)
+    parsed, times = sink.options, sink.begin()
+    write_id = uuid.uuid4().hex
+    if parsed.batch is not None:
+        write_id = f"{file_name(parsed.job or '')}-{parsed.batch}"
     done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
     try:
         reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]
@@ -258,10 +248,17 @@ def _task(
     yield pa.RecordBatch.from_pydict({"report": pa.array([pickle.dumps(report)], pa.binary())})
 
 
-def _at_a_time(rows: DataFrame) -> int | None:
-    """How many tasks run at a time; None where it cannot be known, on Spark Connect."""
+def _checked(rows: DataFrame, unique: bool, given: Mapping[str, Any]) -> tuple[DataFrame, Sink]:
+    """The rows, shared out among tasks, and what is to be done with them; raises ConfigurationError."""
     context = getattr(rows.sparkSession, "_sc", None)
-    return None if context is None else int(context.defaultParallelism)
+    # On Spark Connect it cannot be known how many tasks run at a time.
+    tasks = {} if context is None else {"tasks": int(context.defaultParallelism)}
+    options = Options.parse({name: str(value) for name, value in (tasks | dict(given)).items()})
+    columns = checked_columns(rows.schema, options)
+    if unique:
+        check_unique(rows, columns)
+    shared, options = shared_out(rows, columns, options)
+    return shared, Sink(options=options, columns=columns)
 
 
 def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, Any]:
@@ -270,21 +267,14 @@ def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
     Raises:
         PySparkException, Py4JJavaError: Spark failed; `sqsdelay.spark.session` tells why.
     """
-    spark = rows.sparkSession
-    context = getattr(spark, "_sc", None)
-    if context is None or not _has_data_source():
+    if getattr(rows.sparkSession, "_sc", None) is None or not _has_data_source():
         return send(rows, unique=unique, **options)
     from sqsdelay.spark.sink.data_source import SqsDelayDataSource
 
-    spark.dataSource.register(SqsDelayDataSource)
-    at_a_time = int(context.defaultParallelism)
-    texts = {name: str(value) for name, value in ({"tasks": at_a_time} | options).items()}
-    parsed = Options.parse(texts)
-    columns = checked_columns(rows.schema, parsed)
-    if unique:
-        check_unique(rows, columns)
-    rows, parsed = shared_out(rows, columns, parsed, tasks=at_a_time)
-    texts["parts"] = str(parsed.parts)
+    rows.sparkSession.dataSource.register(SqsDelayDataSource)
+    rows, sink = _checked(rows, unique, options)
+    found = {"tasks": sink.options.tasks, "parts": sink.options.parts}
+    texts = {name: str(value) for name, value in (options | found).items()}
     with TemporaryDirectory(prefix="sqsdelay-") as folder:
         # Spark commits in a process of its own, on this machine.
         summary = Path(folder) / "summary.json"

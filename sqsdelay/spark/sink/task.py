@@ -22,30 +22,11 @@ from sqsdelay.errors import (
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
 from sqsdelay.spark.sink.bulk import Bulk
+from sqsdelay.spark.sink.pace import Pace
 from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Counts, Staged
-
-
-class Pace:
-    """Lets so many messages a second pass; None holds none up."""
-
-    def __init__(self, rate: float | None, *, clock: Clock, sleep: Callable[[float], None]) -> None:
-        self._rate = rate
-        self._clock = clock
-        self._sleep = sleep
-        self._free_at = clock.monotonic()
-
-    def wait(self, messages: int) -> None:
-        """Return when so many more may be sent; what was not used is not saved up."""
-        if self._rate is None:
-            return
-        now = self._clock.monotonic()
-        if now < self._free_at:
-            self._sleep(self._free_at - now)
-        self._free_at = max(now, self._free_at) + messages / self._rate
-
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Rows read as messages at a time, so that a batch of large bodies is not in memory twice."""

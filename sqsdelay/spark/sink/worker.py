@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from sqsdelay.ledger.files import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES
@@ -18,6 +18,7 @@ from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.pace import CallPace
 from sqsdelay.spark.sink.receipts import Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, run_of
@@ -41,7 +42,6 @@ def sender_client(options: Options) -> SQSClient:
     return default_client(
         connections=options.concurrency,
         parameter_validation=False,  # the sender checks every value
-        paced=True,
         attempts=_ATTEMPTS,
         region=options.region,
         endpoint_url=options.endpoint_url,
@@ -53,13 +53,6 @@ _BATCHES_BETWEEN_RECEIPTS: Final = 10
 
 _NEVER: Final = 10**10
 """Seconds, above any delay."""
-
-_PACED_SECONDS: Final = 60.0
-"""How long botocore makes all requests once one was throttled: it paces them, and libcurl does not. The
-few that libcurl then makes before one is throttled are lost in those of a minute."""
-
-_THROTTLING: Final = ("RequestThrottled", "ThrottlingException", "Throttling", "KmsThrottled")
-"""Source: SendMessageBatch API reference, Errors; Common Errors."""
 
 
 @lru_cache(maxsize=1)
@@ -102,22 +95,8 @@ def _spare_the_collector() -> None:
     gc.freeze()
 
 
-class Throttled:
-    """Calls that SQS refused for their rate, in this process."""
-
-    calls = 0
-
-    def note(self, *, response: Any = None, **_: Any) -> None:
-        """botocore's event after each attempt on a call."""
-        if response is not None:
-            self.refused(response[1].get("Error", {}).get("Code", ""))
-
-    def refused(self, code: str) -> None:
-        """A call was refused, with this error code."""
-        self.calls += code in _THROTTLING
-
-
-throttled = Throttled()
+pace = CallPace()
+"""Of all calls of this process."""
 
 
 def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
@@ -180,8 +159,9 @@ _wheel = lru_cache(maxsize=64)(wheel_of)
 @lru_cache(maxsize=1)
 def _client(options: Options) -> SQSClient:
     client = sender_client(options)
-    client.meta.events.register("needs-retry.sqs", throttled.note)
-    request_by_curl(client, pause_seconds=_PACED_SECONDS, refused=throttled.refused)
+    client.meta.events.register("before-send.sqs", pace.wait)
+    client.meta.events.register("needs-retry.sqs", pace.answered)
+    request_by_curl(client, before=pace.wait, refused=pace.refused)
     return client
 
 

@@ -32,7 +32,13 @@ from sqsdelay.stores.dynamodb.layout import (
 )
 from sqsdelay.stores.dynamodb.leases import LeasedTable
 from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE
-from sqsdelay.stores.ids import ID_TOLERANCE_MS, Amendments, needs_lookup, tells_due
+from sqsdelay.stores.ids import (
+    ID_TOLERANCE_MS,
+    TOLD_AHEAD_MS,
+    Amendments,
+    needs_lookup,
+    tells_due,
+)
 
 _MOST_HOURS_KNOWN: Final = 50_000
 
@@ -232,24 +238,21 @@ class DynamoDbAmendments(Amendments):
     def __init__(self, table: LeasedTable, clock: Clock) -> None:
         super().__init__(clock.now_ms)
         self._table = table
-
-    def _is_told(self) -> bool:
-        """The table may be another one by now."""
-        if _TOLD not in self._table.remembered:
-            return False
-        if not self._table.is_recent(_TOLD):
-            if not self._table.get_checked([self._table.amended]):
-                return False
-            self._table.remember(_TOLD)
-        return True
+        self._told_until_ms = 0
 
     def _tell(self, until_ms: int) -> None:
-        self._table.get_checked()
-        until = number(-(-until_ms // 1000))
-        # Not where another process has said so for longer.
-        item = {**self._table.amended, EXPIRY: until}
-        self._table.put(item, f"{NOT_THERE} OR {EXPIRY} < :until", until=until)
-        self._table.remember(_TOLD)
+        table = self._table
+        said = until_ms <= self._told_until_ms and _TOLD in table.remembered
+        if said and table.is_recent(_TOLD):
+            return
+        # The table may be another one by now.
+        if not (table.get_checked([table.amended]) and said):
+            until = number(-(-(until_ms + TOLD_AHEAD_MS) // 1000))
+            # Not where another process has said so for longer.
+            item = {**table.amended, EXPIRY: until}
+            table.put(item, f"{NOT_THERE} OR {EXPIRY} < :until", until=until)
+            self._told_until_ms = until_ms + TOLD_AHEAD_MS
+        table.remember(_TOLD)
 
     def _asked(self) -> int:
         told = self._table.get_checked([self._table.amended])

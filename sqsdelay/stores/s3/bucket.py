@@ -73,8 +73,8 @@ class ObjectBucket(Calls):
 
     def _missing(self) -> StoreMissing:
         return StoreMissing(
-            f"bucket {self.name} does not exist; create it (sqsdelay store create), or correct the "
-            "store's URL"
+            f"bucket {self.name} does not exist at {self.client.meta.endpoint_url}; create it (sqsdelay "
+            "store create), or correct the store's URL"
         )
 
     def put(self, key: str, body: bytes, *, over: str | None = None) -> str:

@@ -195,13 +195,10 @@ class S3Amendments(Amendments):
         self._prefix = f"{wheel.prefix}amendments/"
         self._told = f"{self._prefix}until.json"
 
-    def _is_told(self) -> bool:
-        return False  # A read tells, which `_tell` makes.
-
     def _tell(self, until_ms: int) -> None:
         def told(fields: dict[str, Any]) -> dict[str, Any] | None:
-            enough = fields.get("until_ms", 0) >= until_ms - TOLD_AHEAD_MS
-            return None if enough else {"until_ms": until_ms}
+            enough = fields.get("until_ms", 0) >= until_ms
+            return None if enough else {"until_ms": until_ms + TOLD_AHEAD_MS}
 
         self._wheel.check_version()
         self._bucket.change(self._told, told)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -112,10 +111,11 @@ class Group(Calls):
         self._call(self.client.get_schedule_group, Name=self.name)
 
     def set_up(self) -> None:
-        """Create the group unless it exists, with schedules that are all sqsdelay's."""
+        """Create the group unless it exists, with schedules that are all sqsdelay's; then a call for each
+        hundred of them."""
         if self._call(self.client.create_schedule_group, Name=self.name) is None:
-            some = islice(self.names(), _MOST_LISTED)
-            foreign = next((name for name in some if not _OURS.fullmatch(name)), None)
+            # All of them: a listing is in no order that would show a foreign one first.
+            foreign = next((name for name in self.names() if not _OURS.fullmatch(name)), None)
             if foreign is not None:
                 raise ConfigurationError(
                     f"schedule group {self.name} holds {foreign}, which is not sqsdelay's; give the "
@@ -203,8 +203,8 @@ class Group(Calls):
             return StoreError(str(error))
         if code == _NOT_THERE:
             return StoreMissing(
-                f"schedule group {self.name} does not exist; run sqsdelay store create or set_up(), or "
-                "deploy it"
+                f"schedule group {self.name} does not exist at {self.client.meta.endpoint_url}; run "
+                "sqsdelay store create or set_up(), or deploy it"
             )
         if code == "ValidationException":
             return StoreError(f"schedule group {self.name}: {error}")

@@ -371,7 +371,7 @@ class SchedulerStore(ParkingPlace):
 
     def _amendment(self, message_id: str) -> Amendment | StoreError | None:
         try:
-            found = self._get(name_of(message_id, self._amendments))
+            found = self._group.get(name_of(message_id, self._amendments))
             return None if not found else amendment_of(message_id, str(found.get("Description")))
         except StoreError as error:
             return error

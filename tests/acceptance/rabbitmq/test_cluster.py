@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare
 from sqsdelay.rabbitmq.management import Management
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS
 from tests.patience import PATIENCE_SECONDS
-from tests.services.rabbitmq import RabbitNode
+from tests.services.rabbitmq import three_nodes
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,43 +26,29 @@ RESUMED_SECONDS = 30
 MESSAGES = [RabbitMqMessage("a", delay=600) for _ in range(20)]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RabbitNode]]:
-    """Three private nodes that share queues."""
-    nodes: list[RabbitNode] = []
-    try:
-        for number in range(3):
-            peer = nodes[0] if nodes else None
-            nodes.append(RabbitNode(tmp_path_factory.mktemp(f"cluster{number}"), peer=peer))
-            nodes[-1].start()
-        yield nodes
-    finally:
-        for node in reversed(nodes):
-            node.stop()
-
-
 @pytest.mark.nightly  # three brokers beside all the others' tests
-def test_senders_outlive_the_death_of_a_levels_leader(cluster: list[RabbitNode]) -> None:
+def test_senders_outlive_the_death_of_a_levels_leader() -> None:
     """A channel from before the kill, and those opened during the election, are confirmed again."""
-    survivor, leader, _ = cluster
-    acme = Topology("acme")
-    declare(leader.url, acme)  # the node that declares a quorum queue leads it
-    time.sleep(REGISTERED_SECONDS)
-    queue = Management(survivor.management_url, "/").queues()[acme.level_name(9)]
-    assert queue["leader"] == leader.name
-    senders = [
-        RabbitMqSender(survivor.url, prefix="acme", bind=False, confirm_seconds=3) for _ in range(4)
-    ]
-    outcomes = [Counter[str]() for _ in senders]
-    try:
-        assert _sent(senders[0]) == {"confirmed": len(MESSAGES)}
-        leader.kill()
-        for number in range(1, len(senders)):
-            outcomes[number] += _sent(senders[number])
-        resumed = [_resumes(*each) for each in zip(senders, outcomes, strict=True)]
-    finally:
-        for sender in senders:
-            sender.close()
+    with three_nodes() as (survivor, leader, _):
+        acme = Topology("acme")
+        declare(leader.url, acme)  # the node that declares a quorum queue leads it
+        time.sleep(REGISTERED_SECONDS)
+        queue = Management(survivor.management_url, "/").queues()[acme.level_name(9)]
+        assert queue["leader"] == leader.name
+        senders = [
+            RabbitMqSender(survivor.url, prefix="acme", bind=False, confirm_seconds=3)
+            for _ in range(4)
+        ]
+        outcomes = [Counter[str]() for _ in senders]
+        try:
+            assert _sent(senders[0]) == {"confirmed": len(MESSAGES)}
+            leader.kill()
+            for number in range(1, len(senders)):
+                outcomes[number] += _sent(senders[number])
+            resumed = [_resumes(*each) for each in zip(senders, outcomes, strict=True)]
+        finally:
+            for sender in senders:
+                sender.close()
     assert all(resumed), outcomes
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import pytest
 from pika import BasicProperties
 
@@ -10,18 +12,44 @@ from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, d
 from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.publisher import Publisher
-from tests.acceptance.rabbitmq.broker import Broker
+from tests.acceptance.rabbitmq.broker import Broker, manage
+from tests.services.network import CountingProxy
 
 
-def test_a_missing_level_is_named_and_not_sent(broker: Broker) -> None:
-    """Nothing is declared: sending again would help nobody."""
-    with RabbitMqSender(broker.url, prefix="typo", bind=False) as sender:
-        results = sender.send_many("orders", [RabbitMqMessage("a", delay=5) for _ in range(3)])
-    for result in results:
+@pytest.mark.parametrize("many", [3, 3_000])
+def test_a_missing_level_is_named_and_harms_no_other(broker: Broker, many: int) -> None:
+    """Nothing is declared: sending again would help nobody. What waits for it is not tried one by one."""
+    broker.queue("orders")
+    with (
+        CountingProxy(broker.port) as proxy,
+        RabbitMqSender(broker.through(proxy), prefix="typo", bind=False) as sender,
+    ):
+        messages = [RabbitMqMessage("a", delay=5 * (n % 2)) for n in range(2 * many)]
+        results = sender.send_many("orders", messages)
+    assert [each.error for each in results[::2]] == [None] * many
+    assert broker.wait_count("orders", many) == many
+    for result in results[1::2]:
         assert isinstance(result.error, ConfigurationError)
         assert "no exchange 'typo.delay-level-02'" in str(result.error)
         assert "not sent" in str(result.error)
         assert "sqsdelay rabbitmq --prefix typo declare" in str(result.error)
+    assert proxy.connections <= 3
+
+
+def test_a_topic_that_is_not_permitted_is_named_and_not_sent(broker: Broker) -> None:
+    """Permission may be for some routing keys of an exchange, which took messages before."""
+    broker.ready("orders", "other")
+    level = Topology().level_name(9)
+    vhost = unquote(broker.virtual_host)
+    url = broker.user("topical")
+    may = {"exchange": level, "write": "orders$", "read": ".*"}
+    manage(broker.management_url, "topic-permissions", vhost, "topical", **may)
+    with RabbitMqSender(url, bind=False) as sender:
+        for _ in range(2):
+            assert sender.send("orders", "a", delay=600).error is None
+            with pytest.raises(ConfigurationError, match=r"access to topic .* not sent"):
+                sender.send("other", "b", delay=600)
+    assert broker.wait_count(level, 2) == 2
 
 
 @pytest.mark.parametrize("position", [0, 50, 99])

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sqsdelay.console.guard import Access
-from sqsdelay.console.messages import BODY_SHOWN, Filter, listed
+from sqsdelay.console.messages import Filter, listed
 from sqsdelay.console.services import MOST_CHANGED, Services
+from sqsdelay.console.shown import BODY_SHOWN
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
@@ -105,7 +106,7 @@ def test_two_consoles_on_one_message(running: Running) -> None:
 @pytest.mark.parametrize(
     ("button", "words"),
     [
-        ("Cancel…", "it is not in the store"),
+        ("Cancel…", "not in the store; if it is in the delay queue, it will be cancelled"),
         ("Release now…", "it was released or cancelled meanwhile"),
     ],
 )
@@ -168,7 +169,7 @@ def test_a_thousand_that_match_are_changed_at_once(running: Running) -> None:
 
 def test_a_filter_by_text_attribute_and_due_time(stored: Running) -> None:
     """Whatever its case; a page of matches leads on to the next."""
-    due_ms = time.time_ns() // 1_000_000 + 24 * HOUR_MS
+    due_ms = time.time_ns() // 1_000_000 + 25 * HOUR_MS
     kept = [
         StoredMessage(
             message_id=f"m{n:02}",
@@ -191,9 +192,12 @@ def test_a_filter_by_text_attribute_and_due_time(stored: Running) -> None:
     assert stored.page("/messages", attribute="tenant=nobody").ids == []
     assert stored.page("/messages", text="m07").ids == ["m07"]
     stored.park("late", due_in_ms=-HOUR_MS)
-    overdue = stored.page("/messages")
-    (link,) = (each.attributes["href"] for each in overdue.main.all("a") if each.text == "Overdue")
-    assert Page(stored.client, stored.client.get(link)).ids == ["late"]
+    for tab, shown in (("Overdue", ["late"]), ("Next 24 hours", []), ("All", ["late", "m00"])):
+        tabs = {each.text: each.attributes for each in stored.page("/messages").main.all("a")}
+        found = Page(stored.client, stored.client.get(tabs[tab]["href"]))
+        assert found.ids[:2] == shown
+        current = [each.text for each in found.main.all("a") if "aria-current" in each.attributes]
+        assert current == [tab]
     assert "binary" in stored.page("/messages", text="m10").rows("Parked")[0][2]
 
 
@@ -248,12 +252,14 @@ def test_all_that_is_known_of_a_message(running: Running) -> None:
     assert steps(found) == {"Sent": True, "Parked": True, "Released": False, "Delivered": False}
     running.park("unrecorded")
     assert steps(running.page("/message", id="unrecorded"))["Sent"], "it is there, so it was sent"
-    running.reject("bad", reason="its delay is 'x'")
+    running.reject("bad", reason="its delay is 'x'", body="b" * 100_000)
     assert "nobody has looked" in running.page("/message", id="bad").text
     running.look()
     found = running.page("/message", id="bad")
     assert "it is in the error queue" in found.text
     assert "its delay is 'x'" in found.notices
+    assert "97.7 KiB, cut text" in found.text
+    assert next(found.main.all("pre")).raw == "b" * BODY_SHOWN
     assert steps(found) == {"Sent": True, "Error queue": False}
     for kind in EventKind:
         running.record(kind, f"last-{kind}", Source.CONSUMER)

@@ -10,6 +10,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
+from sqsdelay.errors import NotAllSent
 from sqsdelay.spark import send
 
 
@@ -41,9 +42,29 @@ def main(folder: str) -> None:
     for _ in range(2):
         counts = send(rows, **given)
         stored.append([counts["sent"], counts["already_sent"]])
-    told = json.dumps([pyspark.__version__, first, second, rejected, streamed, stored])
+    named = [batches(spark, folder, job) for job in JOBS]
+    told = json.dumps([pyspark.__version__, first, second, rejected, streamed, stored, named])
     sys.stdout.write(told + "\n")
     spark.stop()
+
+
+JOBS = ("a/b", "a_b", "..", "x %2F\n\0y")
+"""Each names one job, and no folder."""
+
+
+def batches(spark: SparkSession, folder: str, job: str) -> list[int]:
+    """A micro-batch that fails for want of a rejects folder, and run again: what that finds sent, what it
+    sends, and what has been rejected of all jobs by then."""
+    rows = spark.range(3).selectExpr("if(id = 1, '', 'x') body", "id key", "86400 delay_seconds")
+    given: dict[str, Any] = {"endpoint": "orders", "receipts": f"{folder}/named/receipts"}
+    try:
+        send(rows, batch=1, job=job, **given)
+    except NotAllSent:
+        rejects = f"{folder}/named/rejects"
+        again = send(rows, batch=1, job=job, rejects=rejects, **given)
+        kept = spark.read.parquet(rejects).count()
+        return [again["already_sent"], again["sent"], kept]
+    return []
 
 
 def stream(spark: SparkSession, folder: str) -> list[int]:

@@ -20,6 +20,7 @@ from sqsdelay.ledger.events import Event, EventKind, Source, to_json
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores.s3 import S3Store
 from tests.functional.spark import told
+from tests.functional.spark.older_spark import JOBS
 from tests.functional.spark.sent import ids, on_the_stub
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment
@@ -51,7 +52,7 @@ def test_send_on_older_sparks(version: str, one_stub: Stub, s3: S3Server, tmp_pa
     folder = ROOT / "build" / f"pyspark-{version}"
     if not folder.exists():
         pytest.skip(f"no {folder}: make older-spark")
-    used, first, second, rejected, streamed, stored = run(
+    used, first, second, rejected, streamed, stored, named = run(
         "older_spark.py", folder, one_stub, tmp_path, AWS_ENDPOINT_URL_S3=s3.url
     )
     assert used.startswith(version)
@@ -65,8 +66,11 @@ def test_send_on_older_sparks(version: str, one_stub: Stub, s3: S3Server, tmp_pa
         derived_id("stored", n) for n in range(100) if n != 7
     }
     assert streamed == [1]
+    assert named == [[2, 0, rejects] for rejects in range(1, len(JOBS) + 1)]
+    assert {path.name for path in (tmp_path / "named").iterdir()} == {"receipts", "rejects"}
+    named_ids = {derived_id(job, n): 1 for job in JOBS for n in (0, 2)}
     older = {derived_id("older", n): 1 for n in range(100) if n != 7}
-    assert ids(one_stub) == older | {derived_id("arrivals", 1): 1}
+    assert ids(one_stub) == older | {derived_id("arrivals", 1): 1} | named_ids
 
 
 @pytest.fixture(scope="module")

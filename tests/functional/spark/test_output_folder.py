@@ -13,7 +13,7 @@ import pytest
 from pyarrow.fs import FileSelector, S3FileSystem
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.report.output_folder import MARK, replaced
+from sqsdelay.spark.report.write import MARK, replaced
 from sqsdelay.testing.local_aws import LocalAws
 
 REMOTE: Any = object()

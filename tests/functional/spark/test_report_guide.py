@@ -104,6 +104,8 @@ def test_a_missing_package_is_named_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """pip's command, in one line."""
+    for name in [name for name in sys.modules if name.startswith("sqsdelay.spark.report.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = CliRunner().invoke(app, ["pipeline", "report", "x", "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, MissingExtra)

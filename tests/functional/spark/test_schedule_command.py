@@ -1,10 +1,14 @@
-"""`sqsdelay pipeline schedule`: files of three formats become delayed messages."""
+"""`sqsdelay pipeline schedule`: files of three formats become delayed messages; also on a cluster whose
+default file system is another than this machine's disk, as HDFS is on EMR."""
 
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +23,10 @@ from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.sent import due_ms, ids, message_id, on_the_stub
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 IN_UTC = datetime(2035, 7, 1, 9, tzinfo=UTC)
 
@@ -195,3 +203,50 @@ def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -
         "",
     }
     assert set(ids(sqs)) == {derived_id("renewals-2027", n) for n in range(100)}
+
+
+@pytest.fixture
+def other(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The default of all who give no scheme; it has one folder, ``/data``."""
+    context: Any = spark._jsc
+    settings = context.hadoopConfiguration()
+    host = f"other{uuid.uuid4().hex}"
+    (tmp_path / "other").mkdir()
+    settings.set(f"fs.viewfs.mounttable.{host}.link./data", (tmp_path / "other").as_uri())
+    before = settings.get("fs.defaultFS")
+    settings.set("fs.defaultFS", f"viewfs://{host}/")
+    monkeypatch.chdir(tmp_path)
+    yield f"viewfs://{host}/data"
+    settings.set("fs.defaultFS", before)
+
+
+@pytest.mark.parametrize("by_uri", [False, True])
+def test_a_path_is_this_machines_and_a_uri_the_clusters(
+    sqs: Stub, tmp_path: Path, other: str, by_uri: bool
+) -> None:
+    """Input by either; what the job keeps is on the disk that its path names, and nothing elsewhere."""
+    table = pa.table({"id": [1, 2, 3], "body": ["x", "", "z"], "delay_seconds": [86_400] * 3})
+    pq.write_table(table, tmp_path / ("other/rows.parquet" if by_uri else "rows.parquet"))
+    given = f"{other}/rows.parquet" if by_uri else "rows.parquet"
+    kept = ["--rejects", f"{tmp_path}/rejects", "--receipts", f"{tmp_path}/receipts", "--job", "j"]
+    kept += ["--key", "id", "--json"]
+    done = schedule(given, *kept)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (done.exit_code, told["sent"], told["rejected"]) == (1, 2, 1), done.output
+    again = json.loads(schedule(given, *kept).stdout.splitlines()[-1])
+    assert (again["sent"], again["already_sent"]) == (0, 2)
+    assert ids(sqs) == {derived_id("j", n): 1 for n in (1, 3)}
+    assert {row["id"] for row in pq.read_table(tmp_path / "rejects").to_pylist()} == {2}
+    assert (tmp_path / "receipts/j/_job.json").exists()
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["rows.parquet"] * by_uri
+
+
+def test_what_workers_cannot_reach_is_refused_before_anything_is_sent(
+    sqs: Stub, tmp_path: Path, other: str
+) -> None:
+    """Java knows the cluster's file system here, and Python's workers do not."""
+    (tmp_path / "rows.jsonl").write_text('{"id": "1", "body": "x", "delay_seconds": 9}\n')
+    for option in ("--rejects", "--receipts"):
+        with pytest.raises(SqsDelayError, match=f"option {option[2:]}='{other}/kept' cannot be"):
+            schedule("rows.jsonl", "--job", "j", "--key", "id", option, f"{other}/kept")
+    assert sqs.kept() == []

@@ -20,9 +20,8 @@ from sqsdelay.spark.sink import send
 from sqsdelay.stores.s3 import S3Store
 from sqsdelay.testing import ManualClock
 from tests.functional.spark.sent import ids, on_the_stub
-from tests.functional.spark.test_killed_worker import workers
-from tests.functional.spark.test_resume import kill_all
-from tests.functional.spark.test_stream import arrive, stream
+from tests.functional.spark.test_resume import kill_all, workers
+from tests.functional.spark.test_sink import arrive, stream
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import SQSDELAY, environment
 from tests.services.s3_server import S3Server

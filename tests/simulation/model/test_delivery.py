@@ -142,7 +142,7 @@ def wrong_in_any_interleaving() -> list[str]:
 def test_a_change_at_any_moment_of_a_consumers_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts, or says that it is too late; a consumer that read no amendments after parking would fail."""
     assert wrong_in_any_interleaving() == []
-    monkeypatch.setattr(Parking, "apply_amendments", lambda *_: set())
+    monkeypatch.setattr(Parking, "apply_amendments", lambda *_: (set(), set()))
     assert "m was to be cancelled, and is parked all the same" in wrong_in_any_interleaving()
 
 
