@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, OutgoingMessage, string
 from sqsdelay.core.outgoing import hop_deduplication_id
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender
@@ -82,21 +82,9 @@ class SlowQueues(InMemoryQueues):
         self.clock.advance(self._latencies.send)
         return super().send_batch(queue_url, entries)
 
-    def receive_batch(
-        self,
-        queue_url: str,
-        *,
-        wait_seconds: int,
-        limit: int = MAX_BATCH_ENTRIES,
-        visibility_seconds: int | None = None,
-    ) -> list[ReceivedMessage]:
+    def receive_batch(self, queue_url: str, **given: Any) -> list[ReceivedMessage]:
         self.clock.advance(self._latencies.receive)
-        copies = super().receive_batch(
-            queue_url,
-            wait_seconds=wait_seconds,
-            limit=limit,
-            visibility_seconds=visibility_seconds,
-        )
+        copies = super().receive_batch(queue_url, **given)
         self.clock.advance(self._latencies.answer)
         received_at = self.clock.monotonic()
         return [replace(copy, received_at=received_at) for copy in copies]

@@ -111,20 +111,8 @@ class CountedQueues(InMemoryQueues):
         self._count(queue_url, sum(entry.size for entry in entries))
         return super().send_batch(queue_url, entries)
 
-    def receive_batch(
-        self,
-        queue_url: str,
-        *,
-        wait_seconds: int,
-        limit: int = MAX_BATCH_ENTRIES,
-        visibility_seconds: int | None = None,
-    ) -> list[ReceivedMessage]:
-        found = super().receive_batch(
-            queue_url,
-            wait_seconds=wait_seconds,
-            limit=limit,
-            visibility_seconds=visibility_seconds,
-        )
+    def receive_batch(self, queue_url: str, **given: Any) -> list[ReceivedMessage]:
+        found = super().receive_batch(queue_url, **given)
         if found:
             self._count(queue_url, sum(size_of(each.body, each.attributes) for each in found))
         return found

@@ -61,32 +61,24 @@ def run(setup: str, **environment: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_rabbitmq_sender(broker: Broker) -> None:
-    """The publishing thread is the parent's alone, and so is its connection."""
-    broker.queue("orders")
-    assert broker.cli("declare").returncode == 0
-    run(
-        "from sqsdelay.rabbitmq import RabbitMqSender\n"
-        "import os\n"
-        "sender = RabbitMqSender(os.environ['URL'])\n"
-        "def use(text): sender.send('orders', text, delay=1)\n",
-        URL=broker.url,
-    )
-    assert broker.wait_count("orders", len(expected())) == len(expected())
-    assert Counter(body.decode() for _, _, body in broker.drain("orders")) == expected()
+PUBLISHING = """
+import asyncio, os
+from sqsdelay.rabbitmq import AsyncRabbitMqSender, RabbitMqSender
+sender = RabbitMqSender(os.environ["URL"])
+together = AsyncRabbitMqSender(sender, linger_ms=1)
+"""
 
 
-def test_an_asyncio_rabbitmq_sender(broker: Broker) -> None:
-    """Each process has an event loop, threads and a connection of its own."""
+@pytest.mark.parametrize(
+    "send",
+    ["sender.send('orders', text, delay=1)", "asyncio.run(together.send('orders', text))"],
+    ids=["threads", "asyncio"],
+)
+def test_a_rabbitmq_sender(broker: Broker, send: str) -> None:
+    """Each process has a publishing thread, a connection and an event loop of its own."""
     broker.queue("orders")
     assert broker.cli("declare").returncode == 0
-    run(
-        "import asyncio, os\n"
-        "from sqsdelay.rabbitmq import AsyncRabbitMqSender, RabbitMqSender\n"
-        "sender = AsyncRabbitMqSender(RabbitMqSender(os.environ['URL']), linger_ms=1)\n"
-        "def use(text): asyncio.run(sender.send('orders', text))\n",
-        URL=broker.url,
-    )
+    run(f"{PUBLISHING}def use(text): {send}\n", URL=broker.url)
     assert broker.wait_count("orders", len(expected())) == len(expected())
     assert Counter(body.decode() for _, _, body in broker.drain("orders")) == expected()
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from sqsdelay.ledger.events import EventKind, from_json
-from sqsdelay.relaying.mover import RelaySettings
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import DeafProxy, TcpProxy
@@ -31,17 +30,8 @@ def endpoint(local_aws: LocalAws) -> str:
 
 
 def received(local_aws: LocalAws, endpoint: str, count: int) -> list[Any]:
-    done = run(
-        "receive",
-        endpoint,
-        "--count",
-        str(count),
-        "--idle",
-        str(PATIENCE_SECONDS),
-        "--delete",
-        "--json",
-        env=local_aws.environment(),
-    )
+    options = ("--count", str(count), "--idle", str(PATIENCE_SECONDS), "--delete", "--json")
+    done = run("receive", endpoint, *options, env=local_aws.environment())
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -51,18 +41,8 @@ def test_send_consume_receive(local_aws: LocalAws, endpoint: str) -> None:
     env = local_aws.environment()
     with running("consume", endpoint, "--hop", HOP, "--wait", "1", "--json", env=env) as worker:
         worker.wait_for("consuming")
-        sent = run(
-            "send",
-            endpoint,
-            "--body",
-            "wake up",
-            "--delay",
-            "4.5s",
-            "--hop",
-            HOP,
-            "--json",
-            env=env,
-        )
+        options = ("--body", "wake up", "--delay", "4.5s", "--hop", HOP, "--json")
+        sent = run("send", endpoint, *options, env=env)
         assert sent.returncode == 0, sent.stderr
         result = json.loads(sent.stdout)
         assert result["route"] == "delay-queue"
@@ -101,45 +81,13 @@ def test_a_worker_outlives_an_outage(local_aws: LocalAws, endpoint: str) -> None
             time.sleep(1)  # real time: into its first long poll
             network.down()
             worker.wait_for("cannot receive, trying again in")
-            sent = run(
-                "send",
-                endpoint,
-                "--body",
-                "x",
-                "--delay",
-                "3",
-                "--hop",
-                HOP,
-                env=local_aws.environment(),
-            )
+            options = ("--body", "x", "--delay", "3", "--hop", HOP)
+            sent = run("send", endpoint, *options, env=local_aws.environment())
             assert sent.returncode == 0, sent.stderr
             network.up()
             assert len(received(local_aws, endpoint, 1)) == 1
             worker.process.send_signal(signal.SIGTERM)
             assert worker.end() == 0
-
-
-def test_a_copy_requeued_twice_after_its_delete_is_one_message(
-    local_aws: LocalAws, endpoint: str
-) -> None:
-    """Two consumers handle the same copy, one deletes it before the other sends: still one message."""
-    from sqsdelay import DelaySender
-    from sqsdelay.core.endpoint import Endpoint
-    from sqsdelay.relaying.mover import Status
-    from sqsdelay.relaying.relay import Relay
-    from sqsdelay.sqs import SqsQueues
-
-    client = local_aws.client("sqs")
-    DelaySender(client, hop_seconds=1).send(endpoint, "x", delay=4, message_id="m-1")
-    parsed = Endpoint.parse(endpoint)
-    queues = SqsQueues(client)
-    url = queues.url(parsed.delay_queue)
-    copies = queues.receive_batch(url, wait_seconds=5)
-    for _ in range(2):
-        (outcome,) = Relay(queues, parsed, RelaySettings(hop_seconds=1)).process(copies)
-        assert outcome.status is Status.REQUEUED
-    time.sleep(1.2)
-    assert len(queues.receive_batch(url, wait_seconds=1)) == 1
 
 
 def test_trace_header_and_fair_queue_group_arrive(local_aws: LocalAws, endpoint: str) -> None:

@@ -15,10 +15,15 @@ from tests.services.postgres import VARIABLE
 from tests.services.processes import ROOT
 
 
-def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
+def run(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        [sys.executable, "-m", f"benchmarks.{name}", *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
 
 
@@ -122,15 +127,7 @@ def test_import_time_starts_processes() -> None:
 def test_it_runs_and_judges_every_aim(postgres: str) -> None:
     """Each comparison is made, and each aim is called met or missed; the exit code agrees."""
     small = "--rounds 1 --rows 1000 --pending 10100"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.store", *small.split()],
-        cwd=ROOT,
-        env=os.environ | {VARIABLE: postgres},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    done = run("store", *small.split(), **{VARIABLE: postgres})
     assert done.returncode in (0, 1), done.stderr
     assert done.stderr == ""
     verdicts = [line.split()[0] for line in done.stdout.splitlines() if "(aim" in line]

@@ -14,6 +14,8 @@ from sqsdelay.core.message import (
     DELAY_SECONDS,
     DUE_AT,
     GROUP_ID,
+    MESSAGE_ID,
+    WAS_DUE_AT,
     OutgoingMessage,
     size_of,
     string,
@@ -96,41 +98,37 @@ def test_one_mebibyte_to_the_byte(route: str, name: str, character: str) -> None
     (copy,) = deployment.arrived(ROUTES[route] + 900)
     assert copy.body == fits
     assert copy.attributes["raw"]["BinaryValue"] == b"\xff" * 50
+    assert copy.attributes[MESSAGE_ID] == string("m" * 128)
     assert size_of(copy.body, copy.attributes) <= MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize(
-    ("name", "route", "most"),
+    ("name", "delay", "most"),
     [
-        ("orders", "direct", 9),
-        ("orders", "relayed", 8),
-        ("orders", "parked", 8),
-        ("orders.fifo", "direct", 6),
-        ("orders.fifo", "relayed", 6),
-        ("orders.fifo", "parked", 6),
+        ("orders", 900, 9),
+        ("orders", 5000, 8),
+        ("orders", 90_000, 8),
+        ("orders.fifo", 900, 6),
+        ("orders.fifo", 5000, 6),
+        ("orders.fifo", 5000.5, 6),
+        ("orders.fifo", 90_000, 6),
     ],
 )
-def test_as_many_attributes_as_there_is_room_for(name: str, route: str, most: int) -> None:
-    """With a message id of the user's; one attribute more is refused with how many to move."""
+def test_as_many_attributes_as_there_is_room_for(name: str, delay: float, most: int) -> None:
+    """With a message id of the user's; one attribute more is refused with how many to move. What was
+    delayed arrives with its id and its due time besides."""
     given: dict[str, Any] = {"message_id": "m"}
     given |= {"message_group_id": "g"} if name.endswith(".fifo") else {}
     attributes = {f"a{n}": "x" for n in range(most)}
     deployment = Deployment(name)
     with pytest.raises(TooManyAttributes, match="move 1 into the body"):
         deployment.sender.send(
-            name, "x", delay=ROUTES[route], attributes={**attributes, "one-more": "x"}, **given
+            name, "x", delay=delay, attributes={**attributes, "one-more": "x"}, **given
         )
-    deployment.sender.send(name, "x", delay=ROUTES[route], attributes=attributes, **given)
-    (copy,) = deployment.arrived(ROUTES[route] + 900)
-    assert set(attributes) <= set(copy.attributes)
-
-
-def test_ten_attributes_without_an_id_go_direct() -> None:
-    """A message timer of SQS's takes nothing of the user's room."""
-    attributes = {f"a{n}": "x" for n in range(10)}
-    Deployment("orders").sender.send("orders", "x", delay=900, attributes=attributes)
-    with pytest.raises(TooManyAttributes, match="11 message attributes"):
-        Deployment("orders").sender.send("orders", "x", attributes={**attributes, "k": "x"})
+    deployment.sender.send(name, "x", delay=delay, attributes=attributes, **given)
+    (copy,) = deployment.arrived(delay + 900)
+    ours = {MESSAGE_ID} if delay == 900 and name == "orders" else {MESSAGE_ID, WAS_DUE_AT}
+    assert set(copy.attributes) == {*attributes, *ours}
 
 
 def test_names_at_their_limits() -> None:

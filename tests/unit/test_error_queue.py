@@ -229,37 +229,25 @@ def test_who_stops_reading_leaves_nothing_sent_and_not_deleted(
     assert [r.message_id for r in ErrorQueue(queues, ORDERS).look(9)] == ["bad"]
 
 
-def test_what_was_held_for_long_does_not_hide_what_comes_after(
-    queues: FaultyQueues, clock: ManualClock
-) -> None:
-    """A retry of many takes longer than a hold lasts; what it left comes again, and it goes on."""
-    for n in range(30):
-        put(queues, f"m-{n:02}")
-    clock.advance(900)
-    for _ in range(3):
-        relay(queues)
-    left = []
-    for done in ErrorQueue(queues, ORDERS).retry():
-        left.append(done.rejection.message_id)
-        clock.advance(HOLD_SECONDS / 9)
-    assert sorted(left) == [f"m-{n:02}" for n in range(30)]
-
-
+@pytest.mark.parametrize(
+    ("messages", "pauses"),
+    [(30, dict.fromkeys(range(1, 31), HOLD_SECONDS / 9)), (60, {50: HOLD_SECONDS})],
+    ids=["a retry longer than a hold", "a break of two minutes"],
+)
 def test_however_many_come_again_the_rest_is_reached(
-    queues: FaultyQueues, clock: ManualClock
+    queues: FaultyQueues, clock: ManualClock, messages: int, pauses: dict[int, float]
 ) -> None:
-    """A break of two minutes brings all that was left before, ahead of what nobody has seen."""
-    for n in range(60):
+    """What a retry left before is visible again, ahead of what nobody has seen; the retry goes on."""
+    for n in range(messages):
         put(queues, f"m-{n:02}")
     clock.advance(900)
-    for _ in range(6):
+    for _ in range(messages // 10):
         relay(queues)
     left = []
     for done in ErrorQueue(queues, ORDERS).retry():
         left.append(done.rejection.message_id)
-        if len(left) == 50:
-            clock.advance(HOLD_SECONDS)
-    assert sorted(left) == [f"m-{n:02}" for n in range(60)]
+        clock.advance(pauses.get(len(left), 0))
+    assert sorted(left) == [f"m-{n:02}" for n in range(messages)]
 
 
 @pytest.mark.parametrize(

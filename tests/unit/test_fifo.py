@@ -25,7 +25,6 @@ from sqsdelay.core.message import (
     Attribute,
     Message,
     OutgoingMessage,
-    size_of,
     string,
 )
 from sqsdelay.core.received_message import (
@@ -38,9 +37,7 @@ from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
-    MessageTooLarge,
     QueueUnavailable,
-    TooManyAttributes,
 )
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
@@ -387,54 +384,6 @@ def test_a_missing_fifo_queue_is_waited_for(queues: InMemoryQueues, clock: Manua
     queues.create_queue(FIFO)
     clock.advance(5)
     assert [o.status for o in deliver(queues)] == [Status.DELIVERED]
-
-
-def test_six_attributes_of_the_users_travel_to_the_end(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
-    """Four are ours at most, on every leg; a seventh is refused before anything is sent."""
-    for delay in (10, 2000, 2000.5):
-        attributes = {f"a{n}": "x" for n in range(6)}
-        QueueSender(queues).send(
-            FIFO, "x", delay=delay, attributes=attributes, message_group_id="g"
-        )
-        with pytest.raises(TooManyAttributes):
-            QueueSender(queues).send(
-                FIFO, "x", delay=delay, attributes=attributes | {"a7": "x"}, message_group_id="g"
-            )
-    clock.advance(10)
-    deliver(queues)
-    for _ in range(2):
-        clock.advance(900)
-        hop(queues)
-    clock.advance(201)
-    deliver(queues)
-    copies = [*received(queues)]
-    queues.delete_batch(FIFO, copies)
-    copies += received(queues)
-    queues.delete_batch(FIFO, copies[1:2])
-    copies += received(queues)
-    assert [len(copy.attributes) for copy in copies] == [8] * 3
-
-
-def test_the_largest_message_keeps_its_id_to_the_end(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
-    """To the byte: a long message id makes the last leg the largest, and that is counted too."""
-    ids = {"message_id": "m" * 128, "message_group_id": "g"}
-    own = 128 + len(MESSAGE_ID) + len("String")
-    others = {DUE_AT: string(str(clock.true_ms)), GROUP_ID: string("g")}
-    others[DEDUPLICATION_ID] = string("m" * 128)
-    most = 1_048_576 - own - size_of("", others)
-    with pytest.raises(MessageTooLarge, match="1048577 bytes"):
-        QueueSender(queues).send(FIFO, "b" * (most + 1), delay=1000, **ids)  # type: ignore[arg-type]
-    QueueSender(queues).send(FIFO, "b" * most, delay=1000, **ids)  # type: ignore[arg-type]
-    clock.advance(900)
-    hop(queues)
-    clock.advance(100)
-    (copy,) = received(queues, DUE)
-    assert size_of(copy.body, copy.attributes) == 1_048_576
-    assert copy.message_id == "m" * 128
 
 
 def test_endpoints_that_would_share_a_delay_queue_are_refused(
