@@ -406,7 +406,7 @@ class Target:
                 tell(
                     f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
                 )
-        from sqsdelay.stores.clocks import StoreClock
+        from sqsdelay.stores.dispatchers import StoreClock
 
         return StoreClock(place).latest_ms()
 

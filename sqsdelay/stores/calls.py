@@ -1,16 +1,19 @@
-"""Calls on an AWS service: a client and threads that belong to this process, and many calls at a time; and
-what a store in such a service says to those who ask for more than it can do."""
+"""Calls on an AWS service: a client and threads of this process, many calls at a time, the service's time by
+the dates of its answers; and what a store there refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, TypeVar
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay.core.clock import Clock
 from sqsdelay.errors import ConfigurationError, StoreError
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports.forks import in_each_child
@@ -112,6 +115,56 @@ def _client(service: str, connect_seconds: float, answer_seconds: float) -> Any:
             f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE, or give sqsdelay --region "
             "and --profile before its command"
         ) from error
+
+
+_APART_MS: Final = 3_000
+"""An answer's date may lie so far behind what is known: it is cut off, and was some time on its way.
+More, and the machine's monotonic clock has run away."""
+
+
+def answered_ms(response: Mapping[str, Any]) -> int | None:
+    """The date of a service's answer, epoch milliseconds, cut off to the second; None without one."""
+    date = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    return None if date is None else int(parsedate_to_datetime(date).timestamp()) * 1000
+
+
+class ServiceClock:
+    """The service's now, epoch milliseconds.
+
+    Args:
+        given: tests only: this clock instead of the dates of answers.
+    """
+
+    monotonic: Callable[[], float] = staticmethod(time.monotonic)
+    """Seconds since some time; another one in virtual time."""
+
+    def __init__(self, given: Clock | None) -> None:
+        self._given = given
+        self._best: tuple[int, float] | None = None
+
+    def read(self, response: Mapping[str, Any]) -> int:
+        """When an answer was written, epoch milliseconds; cut off to the second where it is a date
+        (RFC 9110, 5.6.7)."""
+        if self._given is not None:
+            return self._given.now_ms()
+        read_ms = answered_ms(response)
+        if read_ms is None:
+            return time.time_ns() // 1_000_000
+        best = self._best
+        if best is None or not 0 < self._now(best) - read_ms <= _APART_MS:
+            self._best = (read_ms, self.monotonic())
+        return read_ms
+
+    def now_ms(self) -> int:
+        """About the service's now; the machine's own clock until it has answered."""
+        if self._given is not None:
+            return self._given.now_ms()
+        best = self._best
+        return time.time_ns() // 1_000_000 if best is None else self._now(best)
+
+    def _now(self, best: tuple[int, float]) -> int:
+        read_ms, at = best
+        return read_ms + int((self.monotonic() - at) * 1000)
 
 
 def check_no_transaction(store: str, mode: TransactionMode | None, transaction: Any = None) -> None:

@@ -1,5 +1,5 @@
 """What stores owe their dispatchers: leases, which end by themselves when their holder dies and are
-renewed while it lives, and waking them."""
+renewed while it lives; waking them; and the clock that all users of a store share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, StoreError
+from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger(__name__)
 
@@ -70,3 +72,47 @@ class Wakes:
     def _wake(self) -> None:
         for wake in list(self._watchers):
             wake()
+
+
+class StoreClock:
+    """The clock all users of one store share: its server's, or where it is a file the machine's.
+
+    The server is asked every five minutes; between, the monotonic clock tells what has passed. While
+    it cannot be asked the local clock stands in.
+
+    Args:
+        store: one that tells its server's time, or has no clock but the machine's.
+        local: the machine's clock.
+    """
+
+    def __init__(self, store: ParkingPlace, local: Clock | None = None) -> None:
+        self._store = store
+        self._learned = BrokerClock(local or SystemClock())
+
+    def now_ms(self) -> int:
+        """The store's now, epoch milliseconds, never ahead of it: nothing due by it is early."""
+        if not self._learned.synchronised:
+            try:
+                told_ms = self._store.now_ms()
+            except StoreError as error:
+                told_ms = None
+                text = "using the local clock, because the store cannot be reached: %s"
+                logger.warning(text, one_line(error))
+            if told_ms is not None:
+                self._learned.observe(told_ms)
+        return self._learned.now_ms()
+
+    def latest_ms(self) -> int:
+        """The most the store's clock may read now, epoch milliseconds: what a delay counts from.
+
+        Raises:
+            StoreUnavailable, StoreMissing: the server cannot be asked.
+        """
+        asked_at = self.monotonic()
+        told_ms = self._store.now_ms()
+        if told_ms is None:
+            return self._learned.local.now_ms()
+        return told_ms + int((self.monotonic() - asked_at) * 1000) + 1
+
+    def monotonic(self) -> float:
+        return self._learned.local.monotonic()

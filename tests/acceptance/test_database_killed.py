@@ -52,11 +52,13 @@ class Destination:
 
     def __init__(self, *, during_first: object = None, seconds: float = 0) -> None:
         self.sent: list[str] = []
+        self.begun: list[bool] = []
         self._during_first = during_first
         self._seconds = seconds
 
     def check(self) -> None:
-        """Always ready."""
+        """Always ready. A dispatcher's start ends with it."""
+        self.begun.append(True)
 
     def now_ms(self) -> int:
         return SystemClock().now_ms()
@@ -127,6 +129,7 @@ def test_killed_under_load(server: PostgresServer, capsys: pytest.CaptureFixture
                 pool.submit(Dispatcher(store, outbox, settings=SETTINGS).run, stop)
                 for store in stores[:dispatchers]
             ]
+            wait_for(lambda: len(outbox.begun) == dispatchers)
             made = 0
             while made < kills and len(outbox.sent) < len(names):
                 time.sleep(0.2 + 0.2 * chance.random())

@@ -8,13 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.dispatching.dispatcher import DelayedDelivery
-from sqsdelay.errors import CriticalError
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatchers import message
@@ -26,23 +22,6 @@ def opened(folder: Path) -> Iterator[SqliteStore]:
     with closing(SqliteStore(folder / "store.db", endpoint="orders")) as store:
         store.set_up()
         yield store
-
-
-def test_a_callback_that_raises_stops_delivery_loudly(tmp_path: Path) -> None:
-    """A thread that died unnoticed would keep taking messages and never send one."""
-
-    def broken(_: Any) -> None:
-        raise RuntimeError("the user's own")
-
-    with opened(tmp_path) as store:
-        delivery = DelayedDelivery(store, InMemoryOutbox(SystemClock()), on_round=broken)
-        delivery.start()
-        delivery.store([message("a")])
-        wait_for(lambda: delivery._error is not None)
-        with pytest.raises(CriticalError, match="dispatching has stopped: the user's own"):
-            delivery.store([message("b")])
-        with pytest.raises(CriticalError):
-            delivery.stop()
 
 
 def test_another_process_writing_is_waited_for(tmp_path: Path) -> None:

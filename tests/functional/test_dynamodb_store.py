@@ -410,7 +410,7 @@ def test_a_process_with_a_slow_clock_asks_dynamodb_before_it_writes(
     could release it in between, and again as the near one that takes its place.
     """
     slow = SimpleNamespace(time_ns=lambda: (clock.now_ms() - HOUR_MS) * 1_000_000)
-    monkeypatch.setattr("sqsdelay.stores.clocks.time", slow)
+    monkeypatch.setattr("sqsdelay.stores.calls.time", slow)
     dispatcher, parker = make_dated(), make_dated()
     dispatcher.set_up()
     got: list[str] = []

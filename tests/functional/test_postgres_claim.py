@@ -134,10 +134,10 @@ def test_any_number_of_amendments_is_two_statements(
         store.set_up()
         store.amend(gone[:10_000])
         with talk.open("w") as trace:
-            with store._connection() as connection:
+            with store._statement() as connection:
                 connection.pgconn.trace(trace.fileno())
             store.amend([replace(each, due_ms=FAR_MS + 1, at_ms=FAR_MS + 1) for each in gone])
-            with store._connection() as connection:
+            with store._statement() as connection:
                 connection.pgconn.untrace()
         kept = store.all_amendments(30_000)
     # Its begin and commit are two more.

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.stores.clocks import StoreClock
+from sqsdelay.stores.dispatchers import StoreClock
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws

@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -222,6 +223,22 @@ def received(client: Any, name: str) -> list[Any]:
         QueueUrl=url, WaitTimeSeconds=5, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
     )
     return list(answer.get("Messages", []))
+
+
+def test_two_dozen_processes_cancel_at_once_in_s3(cli: CommandLine) -> None:
+    """Messages of one object, and amendments of one shard's neighbours: none is told to try again."""
+    bucket = f"s3://{uuid.uuid4()}"
+    cli.environment["SQSDELAY_STORE"] = bucket
+    cli.ok("store", "create", "orders")
+    lines = [json.dumps({"body": "x", "delay": "30d"}) for _ in range(24)]
+    (cli.folder / "messages.jsonl").write_text("\n".join(lines))
+    file = str(cli.folder / "messages.jsonl")
+    cli.ok("send", "orders", "--store", bucket, "--store-only", "--file", file)
+    ids = [each["message_id"] for each in listed(cli)]
+    with ThreadPoolExecutor(24) as pool:
+        done = list(pool.map(lambda each: cli.run("cancel", "orders", each), ids))
+    assert [each.stderr for each in done if each.returncode] == []
+    assert (len(ids), listed(cli)) == (24, [])
 
 
 def test_dispatch_delivers_when_due(cli: CommandLine, local_aws: LocalAws) -> None:

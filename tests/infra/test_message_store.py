@@ -126,15 +126,6 @@ def test_runs_end_before_there_are_too_many_and_in_time_for_message_timers() -> 
     assert DEFAULT_LEASE_SECONDS + 2 * SCHEDULE_SECONDS < MAX_MESSAGE_TIMER_SECONDS
 
 
-def test_function_logs_json_for_a_month(template: Template) -> None:
-    """Structured lines, no level that would drop the metrics in them, and an end to their keeping."""
-    logging = dispatcher(template)["LoggingConfig"]
-    assert logging["LogFormat"] == "JSON"
-    assert "ApplicationLogLevel" not in logging
-    log_group = template.find_resources("AWS::Logs::LogGroup")[logging["LogGroup"]["Ref"]]
-    assert log_group["Properties"]["RetentionInDays"] == 30
-
-
 def test_schedule(template: Template) -> None:
     """Every minute, for ever; a run that failed is not repeated, for the next one comes."""
     rule = only(template, "AWS::Events::Rule")["Properties"]

@@ -54,21 +54,13 @@ def written(resource: dict[str, Any], arns: dict[str, str]) -> str:
     return "".join(part if isinstance(part, str) else written(part, arns) for part in parts)
 
 
-def deployed_with_s3_store(stack: Stack) -> dict[str, Grants]:
-    """The same with messages parked in S3."""
+def deployed_with(store: str, stack: Stack) -> dict[str, Grants]:
+    """The same with messages parked there."""
     orders = sqs.Queue(stack, "Orders", queue_name="orders")
-    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="s3")
-    assert delay.s3_store is not None
-    delay.s3_store.grant_store(iam.User(stack, "Keeper"))
-    return synthesised(stack)
-
-
-def deployed_with_schedules(stack: Stack) -> dict[str, Grants]:
-    """The same with messages parked in EventBridge Scheduler."""
-    orders = sqs.Queue(stack, "Orders", queue_name="orders")
-    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="scheduler")
-    assert delay.schedules is not None
-    delay.schedules.grant_store(iam.User(stack, "Keeper"))
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store=store)
+    place = delay.s3_store or delay.schedules
+    assert place is not None
+    place.grant_store(iam.User(stack, "Keeper"))
     return synthesised(stack)
 
 
@@ -136,7 +128,7 @@ def test_the_guides_policies_are_those_deployed(stack: Stack) -> None:
 
 def test_the_guides_policies_with_an_s3_store_are_those_deployed(stack: Stack) -> None:
     """As the others."""
-    granted = deployed_with_s3_store(stack)
+    granted = deployed_with("s3", stack)
     del granted["DelayRemovalGuardRole"]
     with_s3 = "With an S3 store: "
     assert granted == {
@@ -148,7 +140,7 @@ def test_the_guides_policies_with_an_s3_store_are_those_deployed(stack: Stack) -
 
 def test_the_guides_policies_for_schedules_are_those_deployed(stack: Stack) -> None:
     """In place of the table's, for the function and for those who store; and the schedules' own role."""
-    granted = deployed_with_schedules(stack)
+    granted = deployed_with("scheduler", stack)
     schedules = documented("Schedules instead of a table")
     on_queues = {grant for grant in documented("Consume") if "dynamodb" not in grant[0]}
     assert granted["DelayDelayConsumerRole"] == on_queues | schedules

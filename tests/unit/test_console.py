@@ -27,11 +27,7 @@ def test_a_terminal_is_told_nothing_by_a_message(in_a_table: bool) -> None:
     text = written.getvalue()
     assert SHOWN in text
     assert not set(text) & set("\x07\x1b\r\x9b\x7f")
-
-
-def test_every_command_prints_with_it() -> None:
-    """Both streams; a plain console would pass everything on."""
-    assert isinstance(out, SafeConsole)
+    assert isinstance(out, SafeConsole), "every command prints with it"
     assert isinstance(err, SafeConsole)
 
 

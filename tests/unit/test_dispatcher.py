@@ -30,6 +30,7 @@ from sqsdelay.ports.queues import Failure
 from sqsdelay.testing import InMemoryLedger, InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
 from tests.patience import PATIENCE_SECONDS
+from tests.patience import wait_for as wait_until
 
 
 class Bench:
@@ -161,6 +162,7 @@ def test_an_outage_is_not_the_messages_failure(bench: Bench) -> None:
     bench.put("a")
     bench.outbox.fail = outage
     dispatcher = bench.dispatcher()
+    assert str(dispatcher.dispatch().outage) == "SQS is away"
     for _ in range(20):
         assert not dispatcher.dispatch().settled
         bench.clock.advance(1)
@@ -214,13 +216,16 @@ def test_what_was_sent_is_removed_before_a_critical_error(bench: Bench) -> None:
 
 
 def test_an_error_queue_that_is_away_loses_nothing(bench: Bench) -> None:
-    """What cannot be rejected stays in the store, counted, and is tried again."""
+    """What cannot be rejected stays in the store, counted, and is tried again, as what was only refused."""
+    bench.put("again")
     bench.put("bad")
-    bench.outbox.fail = refused("bad")
+    odd, never = refused("again"), refused("bad", transient=False)
+    bench.outbox.fail = lambda message: odd(message) or never(message)
     bench.outbox.fail_reject = outage
-    dispatcher = bench.dispatcher()
-    assert ids(dispatcher.dispatch().failed) == ["bad"]
-    assert [m.failures for m in bench.store.pending(1)] == [1]
+    dispatcher = bench.dispatcher(number_of_retries=9)
+    done = dispatcher.dispatch()
+    assert (ids(done.failed), str(done.outage)) == (["again", "bad"], "SQS is away")
+    assert [m.failures for m in bench.store.pending(2)] == [1, 1]
     bench.outbox.fail_reject = lambda _: None
     bench.clock.advance(1)
     assert ids(dispatcher.dispatch().rejected) == ["bad"]
@@ -275,7 +280,8 @@ def test_a_minute_without_the_store(
     assert [str(critical)[:42] for critical in told] == [
         "fetch circuit breaker: failing for 30 s (l"
     ]
-    assert set(caplog.messages) == {"the store failed, trying again: claim: the store is down"}
+    line = "the store failed, trying again: claim: the store is down"
+    assert caplog.messages == [line] * 60  # a second apart
     assert bench.sent == ["a"]
     assert bench.clock.now_ms() == store.until_ms
 
@@ -457,6 +463,23 @@ def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:
         assert released.wait(PATIENCE_SECONDS)
     assert [event.message_id for event in ledger.events] == ["m"]
     delivery.stop()  # once more is once too many, and harmless
+
+
+def test_a_callback_that_raises_stops_delivery_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    """A thread that died unnoticed would keep taking messages and never send one."""
+
+    def broken(_: Round) -> None:
+        raise RuntimeError("the user's own")
+
+    bench = Bench()
+    bench.put("a")
+    delivery = DelayedDelivery(bench.store, bench.outbox, on_round=broken, clock=bench.clock)
+    delivery.start()
+    wait_until(lambda: delivery._error is not None)
+    for call in (lambda: delivery.store([]), delivery.stop):
+        with pytest.raises(CriticalError, match=r"^dispatching has stopped: the user's own$"):
+            call()
+    assert caplog.messages == ['dispatching stops: RuntimeError("the user\'s own")']
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -95,7 +95,8 @@ def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
     sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store, 3600)))
     sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
     sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
-    with pytest.raises(InvalidMessage, match="'customer-7' is in the store with a different body"):
+    told = "with a different body, attributes or message group; use a different id for each message"
+    with pytest.raises(InvalidMessage, match=f"'customer-7' is in the store {told}"):
         sender.send("orders", "second", delay=2 * DAY, message_id="customer-7")
     assert [message.body for message in store.pending(10)] == [b"first"]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.topology import Topology
@@ -18,9 +19,10 @@ class Broker(Management):
 
     def __init__(
         self,
-        version: str,
+        topology: Topology,
+        version: str = "3.10.8",
         *,
-        bindings: list[dict[str, Any]],
+        bindings: list[dict[str, Any]] | None = None,
         queues: Sequence[dict[str, Any]] = (),
         nodes: Sequence[dict[str, Any]] = (),
     ) -> None:
@@ -31,17 +33,22 @@ class Broker(Management):
             "/queues/%2F?columns=name,reductions,messages_unacknowledged,messages_dlx": [],
             "/feature-flags": [{"name": "stream_queue", "state": "enabled"}],
         }
-        self._answers["/bindings/%2F"] = bindings
+        self._answers["/bindings/%2F"] = bindings_of(topology) if bindings is None else bindings
         caught = {"name": "nsb.v2.delay-delivery", "type": "topic", "policy": "caught"}
         self._answers["/exchanges/%2F"] = [caught]
         self._answers["/policies/%2F/caught"] = {"definition": {"alternate-exchange": "any"}}
         self._answers["/nodes"] = nodes
 
+        self._topology = topology
+
     def get(self, path: str) -> Any:
         return self._answers[path]
 
+    def problems(self) -> list[Problem]:
+        return list(_hidden(self, self._topology))
 
-def bindings(topology: Topology) -> list[dict[str, Any]]:
+
+def bindings_of(topology: Topology) -> list[dict[str, Any]]:
     return [
         {
             "source": each.source,
@@ -58,9 +65,7 @@ def bindings(topology: Topology) -> list[dict[str, Any]]:
 )
 def test_a_broker_that_is_too_old_is_named(version: str, old: bool) -> None:
     """Before 3.10, quorum queues cannot do what a level needs."""
-    problems = list(
-        _hidden(Broker(version, bindings=bindings(Topology("nsb.v2"))), Topology("nsb.v2"))
-    )
+    problems = Broker(Topology("nsb.v2"), version).problems()
     assert [p.text.startswith(f"is RabbitMQ {version}") for p in problems] == [True] * old
 
 
@@ -82,15 +87,10 @@ def test_levels_that_would_be_early_after_some_looks_are_found(
     """A level's delivery limit dead-letters to the next level; the remedy is the policy, whole."""
     topology = Topology(prefix)
     queues = [
-        {
-            "name": queue.name,
-            "arguments": queue.arguments,
-            "effective_policy_definition": policy,
-        }
-        for queue in topology.queues()
+        {"name": each.name, "arguments": each.arguments, "effective_policy_definition": policy}
+        for each in topology.queues()
     ]
-    broker = Broker(version, bindings=bindings(topology), queues=queues)
-    problems = list(_hidden(broker, topology))
+    problems = Broker(topology, version, queues=queues).problems()
     assert [problem.fatal for problem in problems] == [True] * 28 * fatal
     for problem in problems:
         assert "arrives early" in problem.text
@@ -100,13 +100,13 @@ def test_levels_that_would_be_early_after_some_looks_are_found(
 
 def test_a_missing_binding_is_found() -> None:
     """Without it, delays with that bit would be lost; the catch-all's is optional where shared."""
-    present = [b for b in bindings(Topology("nsb.v2")) if b["routing_key"] not in ("*.*.*.1.#", "")]
-    (problem,) = _hidden(Broker("3.10.8", bindings=present), Topology("nsb.v2"))
+    shared, acme = Topology("nsb.v2"), Topology("acme")
+    present = [b for b in bindings_of(shared) if b["routing_key"] not in ("*.*.*.1.#", "")]
+    (problem,) = Broker(shared, bindings=present).problems()
     assert problem.subject == "binding nsb.v2.delay-level-24 -> nsb.v2.delay-level-24"
     assert problem.remedy == "sqsdelay rabbitmq --prefix nsb.v2 declare"
-    acme = Topology("acme")
-    present = [b for b in bindings(acme) if b["routing_key"]]
-    (problem,) = _hidden(Broker("3.10.8", bindings=present), acme)
+    present = [b for b in bindings_of(acme) if b["routing_key"]]
+    (problem,) = Broker(acme, bindings=present).problems()
     assert problem.subject == "binding acme.delay-undeliverable -> acme.delay-undeliverable"
 
 
@@ -131,8 +131,7 @@ def test_levels_that_one_node_may_take_along_are_found(
         "online": names[:online],
     }
     nodes = [{"name": name} for name in names]
-    broker = Broker("3.10.8", bindings=bindings(topology), queues=[queue], nodes=nodes)
-    (problem,) = _hidden(broker, topology)
+    (problem,) = Broker(topology, queues=[queue], nodes=nodes).problems()
     assert (problem.subject, problem.fatal) == ("queue acme.delay-level-03", fatal)
     assert problem.text.startswith(text)
 
@@ -143,17 +142,15 @@ def test_an_endpoint_that_may_refuse_is_warned_of_where_it_would_hold_up_others(
     arguments = {"x-max-length": 10, "x-overflow": "reject-publish"}
     queues = [{"name": "orders", "arguments": arguments}]
     for prefix, warned in (("nsb.v2", ["endpoint orders"]), ("acme", [])):
-        present = [*bindings(Topology(prefix)), {**full, "destination_type": "queue"}]
-        broker = Broker("3.10.8", bindings=present, queues=queues)
-        problems = list(_hidden(broker, Topology(prefix)))
+        present = [*bindings_of(Topology(prefix)), {**full, "destination_type": "queue"}]
+        problems = Broker(Topology(prefix), bindings=present, queues=queues).problems()
         assert [(each.subject, each.fatal) for each in problems] == [(w, False) for w in warned]
 
 
 def test_an_alarm_is_told() -> None:
     """It stops everyone's messages, on whichever node it is."""
     nodes = [{"name": "a", "mem_alarm": True}, {"name": "b", "disk_free_alarm": False}]
-    broker = Broker("3.10.8", bindings=bindings(Topology("acme")), nodes=nodes)
-    (problem,) = _hidden(broker, Topology("acme"))
+    (problem,) = Broker(Topology("acme"), nodes=nodes).problems()
     assert (problem.subject, problem.fatal) == ("node a", True)
     assert "memory alarm" in problem.text
 

@@ -45,19 +45,18 @@ def row(mark: int, dead_lettering: int = 0, unacknowledged: int = 0) -> dict[str
     }
 
 
-def test_an_old_count_of_nothing_is_not_believed() -> None:
-    """Nor the first new one, which may have been on its way when the question was asked."""
-    assert count(Counting(row(1), row(1), row(2), row(3, dead_lettering=130))) == 130
-
-
-def test_an_old_count_of_something_is_not_believed_either() -> None:
-    """What was acknowledged a moment ago still shows."""
-    assert count(Counting(row(1, unacknowledged=7), row(2, unacknowledged=7), row(3))) == 0
-
-
-def test_a_queue_that_was_just_declared_is_waited_for() -> None:
-    """It has no figures before it counts for the first time."""
-    assert count(Counting(None, None, row(1), row(2), row(3))) == 0
+@pytest.mark.parametrize(
+    ("rows", "counted"),
+    [
+        ((row(1), row(1), row(2), row(3, dead_lettering=130)), 130),
+        ((row(1, unacknowledged=7), row(2, unacknowledged=7), row(3)), 0),
+        ((None, None, row(1), row(2), row(3)), 0),
+    ],
+    ids=["old count of nothing", "old count of something", "just declared"],
+)
+def test_a_count_is_believed_once_it_is_new(rows: tuple[Any, ...], counted: int) -> None:
+    """Not an old one, nor the first new one: it may have been on its way when the question was asked."""
+    assert count(Counting(*rows)) == counted
 
 
 def test_a_management_api_that_does_not_know_the_queue() -> None:

@@ -12,8 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.stores.calls import Calls
-from sqsdelay.stores.clocks import ServiceClock
+from sqsdelay.stores.calls import Calls, ServiceClock
 from sqsdelay.stores.dynamodb.layout import (
     DESTINATION,
     EXPIRY,

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -272,7 +272,7 @@ class PostgresTable(SqlTable):
         self._blocking = set(blocking)
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection]:
+    def _statement(self) -> Iterator[Connection]:
         """A connection; one that broke, or is left inside a transaction, the pool replaces."""
         try:
             if self._pool.closed:
@@ -281,7 +281,12 @@ class PostgresTable(SqlTable):
             while not _is_open(connection := self._pool.getconn()):
                 self._pool.putconn(connection)
             try:
-                yield connection
+                if self._own_sessions:
+                    yield connection
+                else:
+                    # A pooler's session has no level of ours: READ COMMITTED comes with a transaction.
+                    with connection.transaction():
+                        yield connection
             finally:
                 self._pool.putconn(connection)
         except psycopg.Error as error:
@@ -289,22 +294,16 @@ class PostgresTable(SqlTable):
             raise self._error(error) from None
 
     @contextmanager
-    def _statement(self) -> Iterator[Connection]:
-        with self._connection() as connection:
-            if self._own_sessions:
-                yield connection
-                return
-            # A pooler's session has no level of ours: READ COMMITTED comes with a transaction.
-            with connection.transaction():
-                yield connection
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        with self._connection() as connection, connection.transaction():
+    def _transaction(self, *, check: bool = True) -> Iterator[Connection]:
+        with (
+            self._statement() as connection,
+            connection.transaction() if self._own_sessions else nullcontext(),
+        ):
             if not self._own_sessions:
                 # It may be open while its client vanishes.
                 connection.execute(_TRANSACTION)
-            self._check(connection)
+            if check:
+                self._check(connection)
             yield connection
 
     @contextmanager
@@ -343,7 +342,7 @@ class PostgresTable(SqlTable):
         with self._statement() as connection:
             if self._is_ours(connection):
                 return
-        with self._connection() as connection, connection.transaction():
+        with self._transaction(check=False) as connection:
             connection.execute(self._sql["limit_waits"], {})
             connection.execute(self._sql["lock_set_up"], {})
             if self._is_ours(connection):

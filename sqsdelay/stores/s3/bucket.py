@@ -17,8 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import ANSWER_SECONDS
-from sqsdelay.stores.calls import Calls
-from sqsdelay.stores.clocks import ServiceClock
+from sqsdelay.stores.calls import Calls, ServiceClock
 from sqsdelay.stores.s3.layout import ObjectName, times_of
 
 if TYPE_CHECKING:
@@ -38,6 +37,10 @@ _NO_BUCKET: Final = frozenset({"NoSuchBucket", "InvalidBucketName"})
 
 class Changed(StoreUnavailable):
     """The object is not as a conditional write demands: somebody else was faster."""
+
+
+class Mangled(StoreError, ValueError):
+    """An object's text was written by somebody else, or cut off."""
 
 
 class Gone(StoreUnavailable):
@@ -109,9 +112,15 @@ class ObjectBucket(Calls):
         return self.put(key, text.encode(), over=over)
 
     def get_json(self, key: str) -> tuple[dict[str, Any], str | None]:
-        """Fields and ETag of an object of JSON; no fields and None where there is none."""
+        """Fields and ETag of an object of JSON; no fields and None where there is none. Raises `Mangled`."""
         found = self.get(key)
-        return ({}, None) if found is None else (json.loads(found[0]), found[1])
+        if found is None:
+            return {}, None
+        try:
+            return dict(json.loads(found[0])), found[1]
+        except (ValueError, TypeError) as error:
+            text = f"{key} in bucket {self.name} is not as sqsdelay writes it; restore or delete it"
+            raise Mangled(text) from error
 
     def change(self, key: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         """Write JSON in place of what is there, which ``change`` gets (no fields for none), as often as

@@ -34,9 +34,11 @@ BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 """Source: Amazon S3 User Guide, "General purpose bucket naming rules"."""
 
 _FORMAT: Final = "%Y%m%dT%H%M%SZ"
+BATCH: Final = re.compile(r"\d{15}\.\d{15}\.[0-9A-Za-z]+")
 _NAME: Final = re.compile(
     r"(?P<start>\d{8}T\d{6}Z)-(?P<seconds>\d+)/(?P<state>_?)(?P<first>\d{15})-(?P<last>\d{15})-"
-    r"(?P<count>\d{6,})-(?P<size>\d+)-(?P<part>[0-9A-Za-z.]+)(?:~(?P<batch>[0-9A-Za-z.]+))?\.(?:jsonl\.gz|state)"
+    r"(?P<count>\d{6,})-(?P<size>\d+)-(?P<part>[0-9A-Za-z.]+)"
+    rf"(?:~(?P<batch>{BATCH.pattern}))?\.(?:jsonl\.gz|state)"
 )
 
 JOBS: Final = "jobs/"

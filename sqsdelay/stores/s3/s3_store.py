@@ -218,7 +218,8 @@ class S3Store(Wakes, DelayedMessageStore):
             return begun_ms < old_ms and (first is None or last_ms < first.start_ms)
 
         for key, _ in decided:
-            if is_over(*layout.times_of(key.removeprefix(wheel.batches.prefix))):
+            name = key.removeprefix(wheel.batches.prefix)
+            if layout.BATCH.fullmatch(name) and is_over(*layout.times_of(name)):
                 bucket.delete(key)
         jobs = f"{wheel.prefix}{layout.JOBS}"
         starts = (f"{jobs}{secrets.token_hex(4)}", jobs)
@@ -232,8 +233,9 @@ class S3Store(Wakes, DelayedMessageStore):
                 bucket.delete(f"{job}/{layout.RECORD}", *map(wheel.batches.key, last_ms))
                 last_ms = {}
             for name in (key.removeprefix(f"{job}/") for key in keys):
-                is_marks = name.endswith(".marks") and name.partition("~")[0] not in last_ms
-                if is_marks and layout.times_of(name)[1] < old_ms:
+                batch = name.partition("~")[0]
+                is_marks = name.endswith(".marks") and layout.BATCH.fullmatch(batch)
+                if is_marks and batch not in last_ms and layout.times_of(batch)[1] < old_ms:
                     bucket.delete(f"{job}/{name}")
 
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:

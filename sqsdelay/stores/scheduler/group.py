@@ -18,8 +18,7 @@ from sqsdelay.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from sqsdelay.stores.calls import Calls
-from sqsdelay.stores.clocks import answered_ms
+from sqsdelay.stores.calls import Calls, answered_ms
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
 """The universal target for ``SendMessage``. Source: EventBridge Scheduler User Guide, "Using universal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,16 +137,20 @@ def copy_of_checkout(folder: Path) -> Path:
 def test_destroy_keeps_queues_and_messages_by_default(
     aws: LocalAws, cdk: CdkCommand, tmp_path: Path
 ) -> None:
-    """Without its stack a message waits where it is; the kept queues, imported, deliver again."""
+    """Without its stack a message waits where it is; the kept queues and buckets, imported, deliver again."""
     # The message is on a hop of 900 s: no function has it in hand while the stack goes.
-    context = ("-c", "endpoint=kept")
+    context = ("-c", "endpoint=kept", "-c", "store=s3", "-c", "ledger=s3")
     outputs = cdk.deploy(*context)
+    found = aws.client("cloudformation").describe_stack_resources(StackName="sqsdelay-kept")
+    kept = {
+        each["LogicalResourceId"]: each["PhysicalResourceId"] for each in found["StackResources"]
+    }
     DelaySender(aws.client("sqs")).send("kept", "patient", delay=86_400)
     cdk.destroy(*context)
     assert waiting(aws, outputs) == "1"
     with pytest.raises(aws.client("lambda").exceptions.ResourceNotFoundException):
         aws.client("lambda").get_function(FunctionName=outputs["FunctionName"])
-    mapping = mapping_from_docs(aws, tmp_path)
+    mapping = mapping_from_docs(kept, tmp_path)
     cdk.run("import", *cdk.app(*context), "--resource-mapping", str(mapping))
     assert waiting(aws, outputs) == "1"
     cdk.deploy(*context, "-c", f"hopSeconds={HOP_SECONDS}")
@@ -163,16 +168,12 @@ def waiting(aws: LocalAws, outputs: dict[str, str]) -> str:
     return str(answer["Attributes"][name])
 
 
-def mapping_from_docs(aws: LocalAws, folder: Path) -> Path:
-    """The mapping file docs/remove.md tells to write, for the endpoint `kept` of the local AWS."""
-    text = (ROOT / "docs" / "remove.md").read_text()
-    [block] = re.findall(r"```json\n(\{.*?QueueUrl.*?\n\})\n```", text, re.DOTALL)
-    mapping: dict[str, dict[str, str]] = json.loads(block)
-    for identifier in mapping.values():
-        name = identifier["QueueUrl"].rpartition("/")[2].replace("orders", "kept")
-        identifier["QueueUrl"] = aws.client("sqs").get_queue_url(QueueName=name)["QueueUrl"]
+def mapping_from_docs(kept: Mapping[str, str], folder: Path) -> Path:
+    """The mapping file docs/remove.md tells to write, for what the stack had."""
+    page = (ROOT / "docs" / "remove.md").read_text()
+    told = re.findall(r'"(\w+)":\s+\{"(\w+)": "', page)
     path = folder / "kept-queues.json"
-    path.write_text(json.dumps(mapping))
+    path.write_text(json.dumps({name: {key: kept[name]} for name, key in told if name in kept}))
     return path
 
 

@@ -176,19 +176,6 @@ def test_due_already_is_sent_on_intact(broker: Broker, transport: RabbitMqTimeou
     assert broker.wait_count(TIMEOUTS, 0) == 0
 
 
-def test_nservicebus_headers_are_understood(broker: Broker, transport: RabbitMqTimeouts) -> None:
-    """Its destination and due time, and they arrive with the message."""
-    headers = {
-        "NServiceBus.Timeout.RouteExpiredTimeoutTo": "orders",
-        "NServiceBus.Timeout.Expire": "2020-01-31 09:00:00:000000 Z",
-    }
-    send(broker, headers)
-    served = Served(InMemoryStore(SystemClock()), transport)
-    served.manager.arrivals.turn()
-    ((_, properties, _),) = broker.drain("orders")
-    assert users(properties) == headers | {"sqsdelay.WasDueAt": "1580461200000"}
-
-
 def test_a_senders_messages_arrive_intact(broker: Broker, transport: RabbitMqTimeouts) -> None:
     """As NServiceBus sends them: many headers, bytes, properties; what cannot be sent fails alone."""
     sender = TimeoutSender(transport)

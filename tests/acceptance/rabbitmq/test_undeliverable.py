@@ -146,17 +146,6 @@ def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
     assert broker.wait_count("acme.delay-undeliverable", 1) == 1
 
 
-def test_a_sender_may_leave_binding_to_others(broker: Broker) -> None:
-    """With ``bind=False`` a queue nobody bound gets nothing until it is bound."""
-    acme = broker.ready("orders", prefix="acme")
-    with RabbitMqSender(broker.url, prefix="acme", bind=False) as sender:
-        sender.send("orders", "hi", delay=1)
-    assert broker.wait_count(acme.undeliverable, 1) == 1
-    assert broker.count("orders") == 0
-    assert bind(broker.url, "orders", acme) == 1
-    assert broker.wait_count("orders", 1) == 1
-
-
 def test_on_shared_infrastructure_a_policy_catches_them(
     fragile: RabbitNode, fragile_broker: Broker
 ) -> None:

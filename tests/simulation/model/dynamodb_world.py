@@ -43,7 +43,7 @@ def seeded(chance: random.Random, now_ms: Callable[[], int]) -> Iterator[None]:
         patches.enter_context(patch(f"{leases}.secrets", names))
         patches.enter_context(patch(f"{leases}.random", chance))
         patches.enter_context(patch(f"{leases}.uuid", owners))
-        patches.enter_context(patch("sqsdelay.stores.clocks.time", clock))
+        patches.enter_context(patch("sqsdelay.stores.calls.time", clock))
         yield
 
 
