@@ -175,16 +175,16 @@ class Parking:
             parked: when each was first sent, by message id; None is before any amendment.
 
         Returns:
-            The ids of those cancelled, and of those that were taken out of the store again, because their
-            amendments cannot be read: their copies are to stay where they are.
+            The ids of those cancelled, and of those that are or may be out of the store again, because
+            their amendments cannot be read: their copies are to stay where they are.
         """
-        cancelled: set[str] = set()
-        taken_back: set[str] = set()
+        cancelled, taken_back = set[str](), set[str]()
         known: dict[str, Amendment] = {}
         asked = list(parked)
         while asked:
             read = self.amendments(asked)
-            taken_back |= {i for i, each in read.items() if each is None and self._take_out(i)}
+            # A lost answer must not lose the message: what may be out of the store counts as taken.
+            taken_back |= {i for i in read if read[i] is None and self._take_out(i, unsure=True)}
             found = {i: each for i, each in read.items() if each is not None}
             changed = [each for each in found.values() if each != known.get(each.message_id)]
             cancelled |= {a.message_id for a in changed if self._cancelled(a, parked[a.message_id])}
@@ -204,18 +204,18 @@ class Parking:
             self._applied(message_id, lambda: self.store.reschedule(message_id, due_ms))
         return False
 
-    def _take_out(self, message_id: str) -> bool:
-        return self._applied(message_id, lambda: self.store.cancel([message_id]) == [True])
+    def _take_out(self, message_id: str, unsure: bool = False) -> bool:
+        return self._applied(message_id, lambda: self.store.cancel([message_id]) == [True], unsure)
 
-    def _applied(self, message_id: str, change: Callable[[], bool]) -> bool:
+    def _applied(self, message_id: str, change: Callable[[], bool], unsure: bool = False) -> bool:
         try:
-            return change()
+            return change() or unsure
         except (StoreError, InvalidMessage, ConfigurationError) as error:
             # The last: a store that cannot find such an id. The message itself is safe.
             logger.error(
                 "amendment of parked %s not applied: %s", one_line(message_id), one_line(error)
             )
-            return False
+            return unsure and isinstance(error, StoreError)
 
 
 def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:

@@ -24,6 +24,7 @@ from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
     StoreError,
+    StoreUnavailable,
 )
 from sqsdelay.parking.parking import (
     Change,
@@ -314,6 +315,33 @@ def test_what_may_have_been_cancelled_while_it_was_parked_is_taken_back(
         assert [o.status for o in poll(queues, relay)] == [status]
         assert store.pending(9) == []
         clock.advance(300)
+
+
+@pytest.mark.parametrize("answer", ["lost", "of a second attempt"])
+def test_nothing_is_lost_with_the_answer_to_what_is_taken_back(
+    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay, answer: str
+) -> None:
+    """It may be out of the store: its copy stays, and is parked anew."""
+    put(queues, DAY, "kept")
+    keep, cancel = store.store, store.cancel
+
+    def meanwhile(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
+        store.down, store.failures = {"amendments"}, 1
+        return keep(messages, **given)
+
+    def unanswered(message_ids: Sequence[str]) -> list[bool]:
+        cancel(message_ids)
+        if answer == "lost":
+            raise StoreUnavailable("no answer")
+        return cancel(message_ids)
+
+    store.store, store.cancel = meanwhile, unanswered  # type: ignore[method-assign]
+    clock.advance(900)
+    assert [o.status for o in poll(queues, relay)] == [Status.FAILED]
+    store.store = keep  # type: ignore[method-assign]
+    clock.advance(300)
+    assert [o.status for o in poll(queues, relay)] == [Status.PARKED]
+    assert [m.message_id for m in store.pending(9)] == ["kept"]
 
 
 def test_a_message_too_large_for_the_store_hops_on_alone(
