@@ -50,7 +50,9 @@ EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
         ("sqs:DeleteMessage", "delay queue"): ("delete",),
         ("sqs:ChangeMessageVisibility", "delay queue"): ("hold back",),
         ("dynamodb:PutItem", "table"): ("park", "park again", "move"),
+        # What is near may have been cancelled: it waits until that can be read.
         ("dynamodb:BatchGetItem", "table"): (
+            "hand over",
             "park",
             "park again",
             "read amendments",

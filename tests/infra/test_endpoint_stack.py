@@ -229,8 +229,7 @@ def test_alarms_tell_the_topic(endpoint_template: Templates, store: str | None) 
 @pytest.mark.parametrize("deploy", WATCHED)
 def test_the_bill_counts_the_alarms(endpoint_template: Templates, deploy: str) -> None:
     """As many as are deployed, and one dashboard."""
-    store = deploy.removeprefix("-c store=") if "=" in deploy else None
-    template = endpoint_template(store=store)
+    template = endpoint_template(store=deploy or None)
     _, alarms = WATCHED[deploy]
     assert len(template.find_resources("AWS::CloudWatch::Alarm")) == alarms
     template.resource_count_is("AWS::CloudWatch::Dashboard", 1)

@@ -29,11 +29,12 @@ SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
 }
 QUICK_JAVA: Final = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -XX:+UseSerialGC "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """For processes that live for seconds: no costly compiling, no threads that collect garbage, no check of
-Spark's classes. Together a quarter of what a small job takes."""
+Spark's classes. Together a quarter of what a small job takes. (The folder's session fills the 48 MiB that
+a quick compiler has for its code, and ends.)"""
 
 
 @pytest.fixture(autouse=True, scope="session")
