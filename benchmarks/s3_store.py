@@ -253,7 +253,8 @@ def parts(done: Released, prices: Prices, *, delay_seconds: int = YEAR) -> dict[
 
 
 def dearer_than_told(done: Released, spread_seconds: int) -> list[str]:
-    """What messages take more of than ``sqsdelay cost`` reckons with; or less of requests, by a twentieth."""
+    """What messages take more of than ``sqsdelay cost`` reckons with, or less of requests, by a twentieth;
+    ten fewer may be, where a run begins and ends."""
     # What lies in one of the finest slots is released together.
     together = done.messages * SLOTS[-1] // spread_seconds
     load = Workload(
@@ -282,7 +283,7 @@ def dearer_than_told(done: Released, spread_seconds: int) -> list[str]:
     return [
         f"{counted} {what}; sqsdelay cost reckons with {float(of_told):.0f}"
         for what, (counted, of_told, least) in reckoned.items()
-        if not of_told * least <= counted <= of_told * most
+        if not of_told * least - 10 <= counted <= of_told * most
     ]
 
 
