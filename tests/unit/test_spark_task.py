@@ -28,6 +28,7 @@ from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, TaskReport
 from sqsdelay.spark.sink.task import Task
+from sqsdelay.spark.sink.worker import sent_before
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 ROWS = 300
@@ -209,6 +210,20 @@ def test_a_plan_of_a_job_that_was_stopped_is_made(tmp_path: Path) -> None:
     )
     assert sink.send([rows], attempt, times).counts.rejected == 1
     assert receipts.stopped()
+
+
+def test_a_worker_reads_receipts_anew_for_each_run(tmp_path: Path) -> None:
+    """A micro-batch that is run again has the same name, and the worker may be the same."""
+    options, message = Options(job="j", receipts=str(tmp_path), batch=7), Message("x", message_id="m")
+    receipts = Receipts(str(tmp_path), "j", batch=7)
+    attempt = Attempt(write_id="j-7", partition=0, number=0, task_id=1, batch=7)
+    found = []
+    for began_ms in (1000, 1000, 2000):
+        found.append(len(sent_before(receipts, options, attempt, began_ms).ids))
+        writer = receipts.writer(attempt.file_name)
+        writer.add("orders", message, "delay-queue", Mark.of("orders", message))
+        writer.close()
+    assert found == [0, 0, 1]
 
 
 def test_ids_are_noted_together_as_one_by_one() -> None:

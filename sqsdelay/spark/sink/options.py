@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
+from uuid import uuid4
 
 from pyspark.sql.types import (
     ByteType,
@@ -116,12 +117,22 @@ class Options:
             Endpoint.parse(options.endpoint)
         return options
 
+    def write_id(self) -> str:
+        """What names the files of a write: of a micro-batch that is run again, as before."""
+        return uuid4().hex if self.batch is None else f"{file_name(str(self.job))}-{self.batch}"
+
     def _check(self) -> None:
         if self.past_due not in ("send", "reject"):
             raise InvalidSetting("use send or reject", past_due=self.past_due)
         if self.receipts is not None and not self.job:
             raise InvalidSetting(
                 "receipts are kept under the job's name; give it one: option job (e.g. renewals-2027)"
+            )
+        if self.batch is not None and not self.job:
+            raise InvalidSetting(
+                "counts the micro-batches of this job: name it, since those of two jobs would replace each "
+                "other's rejects; option job",
+                batch=self.batch,
             )
         file_name(self.job or "")
         if self.replay is not None and self.receipts is None:

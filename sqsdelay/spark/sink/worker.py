@@ -116,7 +116,7 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
     if options.receipts is not None:
         job, batch, replay = str(options.job), attempt.batch, options.replay
         receipts = Receipts(options.receipts, job, batch=batch, replay=replay)
-        before = _sent_before(receipts, options, attempt)
+        before = sent_before(receipts, options, attempt, now_ms)
         if replay is not None:
             # No run of the job goes on meanwhile.
             original = Receipts(options.receipts, job).load(attempt.partition, attempt.parts)
@@ -168,13 +168,16 @@ def _client(options: Options) -> SQSClient:
 _loaded: dict[object, SentBefore] = {}
 
 
-def _sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
-    """A task's share. Of rows that come in any order, all of it, read once for a process and a write, and
+def sent_before(
+    receipts: Receipts, options: Options, attempt: Attempt, began_ms: int
+) -> SentBefore:
+    """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
     if attempt.parts > 1:
         return receipts.load(attempt.partition, attempt.parts)
+    # A micro-batch that is run again keeps its name.
     retry = attempt.task_id if attempt.number else None
-    key = (options, attempt.batch, attempt.write_id, retry)
+    key = (options, attempt.write_id, began_ms, retry)
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = receipts.load()
