@@ -10,6 +10,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from pyspark import SparkFiles, TaskContext
+
 from sqsdelay.ledger.files import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Queues
@@ -95,8 +97,11 @@ def _spare_the_collector() -> None:
     gc.freeze()
 
 
-pace = CallPace()
-"""Of all calls of this process."""
+@cache
+def pace() -> CallPace:
+    """Of all calls of this executor: its processes have one folder, which Spark deletes."""
+    in_task = TaskContext.get() is not None
+    return CallPace(f"{SparkFiles.getRootDirectory()}/sqsdelay-pace" if in_task else None)
 
 
 def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
@@ -159,9 +164,9 @@ _wheel = lru_cache(maxsize=64)(wheel_of)
 @lru_cache(maxsize=1)
 def _client(options: Options) -> SQSClient:
     client = sender_client(options)
-    client.meta.events.register("before-send.sqs", pace.wait)
-    client.meta.events.register("needs-retry.sqs", pace.answered)
-    request_by_curl(client, before=pace.wait, refused=pace.refused)
+    client.meta.events.register("before-send.sqs", pace().wait)
+    client.meta.events.register("needs-retry.sqs", pace().answered)
+    request_by_curl(client, before=pace().wait, refused=pace().refused)
     return client
 
 
