@@ -106,7 +106,7 @@ def test_a_missing_package_is_named_with_its_remedy(
     """pip's command, in one line."""
     for name in [name for name in sys.modules if name.startswith("sqsdelay.spark.report.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     done = CliRunner().invoke(app, ["pipeline", "report", "x", "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, MissingExtra)
     assert "pip install 'sqsdelay[spark,report]'" in str(done.exception)
