@@ -21,7 +21,7 @@ from sqsdelay.cli.cost import DEFAULT_PARK_AFTER
 from sqsdelay.cli.spark_job import GRACE_SECONDS
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError, MissingExtra
-from sqsdelay.spark.report import messages, requests, tables
+from sqsdelay.spark.report import messages, tables
 from sqsdelay.spark.report import write as report
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
@@ -80,7 +80,7 @@ def test_its_numbers_are_the_codes() -> None:
     for text in (
         f"{report.DEFAULT_GRACE_SECONDS:,} if left out",
         f"up to {messages.CLOCK_TOLERANCE_MS:,} ms",
-        f"{requests.SHARES:,} to a request",
+        f"{messages.SHARES:,} to a request",
         f"up to {tables.POINTS + 1} instants",
     ):
         assert text in " ".join(GUIDE.split()), text
