@@ -62,7 +62,9 @@ def one_task(clock: ManualClock, queues: InMemoryQueues | None = None, **more: A
         delay_start_ms=clock.now_ms(),
     )
     sender = QueueSender(queues, SenderSettings(concurrency=1))
-    return Task(rows, sender, retry_seconds=60, clock=clock, sleep=clock.advance, **more)
+    return Task(
+        rows=rows, sender=sender, retry_seconds=60, clock=clock, sleep=clock.advance, **more
+    )
 
 
 def of_ids(ids: list[str], bodies: list[str]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""How fast a task sends: at the rate a job is told to keep, and as many calls as SQS takes."""
+"""How fast the processes of an executor make calls: as many as SQS takes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
-
-
-class Pace:
-    """Lets so many messages a second pass; None holds none up."""
-
-    def __init__(self, rate: float | None, *, clock: Clock, sleep: Callable[[float], None]) -> None:
-        self._rate = rate
-        self._clock = clock
-        self._sleep = sleep
-        self._free_at = clock.monotonic()
-
-    def wait(self, messages: int) -> None:
-        """Return when so many more may be sent; what was not used is not saved up."""
-        if self._rate is None:
-            return
-        now = self._clock.monotonic()
-        if now < self._free_at:
-            self._sleep(self._free_at - now)
-        self._free_at = max(now, self._free_at) + messages / self._rate
-
 
 _FIRST_RATE: Final = 60.0
 _GROWTH: Final = 0.05

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import socket
-from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -105,57 +104,42 @@ def pace() -> CallPace:
 
 
 def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
-    """A task of this process.
-
-    Args:
-        run: of a job that stages rows in an S3 store.
-    """
+    """A task of this process, of a ``run`` if its job stages rows in an S3 store."""
     options = rows.options
-    sender = _sender(options)
     _spare_the_collector()
-    in_flight = options.concurrency * MAX_BATCH_ENTRIES
-    rate = None if options.rate is None else options.rate / (options.tasks or 1)
+    task = Task(rows=rows, sender=_sender(options), retry_seconds=options.retry_seconds)
     slices = []
-    before = original = writer = staged_receipts = None
-    stopped: Callable[[], bool] = bool
+    staged_receipts = None
     if options.receipts is not None:
-        job, batch, replay = str(options.job), attempt.batch, options.replay
-        receipts = Receipts(options.receipts, job, batch=batch, replay=replay)
-        before = sent_before(receipts, options, attempt, now_ms)
+        job, replay = str(options.job), options.replay
+        receipts = Receipts(options.receipts, job, batch=attempt.batch, replay=replay)
+        task.sent_before = sent_before(receipts, options, attempt, now_ms)
         if replay is not None:
             # No run of the job goes on meanwhile.
-            original = Receipts(options.receipts, job).load(attempt.partition, attempt.parts)
+            before = Receipts(options.receipts, job)
+            task.original = before.load(attempt.partition, attempt.parts)
         if not options.plan:
-            stopped, writer = receipts.stopped, receipts.writer(attempt.file_name)
+            task.stopped, task.receipts = receipts.stopped, receipts.writer(attempt.file_name)
         staged_receipts = None if run is None else receipts.staging(attempt.file_name)
-        slices.append(in_flight * _BATCHES_BETWEEN_RECEIPTS)
-    if rate is not None and not options.plan:
-        slices.append(max(MAX_BATCH_ENTRIES, int(rate)))
-    bulk = None
+        slices.append(options.concurrency * MAX_BATCH_ENTRIES * _BATCHES_BETWEEN_RECEIPTS)
+    if options.plan:
+        task.planned = Planned(options, now_ms)
+    elif options.rate is not None:
+        task.rate = options.rate / (options.tasks or 1)
+        slices.append(max(MAX_BATCH_ENTRIES, int(task.rate)))
+    task.slice_rows = min(slices, default=None)
     if run is not None:
-        bulk = Bulk(
+        task.bulk = Bulk(
             rows,
             run,
             SqsQueues(_client(options)),
             attempt=f"{attempt.partition}x{attempt.task_id}",
             receipts=staged_receipts,
             ledger=_ledger(options),
-            sent_before=before,
+            sent_before=task.sent_before,
             open_wheel=_wheel,
         )
-    return Task(
-        rows,
-        sender,
-        retry_seconds=options.retry_seconds,
-        sent_before=before,
-        original=original,
-        receipts=writer,
-        slice_rows=min(slices, default=None),
-        rate=None if options.plan else rate,
-        planned=Planned(options, now_ms) if options.plan else None,
-        stopped=stopped,
-        bulk=bulk,
-    )
+    return task
 
 
 _wheel = lru_cache(maxsize=64)(wheel_of)
