@@ -60,17 +60,9 @@ class Estimate:
 
 
 def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[Estimate]:
-    """What each way costs for the messages of a table, by band of delays.
-
-    Args:
-        rows: columns ``delay_seconds`` and ``size`` (bytes of body and attributes), and if you like
-            ``messages`` or ``count``: how many messages a row stands for.
-        prices: what a request costs.
-        compared: the ways, see `sqsdelay.cost.strategies.ways`.
-
-    Raises:
-        ConfigurationError: a column is missing, rows hold values out of range, or there are none.
-    """
+    """What each way costs for the messages of a table with the columns ``delay_seconds``, ``size`` (bytes
+    of body and attributes) and maybe ``messages`` or ``count``, by band of delays. Raises
+    ConfigurationError."""
     numbers = _numbers(rows)
     _refuse_unfit(numbers)
     edges = edges_of(compared)
@@ -151,12 +143,8 @@ class Total:
 def totals(
     groups: Iterable[Sequence[int]], edges: Sequence[int], compared: Sequence[Way], prices: Prices
 ) -> dict[tuple[int, int], Total]:
-    """By segment of delays and place of the way.
-
-    Args:
-        groups: segment, size, messages, hops and seconds: the latter two summed up over the messages.
-        edges: see `edges_of`.
-    """
+    """By segment of delays and place of the way, of groups: segment, size, messages, hops and seconds, the
+    latter two summed up over the messages."""
     found: dict[tuple[int, int], Total] = defaultdict(Total)
     for segment, size, messages, hops, seconds in groups:
         longest = edges[segment]
@@ -225,12 +213,8 @@ class UnsentQueues:
 
 
 class Planned:
-    """What a task would send, summed up so that any way of delaying it can be priced.
-
-    Args:
-        options: of the job.
-        now_ms: what is due later is delayed, epoch milliseconds.
-    """
+    """What a task would send, summed up so that any way of delaying it can be priced: what is due after
+    ``now_ms`` is delayed."""
 
     def __init__(self, options: Options, now_ms: int, prices: Prices | None = None) -> None:
         self._compared, self._chosen = _compared(options)

@@ -234,11 +234,8 @@ class NewReport:
         self._files.delete(f"{self._tables}/{name}")
 
     def publish(self, page: str, figures: Mapping[str, Any]) -> None:
-        """Let this report take the place of the one before, and delete what that has left.
-
-        Raises:
-            ConfigurationError: the tables are not where the page would be.
-        """
+        """Let this report take the place of the one before, and delete what that has left. Raises
+        ConfigurationError."""
         if not self._files.names(self._tables):
             raise ConfigurationError(
                 f"{self._folder} is another folder to Spark's server, which writes the tables, than to this "
@@ -261,11 +258,8 @@ class NewReport:
 
 @contextmanager
 def replaced(spark: SparkSession, folder: str) -> Iterator[NewReport]:
-    """A report that is to take the place of the one in ``folder``, and goes if anything fails.
-
-    Raises:
-        ConfigurationError: there is something else than a report, or it cannot be written.
-    """
+    """A report that is to take the place of the one in ``folder``, and goes if anything fails. Raises
+    ConfigurationError."""
     by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
     begun = NewReport((_ByHadoop if by_java else _ByArrow)(spark, folder), folder)
     try:

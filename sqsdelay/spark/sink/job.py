@@ -55,12 +55,8 @@ class Sink:
     columns: Columns
 
     def begin(self) -> Times:
-        """Find out, on the driver, that the job can be run; the times that it has.
-
-        Raises:
-            ConfigurationError: a folder cannot be used.
-            QueueMissing, QueueUnavailable, InvalidEndpoint: the endpoint cannot be asked.
-        """
+        """Find out, on the driver, that the job can be run; the times that it has. Raises
+        ConfigurationError, QueueMissing, QueueUnavailable, InvalidEndpoint."""
         from sqsdelay.spark.sink.worker import sender_client
 
         options = self.options
@@ -114,11 +110,7 @@ class Sink:
         return part
 
     def commit(self, reports: Reports, summary: str | None) -> None:
-        """Keep the rejects and the counts.
-
-        Raises:
-            NotAllSent: rows were rejected, and there is no rejects table.
-        """
+        """Keep the rejects and the counts. Raises NotAllSent."""
         options, counts, done = self.options, total(reports), [r for r in reports if r is not None]
         if staged := _staged(reports):
             from sqsdelay.spark.sink.stored_job import published

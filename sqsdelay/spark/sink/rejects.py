@@ -24,11 +24,8 @@ _AT_A_TIME: Final = 16
 
 
 class RejectsFolder:
-    """The rejects table at ``path``: a local path, or a URI that pyarrow's file systems know.
-
-    Raises:
-        ConfigurationError: it cannot be reached.
-    """
+    """The rejects table at ``path``: a local path, or a URI that pyarrow's file systems know. Raises
+    ConfigurationError."""
 
     def __init__(self, path: str) -> None:
         self._fs, self._root = opened(path, "rejects")
@@ -55,10 +52,8 @@ class RejectsFolder:
         return pq.ParquetWriter(path, schema, filesystem=self._fs)
 
     def commit(self, parts: Iterable[str], write_ids: Iterable[str]) -> None:
-        """Make the parts visible, and drop what other attempts left.
-
-        A write that is run again need not have the same tasks: its earlier parts go, too.
-        """
+        """Make the parts visible, and drop what other attempts left: a write that is run again need not
+        have the same tasks."""
         at, kept = self._root, {_committed(part): part for part in parts}
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             list(pool.map(lambda name: self._fs.move(f"{at}/{kept[name]}", f"{at}/{name}"), kept))

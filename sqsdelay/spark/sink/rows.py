@@ -43,13 +43,8 @@ def derived_id(job: str, key: str | int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Reads rows as messages for their endpoints.
-
-    Args:
-        delay_start_ms: the instant that ``delay_seconds`` counts from, epoch milliseconds: the same
-            for every attempt on a row.
-        refused_before_ms: rows that were due before this instant are rejected; None sends them.
-    """
+    """Reads rows as messages. ``delay_seconds`` count from ``delay_start_ms``, the same for every attempt
+    on a row; rows due before ``refused_before_ms`` are rejected."""
 
     columns: Columns
     options: Options
@@ -165,15 +160,8 @@ _PLAIN_VALUE: Final = r"^[ -~]+$"
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
-    """Rows that can be staged as they are.
-
-    Args:
-        positions: of the rows in their batch.
-        ids, dues, bodies, headers: columns; the latter two as JSON has them within quotes, and no
-            headers are empty.
-        endpoints: as their rows name them.
-        sizes: bytes, not less than SQS counts.
-    """
+    """Rows that can be staged as they are, with their positions in the batch; bodies and headers as JSON
+    has them within quotes, no headers empty; sizes not less than SQS counts."""
 
     positions: pa.Int64Array
     ids: pa.StringArray
@@ -188,11 +176,8 @@ class Plain:
         return Plain(**{name: column.filter(mask) for name, column in vars(self).items()})
 
     def lines(self, destination: str, since_ms: int = 0) -> pa.LargeBinaryArray:
-        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks.
-
-        Args:
-            since_ms: due times count from this instant.
-        """
+        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks; due times count from
+        ``since_ms``."""
         dues = pc.subtract(self.dues, since_ms) if since_ms else self.dues
         to = json.dumps(destination, ensure_ascii=False)
         joined = _joined(

@@ -45,12 +45,8 @@ class _Waiting:
 
 
 class Staging:
-    """The objects of one attempt in one wheel; they do not count before the batch is decided.
-
-    Args:
-        known: a digest of the batches of earlier runs that this attempt knows of.
-        retry_seconds: how long an object is written again that S3 does not take.
-    """
+    """The objects of one attempt in one wheel; they do not count before the batch is decided. ``known`` is
+    a digest of the earlier batches that it knows of."""
 
     def __init__(
         self,

@@ -69,12 +69,8 @@ class Task:
         self.staged: tuple[Staged, ...] = ()
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send all rows; yields those that cannot be sent, each with its reason.
-
-        Raises:
-            QueueUnavailable: SQS did not take some rows for ``retry_seconds``.
-            ConfigurationError: something that no row is to blame for.
-        """
+        """Send all rows; yields those that cannot be sent, each with its reason. Raises QueueUnavailable
+        where SQS takes none for ``retry_seconds``, ConfigurationError for what no row is to blame for."""
         try:
             for batch in batches:
                 for chunk in chunks(batch):
@@ -145,11 +141,7 @@ class Task:
         return mark.content if sent == Mark.of(endpoint, message).content else sent
 
     def _is_new(self, mark: Mark, endpoint: str, message: Message) -> bool:
-        """Whether a row is still to be sent; one like it may have been.
-
-        Raises:
-            InvalidMessage: its id is another message's.
-        """
+        """Whether a row is still to be sent; one like it may have been. Raises InvalidMessage."""
         original = self.original.content(mark.message_id)
         if original is not None and original != Mark.of(endpoint, message).content:
             raise InvalidMessage(
