@@ -20,15 +20,13 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.spark.sink.job import Sink, Times
+from sqsdelay.spark.sink.job import RejectsFolder, Sink, Times
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.pace import CallPace
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
-from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, TaskReport
 from sqsdelay.spark.sink.task import Task
-from sqsdelay.spark.sink.worker import sent_before
+from sqsdelay.spark.sink.worker import CallPace, sent_before
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 ROWS = 300

@@ -210,7 +210,7 @@ def _check_replaceable(folder: str, names: list[str] | None) -> None:
 
 
 class NewReport:
-    """A report that is being written."""
+    """A report that is being written: ``files`` are those of its folder."""
 
     def __init__(self, files: _ByArrow | _ByHadoop, folder: str) -> None:
         self._files = files
@@ -260,8 +260,9 @@ class NewReport:
 def replaced(spark: SparkSession, folder: str) -> Iterator[NewReport]:
     """A report that is to take the place of the one in ``folder``, and goes if anything fails. Raises
     ConfigurationError."""
+    uri = hadoop_uri(spark, folder, "--out").rstrip("/")
     by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
-    begun = NewReport((_ByHadoop if by_java else _ByArrow)(spark, folder), folder)
+    begun = NewReport(_ByHadoop(spark, uri) if by_java else _ByArrow(folder, uri), folder)
     try:
         yield begun
     except BaseException:
@@ -273,46 +274,49 @@ class _ByArrow:
     """A folder of this machine; over Spark Connect wherever its server and this process reach. ``uri`` is
     what Spark calls it."""
 
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        self.uri = hadoop_uri(spark, folder, "--out").rstrip("/")
+    def __init__(self, folder: str, uri: str) -> None:
+        self.uri = uri
         self._fs, self._root = opened(folder, "--out")
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
 
     def names(self, within: str = "") -> list[str] | None:
         """What is in it or in a folder of it, nothing if that does not exist; None for a file."""
-        path = f"{self._root}/{within}".rstrip("/")
-        if self._fs.get_file_info(path).type is FileType.File:
+        if self._fs.get_file_info(self._at(within)).type is FileType.File:
             return None
-        found = self._fs.get_file_info(FileSelector(path, allow_not_found=True))
+        found = self._fs.get_file_info(FileSelector(self._at(within), allow_not_found=True))
         return [each.base_name for each in found]
 
     def make(self, name: str) -> None:
-        self._fs.create_dir(f"{self._root}/{name}")
+        self._fs.create_dir(self._at(name))
 
     def write(self, name: str, content: bytes) -> None:
-        with self._fs.open_output_stream(f"{self._root}/{name}") as stream:
+        with self._fs.open_output_stream(self._at(name)) as stream:
             stream.write(content)
 
     def delete(self, name: str) -> None:
-        path = f"{self._root}/{name}".rstrip("/")
-        found = self._fs.get_file_info(path).type
-        if found is FileType.Directory:
-            self._fs.delete_dir(path)
-        elif found is FileType.File:
-            self._fs.delete_file(path)
+        found = self._fs.get_file_info(self._at(name)).type
+        if found is not FileType.NotFound:
+            delete = self._fs.delete_dir if found is FileType.Directory else self._fs.delete_file
+            delete(self._at(name))
 
 
 class _ByHadoop:
     """The same by the file systems that Spark itself uses: whatever it can write to is good for a report."""
 
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        self.uri = hadoop_uri(spark, folder, "--out").rstrip("/")
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self.uri = uri
         jvm: Any = spark._jvm
         context: Any = spark._jsc
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._fs = self._path(self.uri).getFileSystem(context.hadoopConfiguration())
+        self._fs = self._path(uri).getFileSystem(context.hadoopConfiguration())
+
+    def _at(self, name: str) -> Any:
+        return self._path(f"{self.uri}/{name}".rstrip("/"))
 
     def names(self, within: str = "") -> list[str] | None:
-        path = self._path(f"{self.uri}/{within}".rstrip("/"))
+        path = self._at(within)
         if not self._fs.exists(path):
             return []
         if self._fs.getFileStatus(path).isFile():
@@ -320,14 +324,14 @@ class _ByHadoop:
         return [str(each.getPath().getName()) for each in self._fs.listStatus(path)]
 
     def make(self, name: str) -> None:
-        self._fs.mkdirs(self._path(f"{self.uri}/{name}"))
+        self._fs.mkdirs(self._at(name))
 
     def write(self, name: str, content: bytes) -> None:
-        stream = self._fs.create(self._path(f"{self.uri}/{name}"), True)
+        stream = self._fs.create(self._at(name), True)
         try:
             stream.write(bytearray(content))
         finally:
             stream.close()
 
     def delete(self, name: str) -> None:
-        self._fs.delete(self._path(f"{self.uri}/{name}".rstrip("/")), True)
+        self._fs.delete(self._at(name), True)

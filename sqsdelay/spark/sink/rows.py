@@ -54,28 +54,31 @@ class Rows:
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
         """Each row's endpoint and message, or why there is none."""
         batch = spelled(batch, self.columns.spelled)
-        bodies, dues = self._column(batch, BODY), self._dues(batch)
-        ids = self._column(batch, MESSAGE_ID)
-        keys = self._column(batch, self.columns.key)
-        endpoints = self._column(batch, ENDPOINT)
-        groups = self._column(batch, GROUP_ID)
-        deduplication_ids = self._column(batch, DEDUPLICATION_ID)
-        maps = self._column(batch, ATTRIBUTES)
+        names = (
+            BODY,
+            MESSAGE_ID,
+            self.columns.key,
+            ENDPOINT,
+            GROUP_ID,
+            DEDUPLICATION_ID,
+            ATTRIBUTES,
+        )
+        given = zip(*(self._column(batch, name) for name in names), self._dues(batch), strict=True)
         unread = self._column(batch, CORRUPT)
-        for row in range(batch.num_rows):
-            endpoint = endpoints[row] or self.options.endpoint
+        for row, (body, own_id, key, named, group, deduplication, texts, due) in enumerate(given):
+            endpoint = named or self.options.endpoint
             try:
                 if unread[row] is not None:
                     raise InvalidMessage(f"{self._unread(batch, row)}: {unread[row]}")
                 if endpoint is None:
                     raise InvalidMessage(f"{ENDPOINT} is NULL, and option endpoint is not given")
                 message = Message(
-                    _given(bodies[row], BODY),
-                    due_at=utc(self._due_ms(dues[row])),
-                    attributes=dict(maps[row] or ()),
-                    message_id=self._message_id(ids[row], keys[row]),
-                    message_group_id=groups[row],
-                    message_deduplication_id=deduplication_ids[row],
+                    _given(body, BODY),
+                    due_at=utc(self._due_ms(due)),
+                    attributes=dict(texts or ()),
+                    message_id=self._message_id(own_id, key),
+                    message_group_id=group,
+                    message_deduplication_id=deduplication,
                 )
             except SqsDelayError as error:
                 yield endpoint or "", error

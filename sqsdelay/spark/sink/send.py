@@ -17,16 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyspark.sql
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DataType,
-    DoubleType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import DoubleType, MapType, StringType, StructType, TimestampType
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
 from sqsdelay.spark.locations import hadoop_uri
@@ -65,23 +56,25 @@ def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
 
 
 def _zoned(rows: DataFrame) -> DataFrame:
-    for field in rows.schema.fields:
-        if field.name.lower() == DUE_AT and isinstance(field.dataType, TimestampNTZType):
-            return rows.withColumn(field.name, rows[field.name].cast(TimestampType()))
+    for name, kind in rows.dtypes:
+        if name.lower() == DUE_AT and kind == "timestamp_ntz":
+            return rows.withColumn(name, rows[name].cast("timestamp"))
     return rows
 
 
+_TYPES: Final = {
+    DELAY: DoubleType(),
+    DUE_AT: TimestampType(),
+    ATTRIBUTES: MapType(StringType(), StringType()),
+}
+
+
 def _schema(names: list[str]) -> StructType:
-    fields = [StructField(name, _type(name.lower())) for name in names if name != CORRUPT]
-    return StructType([*fields, StructField(CORRUPT, StringType())])
-
-
-def _type(name: str) -> DataType:
-    if name == DELAY:
-        return DoubleType()
-    if name == DUE_AT:
-        return TimestampType()
-    return MapType(StringType(), StringType()) if name == ATTRIBUTES else StringType()
+    found = StructType()
+    for name in names:
+        if name != CORRUPT:
+            found.add(name, _TYPES.get(name.lower(), StringType()))
+    return found.add(CORRUPT, StringType())
 
 
 STAGED_PER_TASK: Final = 250_000

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import tenacity
@@ -23,8 +23,8 @@ from sqsdelay.errors import (
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
 from sqsdelay.spark.sink.bulk import Bulk
+from sqsdelay.spark.sink.options import REASON
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
-from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Counts, Staged
 
@@ -252,3 +252,12 @@ def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, CHUNK_BYTES))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
+
+
+def rejected(rows: pa.RecordBatch, positions: Sequence[int], reasons: Sequence[str]) -> Any:
+    """The rows at these positions, each with its reason."""
+    taken = rows.take(pa.array(positions, pa.int64()))
+    schema = rows.schema.append(pa.field(REASON, pa.string(), nullable=False))
+    return pa.RecordBatch.from_arrays(
+        [*taken.columns, pa.array(reasons, pa.string())], schema=schema
+    )
