@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from sqsdelay.console import messages, overview, sending, shown
-from sqsdelay.console.guard import MAX_REQUEST_BYTES
+from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
 from sqsdelay.console.messages import Filter, utc_input
 from sqsdelay.console.rendering import page, wire
 from sqsdelay.console.sampling import OLD_SECONDS
@@ -141,7 +141,7 @@ def _text(form: FormData, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _form(handle: Posted) -> Callable[[Request], Awaitable[Response]]:
+def _form(handle: Posted | None) -> Callable[[Request], Awaitable[Response]]:
     """A handler of a form, which is refused unless this console gave it to this visitor."""
 
     async def endpoint(request: Request) -> Response:
@@ -154,25 +154,16 @@ def _form(handle: Posted) -> Callable[[Request], Awaitable[Response]]:
                 403,
                 "this form is not from this console, or the console was restarted; load the page again",
             )
-        # Who has not signed in yet is told of no endpoint.
-        source = _services(request).source(
-            None if handle is _signed_in else _text(form, "endpoint")
-        )
+        guard: Guard = request.app.state.guard
+        if handle is None:
+            if request.url.path == "/sign-out":
+                return guard.sign_out(request)
+            answer = guard.sign_in(request, _text(form, "token").strip())
+            return answer or page(request, "sign_in.html", 403, wrong=True)
+        source = _services(request).source(_text(form, "endpoint"))
         return await run_in_threadpool(handle, request, form, source)
 
     return endpoint
-
-
-def _signed_in(request: Request, form: FormData, _: Source) -> Response:
-    answer = request.app.state.guard.sign_in(request, _text(form, "token").strip())
-    if isinstance(answer, Response):
-        return answer
-    return RedirectResponse("/", 303) if answer else page(request, "sign_in.html", 403, wrong=True)
-
-
-def _signed_out(request: Request, *_: object) -> Response:
-    request.app.state.guard.sign_out(request)
-    return RedirectResponse("/sign-in", 303)
 
 
 def _look(_: Request, __: FormData, source: Source) -> Response:
@@ -305,9 +296,9 @@ def _sent(request: Request, form: FormData, source: Source) -> Response:
     return _made(request, form, source, "send", work, given)
 
 
-FORMS: Final[dict[str, Posted]] = {
-    "/sign-in": _signed_in,
-    "/sign-out": _signed_out,
+FORMS: Final[dict[str, Posted | None]] = {
+    "/sign-in": None,
+    "/sign-out": None,
     "/errors/look": _look,
     "/confirm": _confirm,
     "/do": _do,

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sqsdelay.console.server import create_app
 from sqsdelay.testing.local_aws import LocalAws
-from tests.functional.console.conftest import PORT, Running, browser
+from tests.functional.console.conftest import Running, browser
 from tests.functional.console.page import Page
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import DeafProxy
@@ -113,10 +112,10 @@ def test_a_store_that_hangs(
         result = in_time(lambda: cancel.press("Cancel 1 message"))
         assert "perhaps not done, look again" in result.text
 
-        app = create_app(running.services, port=PORT)
+        url = str(running.client.base_url)
         with ThreadPoolExecutor(12) as pool:
             path = f"/messages?endpoint={running.endpoint}"
-            answers = [pool.submit(browser(app).get, path) for _ in range(12)]
+            answers = [pool.submit(browser(url).get, path) for _ in range(12)]
             assert {each.result(PATIENCE_SECONDS).status_code for each in answers} == {200}
 
         monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", PATIENCE_SECONDS)
