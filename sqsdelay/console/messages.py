@@ -170,7 +170,7 @@ class Found:
     trouble: list[str] = field(default_factory=list)
 
 
-def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
+def found(source: Source, message_id: str, ledger: LedgerFile) -> Found:
     """Look for a message in the store, the ledger and the error queue as it was last looked at."""
     view = Found(text_of(message_id))
     try:
@@ -180,8 +180,7 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
     except SqsDelayError as error:
         view.trouble.append(f"Store: {error}")
     try:
-        if ledger is not None:
-            _put_history(view, ledger.history(source.name, message_id))
+        _put_history(view, ledger.history(source.name, message_id))
     except SqsDelayError as error:
         view.trouble.append(f"Ledger: {error}")
     rejections = source.errors_sample.known()

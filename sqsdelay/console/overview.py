@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -93,8 +92,7 @@ def troubles(services: Services, *, ask: bool) -> list[str]:
             told += [(broker, fault) for fault in queues.value.faults]
         found += [f"{what}, {source.name}: {trouble}" for what, trouble in told]
     try:
-        if services.ledger is not None:
-            services.ledger.tail()
+        services.ledger.tail()
     except SqsDelayError as error:
         found.append(f"Ledger: {one_line(error)}")
     return found
@@ -122,8 +120,7 @@ def _state_of(services: Services, source: Source, due: Sampled[Outlook]) -> Stat
     lateness, seen, workers = None, dict[Recorder, int](), []
     # `troubles` says why a ledger cannot be read.
     with suppress(SqsDelayError):
-        if ledger is not None:
-            lateness, seen = ledger.lateness(source.name), ledger.last_seen_ms(source.name)
+        lateness, seen = ledger.lateness(source.name), ledger.last_seen_ms(source.name)
     if source.on_sqs:
         seen_ms = seen.get(Recorder.CONSUMER)
         told = _consumer(source, queues, seen_ms)
@@ -203,10 +200,8 @@ def _late_copies(
 
 def top_of(counts: Sequence[int]) -> int:
     """The top of a scale for them: 1, 2 or 5 times a power of ten."""
-    number = max(counts, default=0)
-    if number <= 1:
-        return 1
-    power: int = 10 ** int(math.log10(number))
+    number = max(1, *counts)
+    power: int = 10 ** (len(str(number)) - 1)
     return next(step * power for step in (1, 2, 5, 10) if step * power >= number)
 
 

@@ -60,15 +60,12 @@ def _source(request: Request) -> Source:
 
 
 def _overview(request: Request) -> Response:
-    services = _services(request)
-    given = request.query_params.get("span", "")
-    values: dict[str, Any] = {"span": given if given in overview.SPANS else "hours"}
-    values |= {"spans": overview.SPANS, "nobody": NOBODY, "recent": []}
+    services, span = _services(request), request.query_params.get("span", "")
+    span = span if span in overview.SPANS else "hours"
+    values: dict[str, Any] = {"span": span, "spans": overview.SPANS, "nobody": NOBODY, "recent": []}
     with suppress(SqsDelayError):  # Why a ledger cannot be read is said above the page.
-        if services.ledger is not None:
-            values["recent"] = services.ledger.recent(services.sources, RECENT)
-    states = overview.states_of(services, values["span"])
-    return page(request, "overview.html", states=states, **values)
+        values["recent"] = services.ledger.recent(services.sources, RECENT)
+    return page(request, "overview.html", states=overview.states_of(services, span), **values)
 
 
 def _messages(request: Request) -> Response:
@@ -76,15 +73,14 @@ def _messages(request: Request) -> Response:
     if given.get("id"):
         where = f"/message?endpoint={wire(source.name)}&id={wire(given['id'])}"
         return RedirectResponse(where, 303)
-    which, found, refusal = Filter.of(given), None, None
+    which, after = Filter.of(given), given.get("after")
+    values: dict[str, Any] = {"which": which, "after": after, "found": None, "refusal": None}
     try:
-        found = messages.listed(source, which, after=given.get("after"))
+        values["found"] = messages.listed(source, which, after=after)
     except NoStore as error:
-        refusal = one_line(error)
+        values["refusal"] = one_line(error)
     except StoreError as error:
-        refusal = f"The store cannot be shown: {one_line(error)}"
-    values: dict[str, Any] = {"found": found, "refusal": refusal, "which": which}
-    values["after"] = given.get("after")
+        values["refusal"] = f"The store cannot be shown: {one_line(error)}"
     return page(request, "messages.html", of=source, **values)
 
 
@@ -98,8 +94,8 @@ def _message(request: Request) -> Response:
 def _errors(request: Request) -> Response:
     source, which = _source(request), Filter.of(request.query_params)
     found = messages.failed(source, which)
-    values: dict[str, Any] = {"groups": shown.grouped(found), "found": len(found)}
-    return page(request, "errors.html", of=source, which=which, **values)
+    groups = shown.grouped(found)
+    return page(request, "errors.html", of=source, which=which, groups=groups, found=len(found))
 
 
 def _result(request: Request) -> Response:

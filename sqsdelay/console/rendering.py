@@ -121,7 +121,7 @@ def templates(services: Services) -> Jinja2Templates:
             else troubles(services, ask=request.url.path != "/cost"),
             "theme": theme if theme in THEMES else "auto",
             "path": request.url.path,
-            "has_ledger": services.ledger is not None,
+            "has_ledger": services.settings.ledger is not None,
         }
 
     return Jinja2Templates(env=found, context_processors=[of_every_page])

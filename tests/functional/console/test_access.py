@@ -231,7 +231,11 @@ def test_a_made_up_session_is_none() -> None:
 def test_a_proxy_names_the_user(host: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log has that name, on one line; nobody else may give it, and it must be there."""
     caplog.set_level(logging.INFO, "sqsdelay.console")
-    proxied = {"host": host, "user_header": "X-User", "allowed_hosts": ("console.example",)}
+    proxied: dict[str, Any] = {
+        "host": host,
+        "user_header": "X-User",
+        "allowed_hosts": ("console.example",),
+    }
     named = {"X-User": "ann@example.com"}
     with visited(console(**proxied, proxies=("127.0.0.1",))) as through:
         through.headers["host"] = "console.example"
