@@ -133,10 +133,6 @@ def _state_of(services: Services, source: Source, due: Sampled[Outlook]) -> Stat
     return State(source, due.get(), lateness, workers, _late_copies(source, queues.value))
 
 
-def _unknown(sample: Sample[Any]) -> str:
-    return "unknown" if sample.at_ms is None else f"unknown since {utc(sample.at_ms):%H:%M:%S}"
-
-
 def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
     if seen_ms is None:
         return False
@@ -148,7 +144,7 @@ def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> tuple
     status: EndpointStatus | None = sample.value
     if status is None or not sample.tells(source.clock.now_ms()):
         source.unserved_since = None
-        return _unknown(sample), "its queues cannot be read"
+        return sample.unknown, "its queues cannot be read"
     waiting = sum(q.visible for q in status.queues if q.role in (Role.DELAY, Role.DUE))
     now = source.clock.monotonic()
     if not waiting or status.in_flight:
@@ -172,7 +168,7 @@ def _dispatcher(
     """Its state, and what that is concluded from."""
     parked = sample.value
     if parked is None or not sample.tells(source.clock.now_ms()):
-        return _unknown(sample), "its store cannot be read"
+        return sample.unknown, "its store cannot be read"
     if parked.overdue:
         return "not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue"
     if _lately(source, Recorder.DISPATCHER, seen_ms):

@@ -275,9 +275,8 @@ def _made(
 
 
 def _previewed(request: Request, form: FormData, source: Source) -> Response:
-    given = {name: _text(form, name) for name in sending.FIELDS}
     # A form's lines end in CR LF; the text in the field does not.
-    given["body"] = given["body"].replace("\r\n", "\n")
+    given = {name: _text(form, name).replace("\r\n", "\n") for name in sending.FIELDS}
     try:
         preview = sending.preview(source, sending.message_of(source, given))
     except (SqsDelayError, ValueError) as error:

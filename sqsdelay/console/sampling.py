@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import utc
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 
@@ -94,6 +95,11 @@ class Sample(Generic[T]):
     trouble: str | None = None
     trouble_ms: int | None = None
     poll_seconds: float = 0.0
+
+    @property
+    def unknown(self) -> str:
+        """How it is said that what it tells of the present is not known."""
+        return "unknown" if self.at_ms is None else f"unknown since {utc(self.at_ms):%H:%M:%S}"
 
     def age_seconds(self, now_ms: int) -> int:
         """How old the answer is; 0 where there is none."""

@@ -188,7 +188,7 @@ class Source:
         self.queues_sample: Sampled[EndpointStatus | BrokerStatus] = sampled(
             self._ask_queues if self.on_sqs else self._ask_broker, fresh_seconds=FRESH_SECONDS
         )
-        self.store_sample: Sampled[StoreStatus | None] = sampled(
+        self.store_sample: Sampled[StoreStatus] = sampled(
             lambda: self._of_known_store(store_status, now_ms=clock.now_ms()), fresh_seconds=fresh
         )
         self.errors_sample: Sampled[list[Failed]] = sampled(
@@ -200,12 +200,10 @@ class Source:
             lambda: self._cloudwatch.ask([endpoint.delay_queue, endpoint.hand_over_queue]),
             fresh_seconds=AGES_FRESH_SECONDS,
         )
-        self._outlooks: dict[str, Sampled[Outlook | None]] = {}
+        self._outlooks: dict[str, Sampled[Outlook]] = {}
         self._outlook_of = partial(sampled, fresh_seconds=max(fresh, 5 * FRESH_SECONDS))
 
-    def outlook(
-        self, name: str, edges_ms: Callable[[int], Sequence[int]]
-    ) -> Sampled[Outlook | None]:
+    def outlook(self, name: str, edges_ms: Callable[[int], Sequence[int]]) -> Sampled[Outlook]:
         """How many parked messages become due between the edges there are at an instant, epoch ms."""
         ask = self._outlook_of(lambda: self._of_known_store(outlook, edges_ms(self.clock.now_ms())))
         return self._outlooks.setdefault(name, ask)
