@@ -62,6 +62,10 @@ class SqlTable:
         """A connection whose statements each commit by themselves."""
 
     @abstractmethod
+    def _transaction(self, *, check: bool = True) -> AbstractContextManager[Any]:
+        """A connection with a write transaction; ``check`` the table first."""
+
+    @abstractmethod
     def _translated(self) -> AbstractContextManager[None]:
         """The driver's errors as StoreError."""
 
@@ -72,6 +76,25 @@ class SqlTable:
     @abstractmethod
     def _commits_at_once(self, transaction: Any) -> bool:
         """Whether a caller's connection has no transaction open, and would commit each statement."""
+
+    def set_up(self) -> None:
+        """Create the table, where it is missing, and write down its version.
+
+        Where it is there already, only the version is read: whatever else takes a lock would wait
+        behind open transactions, and every sender behind it.
+
+        Raises:
+            SchemaMismatch: another sqsdelay made it.
+        """
+        with self._statement() as connection:
+            if self._is_ours(connection):
+                return
+        with self._transaction(check=False) as connection:
+            for step in ("lock", "set_up", "record"):
+                if step == "set_up" and self._is_ours(connection):
+                    return
+                for name in (name for name in self._sql if name.startswith(step)):
+                    connection.execute(self._sql[name], {})
 
     def _check(self, connection: Any) -> None:
         """Before the first use of all: raise StoreMissing or SchemaMismatch if this is no table of ours."""
@@ -107,10 +130,6 @@ class SqlStore(SqlTable):
     @abstractmethod
     def _names(self, names: Collection[str]) -> Any:
         """A list of names as a query takes it."""
-
-    @abstractmethod
-    def _transaction(self) -> AbstractContextManager[Any]:
-        """A connection with a write transaction; the table is checked."""
 
     @abstractmethod
     def _store(self, messages: Sequence[StoredMessage]) -> list[bool]:
@@ -240,11 +259,7 @@ class SqlStore(SqlTable):
 
 
 class SqlClaim:
-    """Messages of a store that are claimed. A dialect adds how its queries are run, and savepoints.
-
-    ``again``: those that were held before. ``busy``: those that were asked for, and that somebody has.
-    ``transaction``: the open one, where the claim has one.
-    """
+    """Messages of a store that are claimed. A dialect adds how its queries are run, and savepoints."""
 
     def __init__(
         self, messages: list[StoredMessage], again: Iterable[str] = (), transaction: Any = None

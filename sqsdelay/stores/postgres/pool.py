@@ -86,12 +86,8 @@ FROM pg_stat_activity WHERE pid = ANY(pg_blocking_pids(%s)) ORDER BY xact_start
 
 
 class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """Gives up a server that says nothing for `POSTGRES_ANSWER_SECONDS`.
-
-    Keepalives notice a host that is gone, not a proxy or a stopped server whose host lives on; psycopg
-    itself waits for an answer without end. Before a wait for a lock is given up, ``on_silence`` is called
-    with the process id of its session.
-    """
+    """Gives up a server that says nothing for `POSTGRES_ANSWER_SECONDS`, on a host that keepalives find
+    alive. Before a wait for a lock is given up, ``on_silence`` is called with its session's process id."""
 
     on_silence: Callable[[int], None] | None = None
 
@@ -125,11 +121,8 @@ class Locked(StoreUnavailable):
 
 
 def begin_session(connection: Connection) -> bool:
-    """Make a new connection ours; False behind a pooler, where a session is not ours to change.
-
-    PgBouncer gives its clients a process id of its own making. In transaction mode, what is set or
-    prepared on a session would meet other clients, and not meet us again.
-    """
+    """Make a new connection ours; False behind a pooler, whose sessions meet other clients, and not us again.
+    PgBouncer gives its clients a process id of its own making."""
     connection.isolation_level = IsolationLevel.READ_COMMITTED
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     if row is None or row[0] != connection.info.backend_pid:
@@ -140,10 +133,7 @@ def begin_session(connection: Connection) -> bool:
 
 
 def _is_open(connection: Connection) -> bool:
-    """False if the server has closed it: without asking, which would take a round trip.
-
-    A server that vanished without closing is told by the keepalives.
-    """
+    """False if the server has closed it: without asking, which would take a round trip."""
     try:
         # The first may read the server's last words only; what follows them is the end.
         connection.pgconn.consume_input()
@@ -160,10 +150,8 @@ def driver_text(error: psycopg.Error) -> str:
 
 
 class PostgresTable(SqlTable):
-    """A table, and its version in the comment of one of its indexes, which backups keep.
-
-    Its connections are in autocommit mode, for the threads of this process.
-    """
+    """A table, and its version in the comment of one of its indexes, which backups keep. Its connections are
+    in autocommit mode, for the threads of this process."""
 
     _DRIVER = psycopg.Connection
     _BEGIN = "use it within connection.transaction()"
@@ -329,27 +317,6 @@ class PostgresTable(SqlTable):
     def _identifier(self, name: str) -> sql.Identifier:
         # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
         return sql.Identifier(self._schema.replace("%", "%%"), name.replace("%", "%%"))
-
-    def set_up(self) -> None:
-        """Create the table, where it is missing, and write down its version.
-
-        Where it is there already, only the version is read: whatever else takes a lock would wait
-        behind open transactions, and every sender behind it.
-
-        Raises:
-            SchemaMismatch: another sqsdelay made it.
-        """
-        with self._statement() as connection:
-            if self._is_ours(connection):
-                return
-        with self._transaction(check=False) as connection:
-            connection.execute(self._sql["limit_waits"], {})
-            connection.execute(self._sql["lock_set_up"], {})
-            if self._is_ours(connection):
-                return
-            for name in (name for name in self._sql if name.startswith("set_up")):
-                connection.execute(self._sql[name], {})
-            connection.execute(self._sql["record_version"], {})
 
     def _is_ours(self, connection: psycopg.Connection[Any]) -> bool:
         # The caller's connection may make rows of another shape.

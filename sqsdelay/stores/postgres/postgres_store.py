@@ -216,20 +216,12 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
             yield
 
     def now_ms(self) -> int:
-        """The server's now, epoch milliseconds.
-
-        Raises:
-            StoreUnavailable
-        """
         return int(self._read("now")[0][0])
 
 
 class PostgresClaim(SqlClaim):
-    """The rows of a claim, which the connection's open transaction has locked.
-
-    Args:
-        rows: what a query whose name begins with ``claim`` returned.
-    """
+    """The rows of a query whose name begins with ``claim``, which the connection's open transaction has
+    locked."""
 
     def __init__(
         self, store: PostgresStore, connection: Connection, rows: Sequence[tuple[Any, ...]]
