@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ from sqsdelay.core.stored_message import (
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.ids import page_bounds
+from sqsdelay.stores.schema import read_queries
 
 COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
 """Of a message, in the order of `row_of` and of `from_store`."""
@@ -53,9 +55,31 @@ class SqlTable:
     _BEGIN: ClassVar[str]
     """How a caller begins a transaction."""
 
+    _DIALECT: ClassVar[str]
+    """The folder of its other queries."""
+    _PARAMETER: ClassVar[str]
+    r"""How the driver is given a parameter, with \1 for the name."""
+
     _table: str
     _sql: dict[str, Any]
     _checked = False
+
+    def _read_book(self, names: dict[str, str]) -> None:
+        """Read the queries, with names and other pieces put in."""
+        self._names_in_queries, self._book = names, dict[str, str]()
+        for file in (
+            self._QUERIES,
+            f"{self._DIALECT}/table.sql",
+            f"{self._DIALECT}/{self._QUERIES}",
+        ):
+            for name, query in read_queries(file).items():
+                self._book[name] = re.sub(r"(?<!:):([a-z]\w*)", self._PARAMETER, query)
+        self._sql = {name: self._query(name) for name in self._book}
+
+    def _query(self, name: str, **more: str) -> Any:
+        """A query of the book; in one pass, for a name may itself hold what looks like another's place."""
+        names = self._names_in_queries | more
+        return re.sub(r"\{(\w+)\}", lambda place: names[place[1]], self._book[name])
 
     @abstractmethod
     def _statement(self) -> AbstractContextManager[Any]:

@@ -21,7 +21,7 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
+from sqsdelay.stores.schema import VERSION, check_version, mismatch
 from sqsdelay.stores.sql import SqlTable
 
 logger = logging.getLogger(__name__)
@@ -153,6 +153,7 @@ class PostgresTable(SqlTable):
     """A table, and its version in the comment of one of its indexes, which backups keep. Its connections are
     in autocommit mode, for the threads of this process."""
 
+    _DIALECT, _PARAMETER = "postgres", r"%(\1)s"
     _DRIVER = psycopg.Connection
     _BEGIN = "use it within connection.transaction()"
     _INDEX: ClassVar[str]
@@ -185,23 +186,18 @@ class PostgresTable(SqlTable):
         # An index lives in its table's schema, and its name may not be cut off either.
         self._prefix = f"sqsdelay_{digest}"
         index = self._identifier(f"{self._prefix}_{self._INDEX}")
-        self._names_in_queries = self._pieces() | {
+        names = {
             "table": self._identifier(table),
-            "table_name": sql.Literal(self._identifier(table).as_string(None)),
+            "table_name": sql.Literal(self._identifier(table)).as_string(None),
             "amendments": self._identifier(f"{self._prefix}_amendments"),
-            "prefix": sql.Literal(self._prefix),
+            "prefix": f"'{self._prefix}'",
             "qualified_index": index,
-            "index_name": sql.Literal(index.as_string(None)),
-            "version": sql.Literal(f"sqsdelay schema {VERSION}"),
-            **{
-                f"{name}_index": sql.Identifier(f"{self._prefix}_{name}")
-                for name in ("due", "destination", "held", "until")
-            },
+            "index_name": sql.Literal(index).as_string(None),
+            "version": f"'sqsdelay schema {VERSION}'",
         }
-        shared = read_queries(self._QUERIES).items()
-        self._book = {name: re.sub(r":(\w+)", r"%(\1)s", query) for name, query in shared}
-        self._book |= read_queries("postgres/table.sql") | read_queries(f"postgres/{self._QUERIES}")
-        self._sql = {name: self._query(name) for name in self._book}
+        for name in ("due", "destination", "held", "until"):
+            names[f"{name}_index"] = f'"{self._prefix}_{name}"'
+        self._read_book(self._pieces() | names)
         self._blocking: set[int] = set()
         self._make_pool = partial(
             ConnectionPool[TimedConnection],
@@ -220,14 +216,12 @@ class PostgresTable(SqlTable):
         self._begin_anew()
         in_each_child(self, PostgresTable._begin_anew)
 
-    def _pieces(self) -> dict[str, sql.Composable]:
+    def _pieces(self) -> dict[str, str]:
         """What queries have in common, besides the names of tables and indexes."""
         return {}
 
-    def _query(self, name: str, **more: sql.Composable) -> bytes:
-        """A query of the book, with its names put in."""
-        names = self._names_in_queries | more
-        return sql.SQL(self._book[name]).format(**names).as_bytes()
+    def _query(self, name: str, **more: str) -> bytes:
+        return str(super()._query(name, **more)).encode()
 
     def _begin_anew(self) -> None:
         """A child keeps its parent's connections, unused: closing one would end the parent's session."""
@@ -314,9 +308,9 @@ class PostgresTable(SqlTable):
             return StoreUnavailable(text)
         return StoreError(text)
 
-    def _identifier(self, name: str) -> sql.Identifier:
+    def _identifier(self, name: str) -> str:
         # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
-        return sql.Identifier(self._schema.replace("%", "%%"), name.replace("%", "%%"))
+        return sql.Identifier(self._schema, name).as_string(None).replace("%", "%%")
 
     def _is_ours(self, connection: psycopg.Connection[Any]) -> bool:
         # The caller's connection may make rows of another shape.

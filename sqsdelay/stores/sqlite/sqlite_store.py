@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-import re
 import sqlite3
 import threading
 import uuid
@@ -23,7 +22,7 @@ from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START
-from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
+from sqsdelay.stores.schema import VERSION, check_version, mismatch
 from sqsdelay.stores.sql import COLUMNS, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
 from sqsdelay.stores.sqlite.file import UNFIT, Reserve, opened, quoted
 
@@ -51,6 +50,7 @@ _NO_LIMIT: Final = 1 << 31
 class SqliteTable(SqlTable):
     """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``."""
 
+    _DIALECT, _PARAMETER = "sqlite", r":\1"
     _DRIVER = sqlite3.Connection
     _BEGIN = "execute BEGIN first"
 
@@ -66,18 +66,10 @@ class SqliteTable(SqlTable):
         names |= {"table_name": "'" + table.replace("'", "''") + "'", "version": str(VERSION)}
         for name in ("due", "destination", "held", "until"):
             names[f"{name}_name"] = quoted(f"{table}.{name}")
-        self._in_queries = _PIECES | names
-        self._book = read_queries(self._QUERIES) | read_queries("sqlite/table.sql")
-        self._book |= read_queries(f"sqlite/{self._QUERIES}")
-        self._sql = {name: self._query(name) for name in self._book}
+        self._read_book(_PIECES | names)
         self._lock = threading.RLock()
         self._connection = self._opened()
         in_each_child(self, SqliteTable._begin_anew)
-
-    def _query(self, name: str, **more: str) -> str:
-        """A query of the book; in one pass, for a name may itself hold what looks like another's place."""
-        names = self._in_queries | more
-        return re.sub(r"\{(\w+)\}", lambda place: names[place[1]], self._book[name])
 
     def _begin_anew(self) -> None:
         """In a forked process, which must neither use nor close its parent's connection
