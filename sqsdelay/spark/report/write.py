@@ -30,7 +30,7 @@ from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.page import Figures, hours_of_a_moment, render
 from sqsdelay.spark.report.read import Reading, read_ledger
-from sqsdelay.spark.report.tables import NAMES, Counted, counts, spread, waiting
+from sqsdelay.spark.report.tables import NAMES
 from sqsdelay.spark.session import cause
 
 DEFAULT_GRACE_SECONDS: Final = 3600
@@ -90,24 +90,35 @@ def write_report(
             events = events.where(F.col("at_ms") <= as_of_ms)
         # Written, since they are read several times, and need not fit in memory.
         rows = _written(gathered(events), new.uri("gathered"))
-        (found,) = rows.agg(
-            F.count(F.lit(1)).alias("messages"), F.max("last.at_ms").alias("newest_ms")
-        ).collect()
-        if not found.messages:
+        number, newest_ms = rows.agg(F.count(F.lit(1)), F.max("last.at_ms")).collect()[0]
+        if not number:
             raise _no_events(name, reading, as_of_ms)
-        as_of = found.newest_ms if as_of_ms is None else as_of_ms
+        as_of = newest_ms if as_of_ms is None else as_of_ms
         known = judged(
-            rows.coalesce(1) if found.messages <= _ROWS_OF_ONE_FILE else rows,
+            rows.coalesce(1) if number <= _ROWS_OF_ONE_FILE else rows,
             as_of_ms=as_of,
             grace_ms=grace_seconds * 1000,
         )
         messages = _written(known.sortWithinPartitions(*KEY, "life"), new.uri("messages"))
         new.remove("gathered")
-        counted = _counted(messages, new, as_of)
-        moment_hours = hours_of_a_moment(counted.hours())
-        arrivals = _written(counted.arrivals(moment_hours), new.uri("arrivals"))
-        written = _write_tables(messages, arrivals, new, prices, as_of, store)
-        written |= {"messages": messages, "spread": counted.spread, "arrivals": arrivals}
+        counted = _side_by_side(
+            new,
+            counts=lambda: tables.counts(messages, as_of_ms=as_of),
+            spread=lambda: tables.spread(messages, as_of_ms=as_of),
+        )
+        moment_hours = hours_of_a_moment(tables.hours(counted["counts"]))
+        found = tables.arrivals(*counted.values(), moment_hours)
+        arrivals = _written(found, new.uri("arrivals"))
+        written = _side_by_side(
+            new,
+            summary=lambda: tables.summary(arrivals),
+            last_seen=lambda: tables.last_seen(messages),
+            lateness=lambda: tables.lateness(arrivals),
+            cohorts=lambda: tables.cohorts(arrivals),
+            cost=lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of, store=store),
+            waiting=lambda: tables.waiting(messages, as_of_ms=as_of),
+        )
+        written |= {"messages": messages, "spread": counted["spread"], "arrivals": arrivals}
         bad_lines = reading.bad_lines().sort("file", "line").coalesce(1)
         written["bad_lines"] = _written(bad_lines, new.uri("bad_lines"))
         figures = Figures.of(
@@ -124,38 +135,14 @@ def write_report(
     return figures
 
 
-def _counted(messages: DataFrame, folder: NewReport, as_of_ms: int) -> Counted:
-    with ThreadPoolExecutor() as pool:
-        of_counts = counts(messages, as_of_ms=as_of_ms)
-        of_spread = spread(messages, as_of_ms=as_of_ms)
-        counted = pool.submit(_written, of_counts, folder.uri("counts"))
-        valued = pool.submit(_written, of_spread, folder.uri("spread"))
-        return Counted(counts=counted.result(), spread=valued.result())
-
-
-def _write_tables(
-    messages: DataFrame,
-    arrivals: DataFrame,
-    folder: NewReport,
-    prices: Prices,
-    as_of_ms: int,
-    store: str,
-) -> dict[str, DataFrame]:
-    tables_of: dict[str, Callable[[], DataFrame]] = {
-        "summary": lambda: tables.summary(arrivals),
-        "last_seen": lambda: tables.last_seen(messages),
-        "lateness": lambda: tables.lateness(arrivals),
-        "cohorts": lambda: tables.cohorts(arrivals),
-        "cost": lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of_ms, store=store),
-        "waiting": lambda: waiting(messages, as_of_ms=as_of_ms),
-    }
+def _side_by_side(folder: NewReport, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
+    """Tables that are written: each is a row of small jobs, and most of their time is Spark's planning."""
 
     def write(name: str) -> DataFrame:
-        return _written(tables_of[name]().coalesce(1), folder.uri(name))
+        return _written(made[name](), folder.uri(name))
 
-    # Side by side: each is a row of small jobs, and most of their time is Spark's planning.
     with ThreadPoolExecutor() as pool:
-        return dict(zip(tables_of, pool.map(write, tables_of), strict=True))
+        return dict(zip(made, pool.map(write, made), strict=True))
 
 
 def _written(table: DataFrame, folder: str) -> DataFrame:

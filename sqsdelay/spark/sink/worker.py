@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -215,9 +215,12 @@ class CallPace:
 
 @cache
 def pace() -> CallPace:
-    """Of all calls of this executor: its processes have one folder, which Spark deletes."""
-    in_task = TaskContext.get() is not None
-    return CallPace(f"{SparkFiles.getRootDirectory()}/sqsdelay-pace" if in_task else None)
+    """Of all calls of this executor: its processes have one folder, which Spark deletes. Where it cannot be
+    written, each has a pace of its own."""
+    if TaskContext.get() is not None:
+        with suppress(OSError):
+            return CallPace(f"{SparkFiles.getRootDirectory()}/sqsdelay-pace")
+    return CallPace()
 
 
 def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
