@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.endpoint import Endpoint
@@ -85,6 +85,7 @@ class Sink:
         from sqsdelay.spark.sink.rows import Rows
         from sqsdelay.spark.sink.worker import pace, task_of
 
+        attempt = replace(attempt, began_ms=times.began_ms)
         rows = Rows(
             columns=self.columns,
             options=self.options,

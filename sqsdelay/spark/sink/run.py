@@ -45,11 +45,14 @@ class Attempt:
     """Of a stream."""
     parts: int = 1
     """Among so many tasks the rows are shared out by their ids."""
+    began_ms: int = 0
+    """The run: a driver that is started again counts its tasks from 0."""
 
     @property
     def file_name(self) -> str:
         """What its files are named by: no other attempt's are. It tells whose rows are in them."""
-        return f"{self.write_id}-{self.partition:05d}of{self.parts}-{self.task_id}"
+        part = f"{self.partition:05d}of{self.parts}"
+        return f"{self.write_id}-{part}-{self.began_ms}{self.task_id}"
 
 
 def context() -> TaskContext:

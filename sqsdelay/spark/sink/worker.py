@@ -233,7 +233,7 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
     if options.receipts is not None:
         job, replay = str(options.job), options.replay
         receipts = Receipts(options.receipts, job, batch=attempt.batch, replay=replay)
-        task.sent_before = sent_before(receipts, options, attempt, now_ms)
+        task.sent_before = sent_before(receipts, options, attempt)
         if replay is not None:
             # No run of the job goes on meanwhile.
             before = Receipts(options.receipts, job)
@@ -277,16 +277,14 @@ def _client(options: Options) -> SQSClient:
 _loaded: dict[object, SentBefore] = {}
 
 
-def sent_before(
-    receipts: Receipts, options: Options, attempt: Attempt, began_ms: int
-) -> SentBefore:
+def sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
     """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
     if attempt.parts > 1:
         return receipts.load(attempt.partition, attempt.parts)
     # A micro-batch that is run again keeps its name.
     retry = attempt.task_id if attempt.number else None
-    key = (options, attempt.write_id, began_ms, retry)
+    key = (options, attempt.write_id, attempt.began_ms, retry)
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = receipts.load()
