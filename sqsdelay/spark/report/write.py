@@ -107,7 +107,7 @@ def write_report(
             spread=lambda: tables.spread(messages, as_of_ms=as_of),
         )
         moment_hours = hours_of_a_moment(tables.hours(counted["counts"]))
-        found = tables.arrivals(*counted.values(), moment_hours)
+        found = tables.arrivals(counted["counts"], counted["spread"], moment_hours)
         arrivals = _written(found, new.uri("arrivals"))
         written = _side_by_side(
             new,
