@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 from fractions import Fraction
@@ -27,7 +27,7 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.strategies import due_queue, ways
+from sqsdelay.cost.strategies import OF_STORE, due_queue, ways
 from sqsdelay.cost.workload import DISPATCH_MS, FUNCTION_MS, TOGETHER
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
@@ -106,13 +106,11 @@ def cost(
                 "due_together": load.together,
                 **_dated(used),
                 "strategies": [_record(bill) for bill in found],
-                "recommended": advice[0][0],
-                "totals": {deploy: bill.total for deploy, bill in advice},
+                "recommended": [{"deploy": to, "strategy": e.strategy} for to, e in advice],
             }
         )
         return
-    plain = next(each for each in found if each.strategy == "eventbridge-scheduler")
-    _recommend(load, advice, plain, used)
+    _recommend(load, advice, {each.strategy: each for each in found}, used)
     if every:
         _print_ways(load, found)
     tell(
@@ -122,36 +120,44 @@ def cost(
 
 
 def _recommend(
-    load: Workload, advice: Sequence[tuple[str, Bill]], plain: Bill, used: Prices
+    load: Workload, advice: Sequence[tuple[str, Bill]], found: Mapping[str, Bill], used: Prices
 ) -> None:
     """The best with its sum in words, the two next best, and what one would have without sqsdelay."""
-    (best_deploy, best), *others = advice[:3]
-    watched = best.part("CloudWatch")
-    messages = "1 message" if load.messages == 1 else f"{load.messages:,} messages"
-    messages += f", {load.together:,} due together" if load.together > 1 else ""
-    first = "None is on time; the least late is" if best.late_seconds else "Recommended is"
-    say(
-        f"{first} {best.name} ({best_deploy}): {dollars(best.total)} {used.currency} for {messages}"
-    )
-    say(
-        f"  {dollars(best.for_messages)} for the messages; however few they are, "
-        f"{dollars(best.fixed - watched)} for polls, schedules and logs, {dollars(watched)} for "
-        "CloudWatch"
-    )
-    say(
-        f"  in it storage {dollars(best.part('GB-months'))}, compute {dollars(best.part('GB-seconds'))} "
-        f"(assumed: {FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a released message), "
-        f"logs {dollars(best.part('Logs'))}"
-    )
-    say(f"  not in it: {dollars(due_queue(load, used))} more where the destination is a FIFO queue")
-    for warning in best.warnings:
-        say(f"  {warning}")
-    for deploy, bill in others:
+    plain = found["eventbridge-scheduler"]
+    for deploy, best in advice[:1]:
+        watched = best.part("CloudWatch")
+        messages = "1 message" if load.messages == 1 else f"{load.messages:,} messages"
+        messages += f", {load.together:,} due together" if load.together > 1 else ""
+        first = "Best, though late, is" if best.late_seconds else "Recommended is"
+        say(f"{first} {best.name} ({deploy}): {dollars(best.total)} {used.currency} for {messages}")
+        say(
+            f"  {dollars(best.for_messages)} for the messages; however few they are, "
+            f"{dollars(best.fixed - watched)} for polls, schedules and logs, {dollars(watched)} for "
+            "CloudWatch"
+        )
+        say(
+            f"  in it storage {dollars(best.part('GB-months'))}, compute "
+            f"{dollars(best.part('GB-seconds'))} (assumed: {FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a "
+            f"released message), logs {dollars(best.part('Logs'))}"
+        )
+        say(
+            f"  not in it: {dollars(due_queue(load, used))} more where the destination is a FIFO queue"
+        )
+        by_sender = found[OF_STORE.get(deploy.partition("=")[2], "relay")]
+        if not by_sender.impossible and by_sender.for_messages < best.for_messages:
+            sum_ = dollars(by_sender.for_messages)
+            say(f"  {sum_} for the messages if the sender parks them (docs/parking.md)")
+        for warning in best.warnings:
+            say(f"  {warning}")
+    if not advice:
+        say(f"None holds them as deployed. {found['relay'].name}: {found['relay'].impossible}")
+    for deploy, bill in advice[1:3]:
         say(f"Next: {bill.name} ({deploy}): {_with_warnings(bill)}")
     say(f"Without sqsdelay: {plain.name}: {plain.impossible or _with_warnings(plain)}")
-    if best.late_seconds or any(bill.late_seconds for _, bill in others):
+    if any(bill.late_seconds for _, bill in advice[:3]):
         say(
-            "Late is reckoned as deployed, with default quotas (docs/capacity.md has what is faster)"
+            "Late is reckoned as deployed, with default quotas, all sent within one delay "
+            "(docs/capacity.md has what is faster)"
         )
 
 
@@ -311,6 +317,5 @@ def _print_estimates(found: Sequence[Estimate], names: Sequence[str]) -> None:
 
 
 def _cost(cells: Sequence[Estimate]) -> str:
-    if any(each.impossible for each in cells):
-        return "-"
-    return dollars(Fraction(sum((each.cost for each in cells), Decimal(0))))
+    sum_ = Fraction(sum((each.cost for each in cells), Decimal(0)))
+    return "-" if any(each.impossible for each in cells) else dollars(sum_)

@@ -322,6 +322,11 @@ def in_s3(load: Workload, hops: int) -> Used:
     return _from_objects(load, hops, _groups(load, apart), lookup=load.own_ids)
 
 
+def in_s3_by_sender(load: Workload, hops: int) -> Used:
+    """The same, and the dispatcher is a function."""
+    return {**in_s3(load, hops), **_dispatched(load)}
+
+
 def s3_runs(load: Workload) -> Used:
     looks = load.delay_seconds // LOOK_SECONDS + SWEEP_LISTS * load.delay_seconds // _DAY
     return {f"S3 LIST requests (dispatcher, every {LOOK_SECONDS} s)": looks}
