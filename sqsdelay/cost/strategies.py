@@ -199,7 +199,7 @@ class Strategy:
         together, all_ = map(load.in_full_requests, (load.together, load.messages))
         if not self._parks(load):
             return all_ / _HOPS_A_SECOND, Fraction(all_)
-        near = load.delay_seconds - load.hop_seconds - load.park_after_seconds
+        near = Fraction(load.delay_seconds - load.hop_seconds - load.park_after_seconds)
         waits, hopping = Fraction(0), Fraction(0)
         for many, seconds in ((together, 0), (all_, load.delay_seconds)):
             parked = Fraction(many, PARKED_A_SECOND) - seconds
@@ -231,7 +231,9 @@ class Strategy:
         if self._parks(load) or not self.ours:
             # Alone, the service has a minute.
             ahead, a_second = _AHEAD if self.ours else 60, Fraction(self.place.on_time, _AHEAD)
-            late.append(max(together, all_ - load.delay_seconds * a_second) / a_second - ahead)
+            late.append(
+                max(Fraction(together), all_ - load.delay_seconds * a_second) / a_second - ahead
+            )
         else:
             # What was sent in the same minute meets at its first hop, with less time where that is its last.
             late.append(together / _HOPS_A_SECOND - (load.delay_seconds - _AHEAD + 60))

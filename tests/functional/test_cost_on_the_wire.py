@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -141,7 +142,7 @@ def test_a_day_with_so_many_that_it_is_split(code: str) -> None:
 
 def test_one_by_one_to_the_second_a_million_cost_160() -> None:
     """As dense as a million in a year, by the sender: what was counted, at its price, and functions' time."""
-    one_by_one = {"batch": 1, "due_together": 1, "own_ids": False}
+    one_by_one: dict[str, Any] = {"batch": 1, "due_together": 1, "own_ids": False}
     kind = Kind(code="scheduled-by-sender", groups=1000, by_chance_in=31, **one_by_one)
     load = Workload(delay_seconds=31_000, messages=1000, message_bytes=200, **one_by_one)
     found, billed = counted("", kind, 30 * DAY, "x" * 200), bill(kind.code, load, shipped_prices())
