@@ -97,26 +97,17 @@ def cost(
     used = read_prices(prices)
     found, advice = bills(load, used), recommend(load, used)
     if as_json:
-        print_json(
-            {
-                "delay_seconds": load.delay_seconds,
-                "messages": load.messages,
-                "message_bytes": load.message_bytes,
-                "batch": load.batch,
-                "due_together": load.together,
-                **_dated(used),
-                "strategies": [_record(bill) for bill in found],
-                "recommended": [{"deploy": to, "strategy": e.strategy} for to, e in advice],
-            }
-        )
+        given = ("delay_seconds", "messages", "message_bytes", "batch")
+        told: dict[str, Any] = {name: getattr(load, name) for name in given}
+        told |= {"due_together": load.together, **_dated(used)}
+        told["strategies"] = [_record(bill) for bill in found]
+        told["recommended"] = [{"deploy": to, "strategy": each.strategy} for to, each in advice]
+        print_json(told)
         return
     _recommend(load, advice, {each.strategy: each for each in found}, used)
     if every:
         _print_ways(load, found)
-    tell(
-        f"{used.currency}, {used.region}, prices read on {used.read_on}; "
-        "for what each word means, see docs/cost.md"
-    )
+    _tell_prices(used, "for what each word means, see docs/cost.md")
 
 
 def _recommend(
@@ -143,10 +134,9 @@ def _recommend(
         say(
             f"  not in it: {dollars(due_queue(load, used))} more where the destination is a FIFO queue"
         )
-        by_sender = found[OF_STORE.get(deploy.partition("=")[2], "relay")]
-        if not by_sender.impossible and by_sender.for_messages < best.for_messages:
-            sum_ = dollars(by_sender.for_messages)
-            say(f"  {sum_} for the messages if the sender parks them (docs/parking.md)")
+        sender = found[OF_STORE.get(deploy.partition("=")[2], "relay")]
+        if not sender.impossible and (less := sender.for_messages) < best.for_messages:
+            say(f"  {dollars(less)} for the messages if the sender parks them (docs/parking.md)")
         for warning in best.warnings:
             say(f"  {warning}")
     if not advice:
@@ -155,10 +145,7 @@ def _recommend(
         say(f"Next: {bill.name} ({deploy}): {_with_warnings(bill)}")
     say(f"Without sqsdelay: {plain.name}: {plain.impossible or _with_warnings(plain)}")
     if any(bill.late_seconds for _, bill in advice[:3]):
-        say(
-            "Late is reckoned as deployed, with default quotas, all sent within one delay "
-            "(docs/capacity.md has what is faster)"
-        )
+        say("Late is reckoned as deployed, if all are sent in one delay; docs/capacity.md has more")
 
 
 def _with_warnings(bill: Bill) -> str:
@@ -180,12 +167,13 @@ def _record(bill: Bill) -> dict[str, Any]:
     named = {"strategy": bill.strategy, "name": bill.name}
     if bill.impossible:
         return named | {"impossible": bill.impossible}
-    lines = [
-        asdict(line) | {"quantity": Fraction(line.quantity), "amount": line.amount}
-        for line in bill.lines
-    ]
     told = ("for_messages", "fixed", "total", "late_seconds", "warnings")
+    lines = [asdict(e) | {"quantity": Fraction(e.quantity), "amount": e.amount} for e in bill.lines]
     return named | {name: getattr(bill, name) for name in told} | {"lines": lines}
+
+
+def _tell_prices(used: Prices, more: str) -> None:
+    tell(f"{used.currency}, {used.region}, prices read on {used.read_on}; {more}")
 
 
 def _dated(prices: Prices) -> dict[str, Any]:
@@ -279,10 +267,7 @@ def cost_of_table(
         print_json({**_dated(used), "estimates": [asdict(each) for each in found]})
     else:
         _print_estimates(found, [way.name for way in compared])
-        tell(
-            f"{used.currency}, {used.region}, prices read on {used.read_on}; * cheapest; "
-            "-: some messages are too large"
-        )
+        _tell_prices(used, "* cheapest; -: some messages are too large")
 
 
 _SCHEMA: Final = (

@@ -107,6 +107,11 @@ parks. As deployed, in batches of ten of up to 64 KiB. Source: docs/capacity.md,
 _AHEAD: Final = limits.MAX_MESSAGE_TIMER_SECONDS
 """What is due is released so long before."""
 _HOPS_A_SECOND: Final = Fraction(RELAYED_ON_TIME, _AHEAD)
+_NONE: Final = Fraction(0)
+_LOST: Final = (
+    "messages would be lost: copies wait up to {days:,.1f} days in the delay queue, and SQS drops them "
+    "after 14; send them more slowly, or have more functions run at once (docs/capacity.md)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ class Place:
 
 _DYNAMODB: Final = Place(places.in_dynamodb, places.dynamodb_runs, DYNAMODB_ON_TIME)
 _S3: Final = Place(places.in_s3, places.s3_runs, S3_ON_TIME)
-_S3_BY_SENDER: Final = Place(places.in_s3_by_sender, places.s3_function_runs, S3_ON_TIME)
+_S3_BY_SENDER: Final = Place(places.in_s3, places.s3_function_runs, S3_ON_TIME)
 _S3_BY_FUNCTIONS: Final = Place(
     places.in_s3_by_functions, places.s3_function_runs, S3_ON_TIME, finds=False
 )
@@ -171,8 +176,8 @@ class Strategy:
         hops, used = load.hops, last_send(load.billed_requests)
         if hops == 0:
             return used, {}
-        if lost := self._loses(load):
-            return lost, {}
+        if (waits := self._queued(load)[0] + load.hop_seconds) > limits.MAX_RETENTION_SECONDS:
+            return _LOST.format(days=float(waits / 86_400)), {}
         if self.place.takes and self._parks(load):
             hops, taken = self.hops, self.place.takes(load, self.hops)
             if isinstance(taken, str):
@@ -198,27 +203,16 @@ class Strategy:
         while it waits hops, too."""
         together, all_ = map(load.in_full_requests, (load.together, load.messages))
         if not self._parks(load):
-            return all_ / _HOPS_A_SECOND, Fraction(all_)
+            return all_ / _HOPS_A_SECOND, all_
         near = Fraction(load.delay_seconds - load.hop_seconds - load.park_after_seconds)
-        waits, hopping = Fraction(0), Fraction(0)
+        waits, hopping = _NONE, _NONE
         for many, seconds in ((together, 0), (all_, load.delay_seconds)):
-            parked = Fraction(many, PARKED_A_SECOND) - seconds
+            parked = many / PARKED_A_SECOND - seconds
             if self.hops and self.functions and parked > 0:
-                rest = max(Fraction(0), 1 - near / parked)
-                longer = max(Fraction(0), rest * (many / _HOPS_A_SECOND - seconds))
+                rest = max(_NONE, 1 - near / parked)
+                longer = max(_NONE, rest * (many / _HOPS_A_SECOND - seconds))
                 waits, hopping = max(waits, min(parked, near) + longer), max(hopping, rest * many)
         return waits, hopping
-
-    def _loses(self, load: Workload) -> str | None:
-        """Why messages would be lost, if they would be."""
-        waits = self._queued(load)[0] + load.hop_seconds
-        if waits <= limits.MAX_RETENTION_SECONDS:
-            return None
-        return (
-            f"messages would be lost: copies wait up to {float(waits / 86_400):,.1f} days in the delay "
-            "queue, and SQS drops them after 14; send them more slowly, or have more functions run at once "
-            "(docs/capacity.md)"
-        )
 
     def late_seconds(self, load: Workload) -> int:
         """How late the last may be, if they are sent like this."""
@@ -231,9 +225,7 @@ class Strategy:
         if self._parks(load) or not self.ours:
             # Alone, the service has a minute.
             ahead, a_second = _AHEAD if self.ours else 60, Fraction(self.place.on_time, _AHEAD)
-            late.append(
-                max(Fraction(together), all_ - load.delay_seconds * a_second) / a_second - ahead
-            )
+            late.append(max(together, all_ - load.delay_seconds * a_second) / a_second - ahead)
         else:
             # What was sent in the same minute meets at its first hop, with less time where that is its last.
             late.append(together / _HOPS_A_SECOND - (load.delay_seconds - _AHEAD + 60))
@@ -242,8 +234,8 @@ class Strategy:
     def warnings(self, load: Workload) -> Iterator[str]:
         """What one has to know of it."""
         if late := self.late_seconds(load):
-            hours = f"{late} s" if late < 3600 else f"{late / 3600:,.1f} h"
-            yield f"the last message arrives {hours} late"
+            so = f"{late} s" if late < 3600 else f"{late / 3600:,.1f} h"
+            yield f"the last message arrives {so} late"
         elif not self.ours and self.place.schedules:
             yield "each up to a minute late"
         if self.ours and load.hops == 0:
