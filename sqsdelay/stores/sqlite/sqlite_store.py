@@ -133,7 +133,7 @@ class SqliteTable(SqlTable):
         if connection.execute(exists, ("sqsdelay.versions",)).fetchone() is not None:
             query = 'SELECT version FROM "sqsdelay.versions" WHERE table_name = ?'
             row = connection.execute(query, (self._table,)).fetchone()
-        check_version(None if row is None else int(row[0]), table=self._table)
+        check_version(None if row is None else int(row[0]), self._table)
         return True
 
     @contextmanager
