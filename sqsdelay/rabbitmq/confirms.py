@@ -1,10 +1,11 @@
-"""What waits for the broker's answer: publications, bindings, and the queue they come from."""
+"""What waits for the broker's answer: publications, bindings, and the queue they come from.
+
+All of it is touched by the publisher's thread alone, once it was handed in."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from math import inf
@@ -24,28 +25,15 @@ class Job:
 
     error: SqsDelayError | None = None
     settled: bool = False
+    written: bool = False
     on_settled: Callable[[Job], None] | None = None
-    _taken: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def take(self) -> bool:
-        """Claim it for writing; False if it was settled before."""
-        with self._lock:
-            self._taken = not self.settled
-            return self._taken
-
-    def settle(
-        self, error: SqsDelayError | None = None, *, untaken: SqsDelayError | None = None
-    ) -> None:
-        """Say what became of it; what is said later changes nothing. ``untaken`` is the error if it was not
-        written, and is not to be written any more."""
-        with self._lock:
-            if self.settled:
-                return
-            self.settled = True
-            self.error = self.error or (error if self._taken else untaken or error)
-        if self.on_settled is not None:
-            self.on_settled(self)
+    def settle(self, error: SqsDelayError | None = None) -> None:
+        """Say what became of it; what is said later changes nothing."""
+        if not self.settled:
+            self.settled, self.error = True, self.error or error
+            if self.on_settled is not None:
+                self.on_settled(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +51,6 @@ class Publication(Job):
     properties: BasicProperties
     due_ms: int = 0
     on_write: Callable[[], tuple[str, str, BasicProperties, int]] | None = None
-    published_at: float = inf
     written_at: float = inf
     size: int = 0
     ends_at: int = 0
@@ -90,7 +77,7 @@ class BindJob(Job):
 
 @dataclass(slots=True)
 class Outstanding:
-    """Publications of one channel without an answer, by delivery tag, oldest first. Not thread-safe."""
+    """Publications of one channel without an answer, by delivery tag, oldest first."""
 
     bytes: int = 0
     """What they take on the wire, together."""
@@ -100,20 +87,15 @@ class Outstanding:
     def __len__(self) -> int:
         return len(self._by_tag)
 
-    @property
-    def oldest_at(self) -> float:
-        """When the oldest was published; infinity where there is none."""
-        return next((each.published_at for each in self._by_tag.values()), inf)
-
-    def add(self, publication: Publication, *, begins_at: int, ends_at: int, now: float) -> None:
+    def add(self, publication: Publication, *, begins_at: int, ends_at: int) -> None:
         """Note that a publication was published, and which bytes of the connection's it takes."""
-        publication.published_at, publication.ends_at = now, ends_at
+        publication.written, publication.ends_at = True, ends_at
         publication.size = ends_at - begins_at
         self.bytes += publication.size
         self._last_tag += 1
         self._by_tag[self._last_tag] = publication
 
-    def written(self, *, up_to: int, now: float) -> None:
+    def taken(self, *, up_to: int, now: float) -> None:
         """Start the confirm's clock of those that end there: the socket has taken so many bytes."""
         for each in self._by_tag.values():
             if each.ends_at > up_to:
@@ -155,55 +137,26 @@ class Outstanding:
         return publication
 
 
+@dataclass(slots=True)
 class Jobs:
-    """Bindings, and publications in the order in which they came. Thread-safe."""
+    """What waits for a connection, in the order in which it came; none of it is settled."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._bindings: deque[BindJob] = deque()
-        self._publications: deque[Publication] = deque()
-        self.patience: dict[str, float] = {}
-        """How many seconds a place that refuses all it is sent may go on until the next new connection."""
+    bindings: deque[BindJob] = field(default_factory=deque)
+    publications: deque[Publication] = field(default_factory=deque)
+    patience: dict[str, float] = field(default_factory=dict)
+    """How many seconds a place that refuses all it is sent may go on until the next new connection."""
 
     def __len__(self) -> int:
-        return len(self._bindings) + len(self._publications)
-
-    def add(
-        self, *, bindings: Sequence[BindJob] = (), publications: Sequence[Publication] = ()
-    ) -> None:
-        with self._lock:
-            self._bindings.extend(bindings)
-            self._publications.extend(publications)
-
-    def take_bindings(self) -> list[BindJob]:
-        """All bindings that someone waits for, which are then the caller's to settle."""
-        with self._lock:
-            taken = [job for job in self._bindings if not job.settled]
-            self._bindings.clear()
-            return taken
-
-    def next_publication(
-        self, fits: Callable[[Publication], bool] = lambda _: True
-    ) -> Publication | None:
-        """A publication to be written now, which is then the caller's to settle; None if the next does
-        not fit."""
-        with self._lock:
-            while self._publications and fits(self._publications[0]):
-                publication = self._publications.popleft()
-                if publication.take():
-                    return publication
-            return None
-
-    def discard_settled(self) -> None:
-        """Forget what nobody waits for any more."""
-        with self._lock:
-            self._publications = deque(each for each in self._publications if not each.settled)
-            self._bindings = deque(each for each in self._bindings if not each.settled)
+        return len(self.bindings) + len(self.publications)
 
     def fail(self, error: SqsDelayError, of: Callable[[Job], bool] = lambda _: True) -> None:
         """Settle those of which that is true, or all that waits."""
-        with self._lock:
-            waiting: list[Job] = [*self._bindings, *self._publications]
-        for job in filter(of, waiting):
-            job.settle(error)
+        for job in [*self.bindings, *self.publications]:
+            if of(job):
+                job.settle(error)
         self.discard_settled()
+
+    def discard_settled(self) -> None:
+        """Forget what nobody waits for any more."""
+        self.bindings = deque(each for each in self.bindings if not each.settled)
+        self.publications = deque(each for each in self.publications if not each.settled)

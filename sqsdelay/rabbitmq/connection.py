@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, Final, Self, TypeVar
 
@@ -211,19 +212,20 @@ DISCONNECT_SECONDS: Final = 1.0
 
 
 class Wire(SelectorIOServicesAdapter):
-    """pika's loop and sockets, and what no connection of pika's tells or does: what waits for the socket,
-    and to drop it without an answer."""
+    """pika's loop and sockets, for one connection after another, and what no connection of pika's tells or
+    does: what waits for the socket, and to drop it without an answer."""
 
     def __init__(self) -> None:
-        super().__init__(IOLoop())
-        self._transport: Any = None
+        self.loop: Any = IOLoop()
+        self.transport: Any = None
+        super().__init__(self.loop)
 
     def create_streaming_connection(
         self, protocol_factory: Any, sock: Any, on_done: Any, *context: Any, **more: Any
     ) -> Any:
         def keep(result: Any) -> None:
             if isinstance(result, tuple):
-                self._transport = result[0]
+                self.transport = result[0]
             on_done(result)
 
         return super().create_streaming_connection(protocol_factory, sock, keep, *context, **more)
@@ -231,14 +233,28 @@ class Wire(SelectorIOServicesAdapter):
     @property
     def unwritten(self) -> int:
         """Bytes that pika has and the socket has not taken."""
-        return int(self._transport.get_write_buffer_size())
+        return int(self.transport.get_write_buffer_size())
 
     def drop(self) -> None:
         """End the connection in the loop's next round, whatever it waits for."""
-        if self._transport is not None:
+        if self.transport is not None:
             # As if the broker had hung up: pika wants a reason.
-            self._transport.get_protocol().eof_received()
-            self._transport.abort()
+            self.transport.get_protocol().eof_received()
+            self.transport.abort()
+
+    def wait(self, until: Callable[[], object], seconds: float = inf) -> None:
+        """Serve the connection and all timers until that is true, or for so many seconds."""
+        over: list[bool] = []
+        timer = None if seconds == inf else self.call_later(seconds, lambda: over.append(True))
+        self.loop.activate_poller()
+        try:
+            while not (until() or over):
+                self.loop.poll()
+                self.loop.process_timeouts()
+        finally:
+            self.loop.deactivate_poller()
+            if timer is not None:
+                timer.cancel()
 
 
 class Connection:
@@ -248,21 +264,21 @@ class Connection:
         what pika raised while it was opened; pika gives up by itself.
     """
 
-    def __init__(self, node: pika.URLParameters) -> None:
+    def __init__(self, node: pika.URLParameters, wire: Wire) -> None:
         self.lost: BaseException | None = None
         """What ended the connection, or will."""
         self.blocked, self.blocked_at = "", inf
         """Why the broker takes no messages now, and since when; empty while it does."""
-        self.wire = Wire()
+        self.wire = wire
+        wire.transport = None
         self.amqp: Any = pika.SelectConnection(
             node,
             on_open_error_callback=self._on_end,
             on_close_callback=self._on_end,
-            custom_ioloop=self.wire,
+            custom_ioloop=wire,
         )
-        self.loop: Any = self.amqp.ioloop
         try:
-            self.run(lambda: self.amqp.is_open or self.lost)
+            wire.wait(lambda: self.amqp.is_open or self.lost)
         except BaseException as error:
             self.lost = error
         if self.lost is not None:
@@ -271,30 +287,15 @@ class Connection:
         self.amqp.add_on_connection_blocked_callback(self._on_blocked)
         self.amqp.add_on_connection_unblocked_callback(self.on_unblocked)
 
-    def run(self, until: Callable[[], object], seconds: float = inf) -> None:
-        """Serve the connection until that is true, or for so many seconds."""
-        over: list[bool] = []
-        timer = None if seconds == inf else self.loop.call_later(seconds, lambda: over.append(True))
-        self.loop.activate_poller()
-        try:
-            while not (until() or over):
-                self.loop.poll()
-                self.loop.process_timeouts()
-        finally:
-            self.loop.deactivate_poller()
-            if timer is not None:
-                self.loop.remove_timeout(timer)
-
     def close(self) -> None:
         """End the connection in order, or, if it is lost or the broker does not answer, without."""
         if self.amqp.is_open and self.lost is None:
             with suppress(AMQPError):
                 self.amqp.close()
-            self.run(lambda: self.amqp.is_closed, CLOSE_SECONDS)
+            self.wire.wait(lambda: self.amqp.is_closed, CLOSE_SECONDS)
         if not self.amqp.is_closed:
             self.wire.drop()
-            self.run(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
-        self.loop.close()
+            self.wire.wait(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
 
     def _on_blocked(self, _: Any, frame: Any) -> None:
         self.blocked = (
@@ -322,9 +323,11 @@ class Session:
         self._channel: Any = None
         self._refused: BaseException | None = None
         self._got: list[Any] = []
+        self._wire = Wire()
         try:
-            _, self._connection = first_that_opens(given, Connection)
+            _, self._connection = first_that_opens(given, partial(Connection, wire=self._wire))
         except Exception as error:  # pika's own for this are no AMQPError
+            self._wire.close()
             raise translated(error, given) from error
         self.allow(seconds)
 
@@ -396,7 +399,7 @@ class Session:
         """
         on = self._connection
         left = max(0.0, self._until - time.monotonic())
-        on.run(lambda: until() or on.lost or self._refused, min(seconds, left))
+        self._wire.wait(lambda: until() or on.lost or self._refused, min(seconds, left))
         refused, self._refused = self._refused, None
         if on.lost is None and left <= seconds and not (until() or refused):
             on.lost = TimeoutError(f"no answer within {self._seconds:g} s{on.blocked}")
@@ -406,6 +409,7 @@ class Session:
     def close(self) -> None:
         """End the connection in order, or without the broker's answer if that does not come."""
         self._connection.close()
+        self._wire.close()
 
     def _on_refused(self, _: Any, reason: BaseException) -> None:
         if isinstance(reason, ChannelClosedByBroker):

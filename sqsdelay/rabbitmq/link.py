@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Sequence
-from math import inf
 from typing import Any, Final
 
 import pika
@@ -21,10 +18,10 @@ from sqsdelay.errors import (
 from sqsdelay.rabbitmq.confirms import BindJob, Job, Jobs, Outstanding, Publication
 from sqsdelay.rabbitmq.connection import (
     ACCESS_REFUSED,
-    CLOSE_SECONDS,
     NOT_FOUND,
     Address,
     Connection,
+    Wire,
     place,
     refusal,
     translated,
@@ -58,46 +55,39 @@ MAX_NACKS_SECONDS: Final = 3.0
 DRAIN_SECONDS: Final = 2.0
 """How long such a connection waits for its other answers, and writes nothing, before it closes."""
 
+REFUSES_ALL: Final = "one place refused all messages for a while"
+
 MAYBE_SENT: Final = (
     "it may have received it: send again with the same message_id, and let receivers deduplicate"
 )
 
 
 class Binder:
-    """Binds endpoints on a link: all that wait at once, and one answer tells. Not thread-safe."""
+    """Binds endpoints on a link: all that wait at once, and one answer tells."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, jobs: Jobs) -> None:
         self._link = link
-        self._waiting: deque[BindJob] = deque()
-        self._asked: list[BindJob] = []
+        self._jobs = jobs
+        self.asked: list[BindJob] = []
+        """What the broker owes an answer for: on another connection it may be asked again."""
         self._one_by_one = 0
         self._declared: set[str] = set()
         self._channel: Any = None
-        self.oldest_at = inf
-        """Since when the broker has owed an answer; infinity where it owes none."""
 
-    def bind(self, jobs: Sequence[BindJob]) -> None:
-        """Bind these, and settle each when the broker has answered."""
-        self._waiting.extend(jobs)
-        self._ask()
-
-    def give_back(self) -> list[BindJob]:
-        """All that is without an answer: to bind again is fine, on another connection."""
-        return [*self._asked, *self._waiting]
-
-    def _ask(self) -> None:
+    def ask(self) -> None:
         """Ask for all that waits, or for one if the broker has refused one of several."""
-        if self._asked or not self._waiting or not self._link.amqp.is_open:
+        waiting = self._jobs.bindings
+        if self.asked or not waiting:
             return
-        self.oldest_at = min(self.oldest_at, time.monotonic())
         if self._channel is None:
-            self._channel = self._link.amqp.channel(on_open_callback=lambda _: self._ask())
+            self._channel = self._link.amqp.channel(on_open_callback=lambda _: self._link.pump())
             self._channel.add_on_close_callback(self._on_closed)
+        self._link.note_question()
         if not self._channel.is_open:
             return
-        count = 1 if self._one_by_one else min(len(self._waiting), MAX_BOUND)
-        self._asked = [self._waiting.popleft() for _ in range(count)]
-        for job in self._asked:
+        count = 1 if self._one_by_one else min(len(waiting), MAX_BOUND)
+        self.asked = [waiting.popleft() for _ in range(count)]
+        for job in self.asked:
             # The endpoint's own queue first: without it the broker ignores the rest, and no hand-over queue
             # is left behind by a wrong name.
             *own, last = job.topology.endpoint_bindings(job.endpoint)
@@ -106,34 +96,36 @@ class Binder:
             if job.queue is not None and job.queue.name not in self._declared:
                 arguments = dict(job.queue.arguments)
                 self._channel.queue_declare(job.queue.name, durable=True, arguments=arguments)
-            on_last = self._on_bound if job is self._asked[-1] else None
+            on_last = self._on_bound if job is self.asked[-1] else None
             self._channel.queue_bind(
                 last.destination, last.source, last.routing_key, callback=on_last
             )
 
+    def give_back(self) -> None:
+        """Let what has no answer wait again, before all else."""
+        self._jobs.bindings.extendleft(job for job in reversed(self.asked) if not job.settled)
+        self.asked = []
+
     def _on_bound(self, _: Any) -> None:
-        self._declared.update(job.queue.name for job in self._asked if job.queue is not None)
+        self._declared.update(job.queue.name for job in self.asked if job.queue is not None)
         self._settle(None)
 
     def _settle(self, error: SqsDelayError | None) -> None:
-        self.oldest_at = inf
         self._one_by_one -= bool(self._one_by_one)
-        for job in self._asked:
+        for job in self.asked:
             job.settle(error)
-        self._asked = []
+        self.asked = []
         self._link.note_heard()
-        self._ask()
 
     def _on_closed(self, _: Any, reason: BaseException) -> None:
         """The broker refused one of those asked for: which, is found out by asking for each alone."""
         self._channel = None
-        if not self._asked or not self._link.amqp.is_open:
+        if not self.asked or not self._link.amqp.is_open:
             return
-        if len(self._asked) > 1 or self._may_help(self._asked[0], reason):
-            self._one_by_one = max(self._one_by_one, len(self._asked))
-            self._waiting.extendleft(reversed(self._asked))
-            self._asked = []
-            self._ask()
+        if len(self.asked) > 1 or self._may_help(self.asked[0], reason):
+            self._one_by_one = max(self._one_by_one, len(self.asked))
+            self.give_back()
+            self.ask()
         else:
             self._settle(translated(reason, self._link.given))
 
@@ -148,70 +140,65 @@ class Binder:
 
 
 class Link(Connection):
-    """A connection with one confirming channel. All methods but `wake` run in one thread.
+    """A connection with one confirming channel.
 
     Args:
-        jobs: what is to be done; shared with whoever adds to it, and left as it is when the link ends.
+        jobs: what is to be done; what the link has not asked the broker for is left in it when it ends.
         confirm_seconds: how long an answer may take, from when the socket has taken the message.
     """
 
-    def __init__(self, node: pika.URLParameters, jobs: Jobs, *, confirm_seconds: float) -> None:
+    def __init__(
+        self, node: pika.URLParameters, wire: Wire, jobs: Jobs, *, confirm_seconds: float
+    ) -> None:
         self.given = Address((node,))
         self._where = place(self.given)
         self._jobs = jobs
         self._confirm_seconds = confirm_seconds
         self._outstanding = Outstanding()
         self._serving = False
-        self._over = False
+        self._over: object = None
         self._draining = False
         self._alone: str | None = None
         self._careful = True
         self._answered: set[str] = set()
         self._refused_since: dict[str, float] = {}
         self._heard_at = time.monotonic()
-        super().__init__(node)
-        self._binder = Binder(self)
+        super().__init__(node, wire)
+        self._binder = Binder(self, jobs)
         ready: list[Any] = []
         self._channel: Any = self.amqp.channel(on_open_callback=ready.append)
-        self._channel.add_on_close_callback(self._on_channel_closed)
+        self._channel.add_on_close_callback(lambda _, reason: self.end(reason))
         self._channel.add_on_return_callback(self._on_return)
-        self.run(lambda: ready or self.lost, CHANNEL_SECONDS)
+        wire.wait(lambda: ready or self.lost, CHANNEL_SECONDS)
         if ready and self.lost is None:
             self._channel.confirm_delivery(self._on_answer, callback=ready.append)
-            self.run(lambda: ready[1:] or self.lost, CHANNEL_SECONDS)
+            wire.wait(lambda: ready[1:] or self.lost, CHANNEL_SECONDS)
         if not ready[1:]:
             self.lost = self.lost or TimeoutError(f"no channel within {CHANNEL_SECONDS:g} s")
             self.close()
             raise self.lost
 
     def serve(self) -> None:
-        """Do jobs until the connection ends; what it left unanswered is settled as unconfirmed.
+        """Do jobs until the connection ends, and end it; what it left unanswered is settled as unconfirmed.
 
         Bindings without an answer wait for the next connection.
         """
         self._serving = True
+        reason: object = None
         try:
-            self._pump()
             self._watch()
-            self.run(lambda: self._over or self.amqp.is_closed)
+            self.wire.wait(lambda: self._over or self.lost)
+            reason = self._over or self.lost
         finally:
-            # A `wake` may still run while the connection is closed: nobody would answer for what it
-            # took, and its sender would wait for ever.
             self._serving = False
-            self._settle_all()
+            try:
+                self.close()
+            finally:
+                self._settle_all(reason)
 
-    def wake(self, *, end: bool = False) -> None:
-        """From any thread: there are jobs; or, with ``end``, close the connection."""
-        self.loop.add_callback_threadsafe(self.end if end else self._pump)
-
-    def end(self) -> None:
-        """Begin to end the connection in order; `serve` returns then, or if the broker does not answer."""
-        if self.amqp.is_open:
-            self.amqp.close()
-            self.loop.call_later(CLOSE_SECONDS, self._give_up)
-
-    def _give_up(self) -> None:
-        self._over = True
+    def end(self, reason: object = "closed") -> None:
+        """Let `serve` end the connection in order."""
+        self._over = self._over or reason
 
     def on_unblocked(self, _: Any, __: Any) -> None:
         super().on_unblocked(_, __)
@@ -219,21 +206,26 @@ class Link(Connection):
 
     def note_heard(self) -> None:
         self._heard_at = time.monotonic()
-        self._pump()
+        self.pump()
 
-    def _on_channel_closed(self, _: Any, reason: BaseException) -> None:
-        # One channel, one connection: a fresh connection is as good as a fresh channel, and simpler.
-        self.lost = self.lost or reason
-        self.end()
+    @property
+    def _asks(self) -> bool:
+        """Whether the broker owes an answer."""
+        return bool(self._outstanding or self._binder.asked)
 
-    def _pump(self) -> None:
+    def note_question(self) -> None:
+        """The broker owes an answer, at the latest from now on."""
+        if not self._asks:
+            self._heard_at = time.monotonic()
+
+    def pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
-        if not self._writes():
-            return
-        if bindings := self._jobs.take_bindings():
-            self._binder.bind(bindings)
-        while self._writes() and (publication := self._jobs.next_publication(self._fits)):
-            self._publish(publication)
+        if self._writes():
+            self._binder.ask()
+        while self._jobs.publications and self._writes():
+            if not self._fits(self._jobs.publications[0]):
+                break
+            self._publish(self._jobs.publications.popleft())
 
     def _writes(self) -> bool:
         return (
@@ -255,16 +247,17 @@ class Link(Connection):
     def _go_alone(self, exchange: str) -> None:
         """Write nothing until what is in flight is answered, for a while."""
         self._alone = exchange
-        self.loop.call_later(FIRST_ANSWER_SECONDS, lambda: self._stop_waiting(exchange))
+        self.wire.call_later(FIRST_ANSWER_SECONDS, lambda: self._stop_waiting(exchange))
 
     def _stop_waiting(self, exchange: str) -> None:
         """A queue does not answer: hold up nobody else for it any more."""
         if self._alone == exchange:
             self._alone, self._careful = None, False
-            self._pump()
+            self.pump()
 
     def _publish(self, publication: Publication) -> None:
         publication.renew()
+        self.note_question()
         if self._careful and publication.exchange not in self._answered:
             self._go_alone(publication.exchange)
         before = self.amqp.bytes_sent
@@ -275,8 +268,7 @@ class Link(Connection):
             publication.properties,
             mandatory=True,
         )
-        after = self.amqp.bytes_sent
-        self._outstanding.add(publication, begins_at=before, ends_at=after, now=time.monotonic())
+        self._outstanding.add(publication, begins_at=before, ends_at=self.amqp.bytes_sent)
 
     def _on_answer(self, frame: Any) -> None:
         self._heard_at = time.monotonic()
@@ -297,9 +289,8 @@ class Link(Connection):
         if not self._outstanding:
             self._alone = None
         if self._draining and not self._outstanding:
-            self.end()
-        elif self._jobs:
-            self._pump()
+            self.end(REFUSES_ALL)
+        self.pump()
 
     def _note_answer(self, publication: Publication, *, refused: bool) -> None:
         """Drain the connection, and close it, once one place has only refused for too long."""
@@ -314,8 +305,7 @@ class Link(Connection):
         if not self._draining and self._heard_at - since >= patience:
             self._jobs.patience[place_of] = min(2 * patience, MAX_NACKS_SECONDS)
             self._draining = True
-            self.lost = ConnectionError(f"{place_of} refused all messages for a while")
-            self.loop.call_later(DRAIN_SECONDS, self.end)
+            self.wire.call_later(DRAIN_SECONDS, lambda: self.end(REFUSES_ALL))
 
     def _on_return(self, _: Any, method: Any, properties: Any, __: bytes) -> None:
         error: SqsDelayError
@@ -338,28 +328,24 @@ class Link(Connection):
 
     def _watch(self) -> None:
         """Give up, now and then, on what has waited too long for its answer."""
+        if not self._serving:
+            return
         now = time.monotonic()
         overdue = now - self._confirm_seconds
-        if self.amqp.is_open:
-            taken = self.amqp.bytes_sent - self.wire.unwritten
-            self._outstanding.written(up_to=taken, now=now)
-        oldest_at = min(self._outstanding.oldest_at, self._binder.oldest_at)
+        self._outstanding.taken(up_to=self.amqp.bytes_sent - self.wire.unwritten, now=now)
+        if self._asks and self._heard_at < overdue and not self.blocked:
+            # Not one queue is stuck but the connection, or the broker: start afresh.
+            self.lost = TimeoutError("no answer")
         told = (
             f"RabbitMQ at {self._where} did not confirm the message within "
             f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
         )
         self._outstanding.give_up(Unconfirmed(told), lambda each: each.written_at < overdue)
-        if oldest_at < overdue and self._heard_at < overdue and not self.blocked:
-            # Not one queue is stuck but the connection, or the broker: start afresh.
-            self.lost = TimeoutError("no answer")
-            self._give_up()
-            return
-        self._pump()
-        self.loop.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
+        self.pump()
+        self.wire.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
 
-    def _settle_all(self) -> None:
+    def _settle_all(self, reason: object) -> None:
         """Settle what has no answer."""
-        reason: object = self.lost if self.lost is not None else "closed"
         if isinstance(reason, ChannelClosedByBroker):
             code, text = reason.reply_code, reason.reply_text
             reason = f"{code} {text}"
@@ -370,7 +356,7 @@ class Link(Connection):
             f"({reason}); {MAYBE_SENT}"
         )
         self._outstanding.give_up(Unconfirmed(told))
-        self._jobs.add(bindings=self._binder.give_back())
+        self._binder.give_back()
 
     def _refuse(self, told: str, text: str) -> None:
         """The broker closed the channel at a message that it refuses. What goes the same way was not sent:

@@ -14,13 +14,13 @@ Settled = list[tuple[str, SqsDelayError | None]]
 
 
 def three() -> tuple[Outstanding, Settled]:
-    """Publications a, b and c, published at 10, 20 and 30 s, and the list of what settles."""
+    """Publications a, b and c, written at 10, 20 and 30 s, and the list of what settles."""
     outstanding, settled = Outstanding(), Settled()
     for number, name in enumerate("abc", start=1):
         publication = Publication("", name, b"", BasicProperties(message_id=name))
         publication.on_settled = _noting(settled, name)
-        outstanding.add(publication, begins_at=number, ends_at=number + 1, now=number * 10.0)
-        outstanding.written(up_to=number + 1, now=number * 10.0)
+        outstanding.add(publication, begins_at=number, ends_at=number + 1)
+        outstanding.taken(up_to=number + 1, now=number * 10.0)
     return outstanding, settled
 
 

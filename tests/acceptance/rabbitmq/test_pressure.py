@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from math import inf
 from unittest.mock import Mock
@@ -23,7 +24,7 @@ from sqsdelay.rabbitmq import (
     verify,
 )
 from sqsdelay.rabbitmq.confirms import Job, Jobs, Publication
-from sqsdelay.rabbitmq.connection import Address, Session, parameters
+from sqsdelay.rabbitmq.connection import Address, Session, Wire, parameters
 from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Link
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
@@ -174,23 +175,21 @@ def test_a_confirm_is_due_from_when_the_socket_has_taken_the_message(broker: Bro
     small, large = (
         Publication("", "orders", body, BasicProperties()) for body in (b"x", b"x" * 15 * 2**20)
     )
-    jobs = Jobs()
-    jobs.add(publications=[Publication("", "orders", b"first", BasicProperties())])
-    with StallingProxy(broker.port) as proxy:
+    jobs = Jobs(publications=deque([Publication("", "orders", b"first", BasicProperties())]))
+    with StallingProxy(broker.port) as proxy, closing(Wire()) as wire:
         node = pika.URLParameters(broker.through(proxy))
-        link = Link(node, jobs, confirm_seconds=1000)
+        link = Link(node, wire, jobs, confirm_seconds=1000)
         serving = threading.Thread(target=link.serve)
         serving.start()
         assert broker.wait_count("orders", 1) == 1
         proxy.stalled.set()
-        jobs.add(publications=[small, large])
-        link.wake()
+        jobs.publications.extend([small, large])
+        wire.loop.add_callback_threadsafe(link.pump)
         wait_for(lambda: small.written_at < inf)
         assert large.written_at == inf
-        assert link.wire.unwritten
+        assert wire.unwritten
         proxy.down()
         serving.join()
-        link.close()
 
 
 def test_a_full_queue_costs_fewer_connections_and_a_new_leader_waits_5_s(
@@ -262,8 +261,7 @@ def test_publications_are_settled_once() -> None:
     publication = due("", "orders")
     settled: list[Job] = []
     publication.on_settled = settled.append
-    late, unsure = QueueUnavailable("late"), Unconfirmed("unsure")
-    publication.settle(unsure, untaken=late)
+    late = QueueUnavailable("late")
+    publication.settle(late)
     publication.settle()
     assert (settled, publication.error) == ([publication], late)
-    assert not publication.take()
