@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from math import inf
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import pika
 from pika.adapters.select_connection import IOLoop
@@ -153,11 +152,6 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
     return QueueUnavailable(f"RabbitMQ at {where} failed: {error!r}; try again later")
 
 
-def is_denied(error: BaseException, given: Address) -> bool:
-    """True for an error that no later attempt will cure: not let in, or no TLS between the two."""
-    return isinstance(translated(error, given), ConfigurationError)
-
-
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
     """The error to raise where the broker closed a channel."""
     if code == NOT_FOUND and "no queue" in text:
@@ -181,27 +175,6 @@ def _cause(error: BaseException) -> BaseException:
     if inner is None and error.args and isinstance(error.args[0], BaseException):
         inner = error.args[0]
     return _cause(inner) if isinstance(inner, BaseException) else error
-
-
-_T = TypeVar("_T")
-
-
-def first_that_opens(
-    given: Address, open_one: Callable[[Any], _T], *, start: int = 0
-) -> tuple[int, _T]:
-    """Open a connection to the first node that answers, from number ``start`` on.
-
-    Raises:
-        what pika raised for the last node, rather for one that a later attempt may cure.
-    """
-    errors: list[Exception] = []
-    for offset in range(len(given.nodes)):
-        number = (start + offset) % len(given.nodes)
-        try:
-            return number, open_one(given.nodes[number])
-        except Exception as error:
-            errors.append(error)
-    raise next((each for each in errors if not is_denied(each, given)), errors[-1])
 
 
 CLOSE_SECONDS: Final = 3.0
@@ -257,87 +230,62 @@ class Wire(SelectorIOServicesAdapter):
                 timer.cancel()
 
 
-class Connection:
-    """An open connection to one node. For one thread, which serves it whenever it waits for something.
-
-    Raises:
-        what pika raised while it was opened; pika gives up by itself.
-    """
-
-    def __init__(self, node: pika.URLParameters, wire: Wire) -> None:
-        self.lost: BaseException | None = None
-        """What ended the connection, or will."""
-        self.blocked, self.blocked_at = "", inf
-        """Why the broker takes no messages now, and since when; empty while it does."""
-        self.wire = wire
-        wire.transport = None
-        self.amqp: Any = pika.SelectConnection(
-            node,
-            on_open_error_callback=self._on_end,
-            on_close_callback=self._on_end,
-            custom_ioloop=wire,
-        )
-        try:
-            wire.wait(lambda: self.amqp.is_open or self.lost)
-        except BaseException as error:
-            self.lost = error
-        if self.lost is not None:
-            self.close()
-            raise self.lost
-        self.amqp.add_on_connection_blocked_callback(self._on_blocked)
-        self.amqp.add_on_connection_unblocked_callback(self.on_unblocked)
-
-    def close(self) -> None:
-        """End the connection in order, or, if it is lost or the broker does not answer, without."""
-        if self.amqp.is_open and self.lost is None:
-            with suppress(AMQPError):
-                self.amqp.close()
-            self.wire.wait(lambda: self.amqp.is_closed, CLOSE_SECONDS)
-        if not self.amqp.is_closed:
-            self.wire.drop()
-            self.wire.wait(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
-
-    def _on_blocked(self, _: Any, frame: Any) -> None:
-        self.blocked = (
-            f" (memory or disk alarm: the broker blocks publishers: {frame.method.reason})"
-        )
-        self.blocked_at = min(self.blocked_at, time.monotonic())
-
-    def on_unblocked(self, _: Any, __: Any) -> None:
-        self.blocked, self.blocked_at = "", inf
-
-    def _on_end(self, _: Any, reason: BaseException) -> None:
-        self.lost = self.lost or reason
-
-
 ADMIN_SECONDS: Final = 30.0
 """The most that administrative steps may take together, from when the connection is open."""
 
 
-class Session:
-    """A connection to one of a broker's nodes, and a channel, for administration. For one thread at a
-    time; a context manager that raises `translated` errors. All steps together may take ``seconds``."""
+class Connection:
+    """An open connection to the first node that answers, from number ``start`` on, and a channel. For one
+    thread, which serves it whenever it waits for something. All steps together may take ``seconds``.
 
-    def __init__(self, given: Address, *, seconds: float = ADMIN_SECONDS) -> None:
-        self._given = given
+    Raises:
+        the error of a node that a later attempt may reach, or else of the last; `translated`.
+    """
+
+    def __init__(self, given: Address, wire: Wire, *, seconds: float, start: int = 0) -> None:
+        self.given, self.wire = given, wire
+        errors: list[SqsDelayError] = []
+        for offset in range(len(given.nodes)):
+            self.node = (start + offset) % len(given.nodes)
+            try:
+                self._open(given.nodes[self.node], seconds)
+            except Exception as error:  # pika's own for this are no AMQPError
+                errors.append(translated(error, given))
+                errors[-1].__cause__ = error
+            else:
+                return
+        raise next((e for e in errors if not isinstance(e, ConfigurationError)), errors[-1])
+
+    def _open(self, node: pika.URLParameters, seconds: float) -> None:
+        self.lost: BaseException | None = None
+        """What ended the connection, or will."""
+        self.blocked, self.blocked_at = "", inf
+        """Why the broker takes no messages now, and since when; empty while it does."""
+        self.wire.transport = None
         self._channel: Any = None
         self._refused: BaseException | None = None
         self._got: list[Any] = []
-        self._wire = Wire()
+        self.amqp: Any = pika.SelectConnection(
+            node,
+            on_open_error_callback=self._on_end,
+            on_close_callback=self._on_end,
+            custom_ioloop=self.wire,
+        )
+        self.allow(inf)  # pika gives up by itself
         try:
-            _, self._connection = first_that_opens(given, partial(Connection, wire=self._wire))
-        except Exception as error:  # pika's own for this are no AMQPError
-            self._wire.close()
-            raise translated(error, given) from error
-        self.allow(seconds)
+            self.wait(lambda: self.amqp.is_open)
+            self.amqp.add_on_connection_blocked_callback(self._on_blocked)
+            self.amqp.add_on_connection_unblocked_callback(self._on_unblocked)
+            self.allow(seconds)
+            self._set_up()
+        except BaseException as error:
+            self.lost = self.lost or error
+            self.disconnect()
+            raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.close()
-        if isinstance(error, AMQPError | OSError):
-            raise translated(error, self._given) from error
+    def _set_up(self) -> None:
+        """What belongs to opening a connection to a node."""
+        self.channel()
 
     def allow(self, seconds: float) -> None:
         """Let the steps from now on take so many seconds: pika sets no limit, and a queue without a leader
@@ -349,7 +297,7 @@ class Session:
         """The channel; a new one after the broker has closed the former."""
         if self._channel is None or not self._channel.is_open:
             opened: list[Any] = []
-            self._connection.amqp.channel(on_open_callback=opened.append)
+            self.amqp.channel(on_open_callback=opened.append)
             self.wait(lambda: opened)
             (self._channel,) = opened
             self._channel.add_on_close_callback(self._on_refused)
@@ -397,20 +345,62 @@ class Session:
         Raises:
             what ended the connection, or the channel, or the time that was allowed.
         """
-        on = self._connection
         left = max(0.0, self._until - time.monotonic())
-        self._wire.wait(lambda: until() or on.lost or self._refused, min(seconds, left))
+        self.wire.wait(lambda: until() or self.lost or self._refused, min(seconds, left))
         refused, self._refused = self._refused, None
-        if on.lost is None and left <= seconds and not (until() or refused):
-            on.lost = TimeoutError(f"no answer within {self._seconds:g} s{on.blocked}")
-        if on.lost or refused:
-            raise on.lost or refused or AssertionError
+        if self.lost is None and left <= seconds and not (until() or refused):
+            self.lost = TimeoutError(f"no answer within {self._seconds:g} s{self.blocked}")
+        if self.lost or refused:
+            raise self.lost or refused or AssertionError
 
-    def close(self) -> None:
-        """End the connection in order, or without the broker's answer if that does not come."""
-        self._connection.close()
-        self._wire.close()
+    def disconnect(self) -> None:
+        """End the connection in order, or, if it is lost or the broker does not answer, without."""
+        if self.amqp.is_open and self.lost is None:
+            with suppress(AMQPError):
+                self.amqp.close()
+            self.wire.wait(lambda: self.amqp.is_closed, CLOSE_SECONDS)
+        if not self.amqp.is_closed:
+            self.wire.drop()
+            self.wire.wait(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
+
+    def _on_blocked(self, _: Any, frame: Any) -> None:
+        self.blocked = (
+            f" (memory or disk alarm: the broker blocks publishers: {frame.method.reason})"
+        )
+        self.blocked_at = min(self.blocked_at, time.monotonic())
+
+    def _on_unblocked(self, _: Any, __: Any) -> None:
+        self.blocked, self.blocked_at = "", inf
 
     def _on_refused(self, _: Any, reason: BaseException) -> None:
         if isinstance(reason, ChannelClosedByBroker):
             self._refused = reason
+
+    def _on_end(self, _: Any, reason: BaseException) -> None:
+        self.lost = self.lost or reason
+
+
+class Session(Connection):
+    """A connection for administration, with a loop of its own. For one thread at a time; a context manager
+    that raises `translated` errors."""
+
+    def __init__(self, given: Address, *, seconds: float = ADMIN_SECONDS) -> None:
+        wire = Wire()
+        try:
+            super().__init__(given, wire, seconds=seconds)
+        except BaseException:
+            wire.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.close()
+        if isinstance(error, AMQPError | OSError):
+            raise translated(error, self.given) from error
+
+    def close(self) -> None:
+        """End the connection in order, or without the broker's answer if that does not come."""
+        self.disconnect()
+        self.wire.close()

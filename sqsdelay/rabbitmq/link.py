@@ -127,7 +127,7 @@ class Binder:
             self.give_back()
             self.ask()
         else:
-            self._settle(translated(reason, self._link.given))
+            self._settle(translated(reason, self._link.at))
 
     def _may_help(self, job: BindJob, reason: BaseException) -> bool:
         """Whether it may help to declare the hand-over queue, which was deleted, or not to declare it,
@@ -148,35 +148,27 @@ class Link(Connection):
     """
 
     def __init__(
-        self, node: pika.URLParameters, wire: Wire, jobs: Jobs, *, confirm_seconds: float
+        self, given: Address, wire: Wire, jobs: Jobs, *, confirm_seconds: float, start: int = 0
     ) -> None:
-        self.given = Address((node,))
-        self._where = place(self.given)
         self._jobs = jobs
         self._confirm_seconds = confirm_seconds
-        self._outstanding = Outstanding()
         self._serving = False
-        self._over: object = None
         self._draining = False
         self._alone: str | None = None
         self._careful = True
         self._answered: set[str] = set()
         self._refused_since: dict[str, float] = {}
         self._heard_at = time.monotonic()
-        super().__init__(node, wire)
+        self._outstanding = Outstanding()
         self._binder = Binder(self, jobs)
-        ready: list[Any] = []
-        self._channel: Any = self.amqp.channel(on_open_callback=ready.append)
-        self._channel.add_on_close_callback(lambda _, reason: self.end(reason))
-        self._channel.add_on_return_callback(self._on_return)
-        wire.wait(lambda: ready or self.lost, CHANNEL_SECONDS)
-        if ready and self.lost is None:
-            self._channel.confirm_delivery(self._on_answer, callback=ready.append)
-            wire.wait(lambda: ready[1:] or self.lost, CHANNEL_SECONDS)
-        if not ready[1:]:
-            self.lost = self.lost or TimeoutError(f"no channel within {CHANNEL_SECONDS:g} s")
-            self.close()
-            raise self.lost
+        super().__init__(given, wire, seconds=CHANNEL_SECONDS, start=start)
+
+    def _set_up(self) -> None:
+        self._over: object = None
+        self.at = Address((self.given.nodes[self.node],))
+        self._where = place(self.at)
+        self.channel().add_on_return_callback(self._on_return)
+        self.ask("confirm_delivery", self._on_answer)
 
     def serve(self) -> None:
         """Do jobs until the connection ends, and end it; what it left unanswered is settled as unconfirmed.
@@ -192,7 +184,7 @@ class Link(Connection):
         finally:
             self._serving = False
             try:
-                self.close()
+                self.disconnect()
             finally:
                 self._settle_all(reason)
 
@@ -200,9 +192,13 @@ class Link(Connection):
         """Let `serve` end the connection in order."""
         self._over = self._over or reason
 
-    def on_unblocked(self, _: Any, __: Any) -> None:
-        super().on_unblocked(_, __)
+    def _on_unblocked(self, _: Any, __: Any) -> None:
+        super()._on_unblocked(_, __)
         self.note_heard()
+
+    def _on_refused(self, _: Any, reason: BaseException) -> None:
+        super()._on_refused(_, reason)
+        self.end(reason)
 
     def note_heard(self) -> None:
         self._heard_at = time.monotonic()

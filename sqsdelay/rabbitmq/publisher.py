@@ -25,14 +25,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.rabbitmq.confirms import BindJob, Job, Jobs, Publication
-from sqsdelay.rabbitmq.connection import (
-    Address,
-    Wire,
-    first_that_opens,
-    is_denied,
-    place,
-    translated,
-)
+from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
 from sqsdelay.rabbitmq.link import MAYBE_SENT, Link
 from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
 
@@ -244,17 +237,18 @@ class Publisher:
             stop=tenacity.stop_after_delay(self._connect_seconds),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
             retry=tenacity.retry_if_exception(
-                lambda error: not (self._ending or is_denied(error, self._given))
+                lambda error: not (self._ending or isinstance(error, ConfigurationError))
             ),
             sleep=lambda seconds: self._wire.wait(lambda: self._ending, seconds),
             reraise=True,
         )
-        link = partial(
-            Link, wire=self._wire, jobs=self._jobs, confirm_seconds=self._confirm_seconds
+        link = retrying(
+            Link,
+            self._given,
+            self._wire,
+            self._jobs,
+            confirm_seconds=self._confirm_seconds,
+            start=self._node,
         )
-        try:
-            opened: Link
-            self._node, opened = retrying(first_that_opens, self._given, link, start=self._node)
-        except Exception as error:
-            raise translated(error, self._given) from error
-        return opened
+        self._node = link.node
+        return link

@@ -8,7 +8,6 @@ from collections import Counter, deque
 from contextlib import closing
 from urllib.parse import unquote, urlsplit
 
-import pika
 import pytest
 from pika import BasicProperties
 
@@ -23,7 +22,7 @@ from sqsdelay.rabbitmq import (
     transfer,
 )
 from sqsdelay.rabbitmq.confirms import Jobs, Publication
-from sqsdelay.rabbitmq.connection import Wire
+from sqsdelay.rabbitmq.connection import Wire, parameters
 from sqsdelay.rabbitmq.link import Link
 from sqsdelay.rabbitmq.message import DELAY_HEADER
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox, manage
@@ -116,8 +115,8 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
     unheard, late = (Publication("", "orders", body, BasicProperties()) for body in (b"1", b"2"))
     jobs = Jobs(publications=deque([unheard]))
     with DeafProxy(broker.port) as proxy, closing(Wire()) as wire:
-        node = pika.URLParameters(broker.through(proxy))
-        link = Link(node, wire, jobs, confirm_seconds=0.2)
+        given = parameters(broker.through(proxy))
+        link = Link(given, wire, jobs, confirm_seconds=0.2)
         proxy.swallowing.set()
         link.serve()
         assert isinstance(unheard.error, Unconfirmed)

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from unittest.mock import Mock
 
-import pika
 import pytest
 from pika import BasicProperties
 
@@ -177,8 +176,8 @@ def test_a_confirm_is_due_from_when_the_socket_has_taken_the_message(broker: Bro
     )
     jobs = Jobs(publications=deque([Publication("", "orders", b"first", BasicProperties())]))
     with StallingProxy(broker.port) as proxy, closing(Wire()) as wire:
-        node = pika.URLParameters(broker.through(proxy))
-        link = Link(node, wire, jobs, confirm_seconds=1000)
+        given = parameters(broker.through(proxy))
+        link = Link(given, wire, jobs, confirm_seconds=1000)
         serving = threading.Thread(target=link.serve)
         serving.start()
         assert broker.wait_count("orders", 1) == 1
