@@ -65,15 +65,8 @@ class Address:
 
 
 def parameters(url: str | Sequence[str]) -> Address:
-    """How to reach a broker: ``amqp://user:password@host:5672/vhost``, ``amqps://…`` for TLS.
-
-    Several nodes as kombu takes them, ``amqp://a/v;amqp://b/v`` or a list of URLs, or as hosts in one
-    URL: ``amqp://user:password@a,b:5673/vhost``.
-
-    Raises:
-        ConfigurationError: no such URL, or nodes that differ in virtual host or user. The message does
-            not repeat it, for the password's sake.
-    """
+    """How to reach a broker: one node or several, as `RabbitMqSender` takes them. No error repeats the URL,
+    for the password's sake."""
     urls = url.split(";") if isinstance(url, str) else list(url)
     nodes = tuple(_node(each) for whole in urls for each in _one_host_each(whole.strip()))
     if len({(each.virtual_host, each.user) for each in map(Address, zip(nodes))}) != 1:
@@ -236,11 +229,7 @@ ADMIN_SECONDS: Final = 30.0
 
 class Connection:
     """An open connection to the first node that answers, from number ``start`` on, and a channel. For one
-    thread, which serves it whenever it waits for something. All steps together may take ``seconds``.
-
-    Raises:
-        the error of a node that a later attempt may reach, or else of the last; `translated`.
-    """
+    thread, which serves it whenever it waits for something. All steps together may take ``seconds``."""
 
     def __init__(self, given: Address, wire: Wire, *, seconds: float, start: int = 0) -> None:
         self.given, self.wire = given, wire
@@ -254,6 +243,7 @@ class Connection:
                 errors[-1].__cause__ = error
             else:
                 return
+        # Rather that of a node that a later attempt may reach.
         raise next((e for e in errors if not isinstance(e, ConfigurationError)), errors[-1])
 
     def _open(self, node: pika.URLParameters, seconds: float) -> None:
@@ -307,11 +297,8 @@ class Connection:
         return self._channel
 
     def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call one of the channel's methods; the broker's answer.
-
-        Raises:
-            ChannelClosedByBroker: it refused; the next call has a new channel.
-        """
+        """Call one of the channel's methods; the broker's answer. It may refuse with
+        `ChannelClosedByBroker`; the next call has a new channel."""
         answers: list[Any] = []
         getattr(self.channel(), method)(*arguments, **options, callback=answers.append)
         self.wait(lambda: answers)
@@ -340,11 +327,8 @@ class Connection:
         return taken
 
     def wait(self, until: Callable[[], object], *, seconds: float = inf) -> None:
-        """Serve the connection until that is true, or for so many seconds.
-
-        Raises:
-            what ended the connection, or the channel, or the time that was allowed.
-        """
+        """Serve the connection until that is true, or for so many seconds. What ended it, or the channel,
+        or the time that was allowed, is raised."""
         left = max(0.0, self._until - time.monotonic())
         self.wire.wait(lambda: until() or self.lost or self._refused, min(seconds, left))
         refused, self._refused = self._refused, None

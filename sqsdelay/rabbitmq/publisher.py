@@ -24,9 +24,8 @@ from sqsdelay.errors import (
     Unconfirmed,
 )
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.rabbitmq.confirms import BindJob, Job, Jobs, Publication
 from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
-from sqsdelay.rabbitmq.link import MAYBE_SENT, Link
+from sqsdelay.rabbitmq.link import MAYBE_SENT, BindJob, Job, Jobs, Link, Publication
 from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
 
 logger = logging.getLogger(__name__)
@@ -66,13 +65,8 @@ class Publisher:
     """Publishes with confirms. Thread-safe; nothing is opened before the first publication.
 
     A publication that was written to a connection is never written again: if its answer does not
-    come, its error is `Unconfirmed`. One that was not written waits for the next connection.
-
-    Args:
-        given: where to.
-        confirm_seconds: how long the broker may take to confirm.
-        connect_seconds: how long to try to connect before what waits fails.
-        blocked_seconds: how long a call waits for a broker that takes no messages.
+    come, its error is `Unconfirmed`. One that was not written waits for the next connection. A call
+    waits at most ``blocked_seconds`` for a broker that takes no messages.
     """
 
     def __init__(
@@ -109,17 +103,13 @@ class Publisher:
     def publish(self, publications: Sequence[Publication], *, since: float | None = None) -> None:
         """Publish all, and wait until each is settled: by its answer, or by the call's deadline, which
         counts from ``since`` (by `time.monotonic`; now if left out). `Publication.error` says how."""
-        self._do(time.monotonic() if since is None else since, publications=publications)
+        self._do(since, publications=publications)
 
     def bind(
-        self, endpoints: Iterable[str], topology: Topology, *, since: float
+        self, endpoints: Iterable[str], topology: Topology, *, since: float | None = None
     ) -> dict[str, SqsDelayError]:
-        """Bind endpoints, all at once, so that due messages reach their queues; again is fine.
-
-        Returns:
-            the errors by endpoint: `InvalidEndpoint`, `QueueMissing`, `ConfigurationError` (no such
-            infrastructure, or no permission), `QueueUnavailable`.
-        """
+        """Bind endpoints, all at once, so that due messages reach their queues; again is fine. The errors,
+        by endpoint."""
         errors: dict[str, SqsDelayError] = {}
         jobs: list[BindJob] = []
         for endpoint in endpoints:
@@ -132,7 +122,7 @@ class Publisher:
 
     def _do(
         self,
-        began: float,
+        began: float | None,
         *,
         publications: Sequence[Publication] = (),
         bindings: Sequence[BindJob] = (),
@@ -141,7 +131,7 @@ class Publisher:
         jobs: list[Job] = [*publications, *bindings]
         if not jobs:
             return
-        call = _Call(jobs, began)
+        call = _Call(jobs, time.monotonic() if began is None else began)
 
         def submit() -> None:
             self._watch(call)

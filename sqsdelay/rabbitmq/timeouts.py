@@ -26,9 +26,9 @@ from sqsdelay.errors import InvalidEndpoint, InvalidMessage, QueueMissing, Queue
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
-from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Address, Session, parameters, translated
 from sqsdelay.rabbitmq.infrastructure import ensure_queue
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.message import (
     MAX_MESSAGE_BYTES,
     PERSISTENT,
@@ -93,11 +93,7 @@ class QueueConsumer:
         self._given_back: list[tuple[float, Received]] = []
 
     def receive(self, *, wait_seconds: float) -> list[Received]:
-        """Up to `PREFETCH` messages, waiting at most so long for the first.
-
-        Raises:
-            QueueMissing, QueueUnavailable
-        """
+        """Up to `PREFETCH` messages, waiting at most so long for the first."""
         with self._lock:
             try:
                 return self._receive(wait_seconds)
@@ -191,11 +187,7 @@ _OURS: Final = (DESTINATION, DUE_AT, WAS_DUE_AT, MESSAGE_ID)
 
 
 def timeout_queues(endpoint: str) -> tuple[str, str]:
-    """The timeouts queue and the timeouts dispatcher queue of an endpoint.
-
-    Raises:
-        InvalidEndpoint: no usable name.
-    """
+    """The timeouts queue and the timeouts dispatcher queue of an endpoint."""
     check_queue_name(endpoint)
     return endpoint + TIMEOUTS_SUFFIX, endpoint + TIMEOUTS_DISPATCHER_SUFFIX
 
@@ -266,10 +258,8 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         return [Delivery(read_timeout(each.properties, each.body), each) for each in received]
 
     def receive_due_ids(self, *, wait_seconds: int) -> list[Delivery[str]]:
-        """Ids of due messages; one that is due only by a clock ahead of ours waits for ours.
-
-        Looked up at once, it would be taken for one moved to a later due time, and dropped.
-        """
+        """Ids of due messages; one that is due only by a clock ahead of ours waits for ours. Looked up at
+        once, it would be taken for one moved to a later due time, and dropped."""
         deliveries: list[Delivery[str]] = []
         for each in self._announced.receive(wait_seconds=wait_seconds):
             announced_ms = whole_number((each.properties.headers or {}).get(ANNOUNCED_AT)) or 0
@@ -314,11 +304,8 @@ class RabbitMqTimeouts(RabbitMqOutbox):
 
 
 def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Reject:
-    """The message to keep until it is due, or why that cannot be told.
-
-    Its id is the header ``sqsdelay.MessageId``, or else the property ``message_id``, or else made up:
-    then a copy that is delivered again is another message.
-    """
+    """The message to keep until it is due, or why that cannot be told. Its id is the header
+    ``sqsdelay.MessageId``, or the property ``message_id``, or made up: then a copy is another message."""
     headers = properties.headers or {}
     # A number is as good as its text.
     said = {

@@ -161,8 +161,8 @@ def _move(
 def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) -> int | None:
     """When a message waiting in ``level`` is due, epoch milliseconds; None where nothing tells.
 
-    In this order: our own header; NServiceBus's time of sending and delay; the second at which the
-    broker let it go from the level above (rounded up), and the delay from this level down.
+    By our own header, NServiceBus's time of sending and delay, or the second at which the broker let it
+    go from the level above (rounded up), and the delay from this level down.
     """
     headers = properties.headers or {}
     due_ms = whole_number(str(headers.get(DUE_AT_HEADER, "")))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pika import BasicProperties
 
 from sqsdelay.errors import SendFailed, SqsDelayError
-from sqsdelay.rabbitmq.confirms import Job, Outstanding, Publication
+from sqsdelay.rabbitmq.link import Job, Outstanding, Publication
 
 REFUSED = SendFailed("refused", code="nack", transient=True)
 Settled = list[tuple[str, SqsDelayError | None]]

@@ -21,9 +21,8 @@ from sqsdelay.rabbitmq import (
     declare,
     transfer,
 )
-from sqsdelay.rabbitmq.confirms import Jobs, Publication
 from sqsdelay.rabbitmq.connection import Wire, parameters
-from sqsdelay.rabbitmq.link import Link
+from sqsdelay.rabbitmq.link import Jobs, Link, Publication
 from sqsdelay.rabbitmq.message import DELAY_HEADER
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS, wait_for

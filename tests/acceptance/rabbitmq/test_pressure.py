@@ -22,9 +22,8 @@ from sqsdelay.rabbitmq import (
     bind,
     verify,
 )
-from sqsdelay.rabbitmq.confirms import Job, Jobs, Publication
 from sqsdelay.rabbitmq.connection import Address, Session, Wire, parameters
-from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Link
+from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Job, Jobs, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox

@@ -9,8 +9,8 @@ from pika import BasicProperties
 
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
-from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.publisher import Publisher
 from tests.acceptance.rabbitmq.broker import Broker, manage
 from tests.services.network import CountingProxy
