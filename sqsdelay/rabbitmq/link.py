@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from math import inf
@@ -48,9 +48,9 @@ MAX_UNCONFIRMED_BYTES: Final = 16 * 1024 * 1024
 """Bytes in flight, a larger message by itself: what sender and broker hold in memory for one connection."""
 
 FIRST_ANSWER_SECONDS: Final = 1.0
-"""How long the first publication to an exchange is alone in flight. The broker closes the channel at one
-that it refuses, and a broker short of memory or disk says so at the first it gets, and by no other sign:
-what else was written by then would be in limbo."""
+"""How long, or a second more, the first publication to an exchange is alone in flight. The broker closes
+the channel at one that it refuses, and a broker short of memory or disk says so at the first it gets, and
+by no other sign: what else was written by then would be in limbo."""
 
 NACKS_SECONDS: Final = 1.0
 """How long a queue may refuse all it is sent before the connection is made anew. A channel that was
@@ -134,6 +134,10 @@ class Outstanding:
     def __len__(self) -> int:
         return len(self._by_tag)
 
+    @property
+    def oldest(self) -> Publication:
+        return next(iter(self._by_tag.values()))
+
     def add(self, publication: Publication, *, begins_at: int, ends_at: int) -> None:
         """Note that a publication was published, and which bytes of the connection's it takes."""
         publication.written, publication.ends_at = True, ends_at
@@ -195,6 +199,13 @@ class Jobs:
 
     def __len__(self) -> int:
         return len(self.bindings) + len(self.publications)
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if isinstance(job, Publication):
+                self.publications.append(job)
+            elif isinstance(job, BindJob):
+                self.bindings.append(job)
 
     def fail(self, error: SqsDelayError, of: Callable[[Job], bool] = lambda _: True) -> None:
         """Settle those of which that is true, or all that waits."""
@@ -297,7 +308,6 @@ class Link(Connection):
         self._confirm_seconds = confirm_seconds
         self._serving = False
         self._draining = False
-        self._alone: str | None = None
         self._careful = True
         self._answered: set[str] = set()
         self._refused_since: dict[str, float] = {}
@@ -373,30 +383,21 @@ class Link(Connection):
         """Whether it may be written now: alone, or with what is in flight."""
         if not self._outstanding:
             return True
-        if self._alone is not None:
-            return False
-        if self._careful and publication.exchange not in self._answered:
-            self._go_alone(publication.exchange)
-            return False
         room = MAX_UNCONFIRMED_BYTES - self._outstanding.bytes
-        return len(self._outstanding) < MAX_UNCONFIRMED and len(publication.body) <= room
+        return (
+            len(self._outstanding) < MAX_UNCONFIRMED
+            and len(publication.body) <= room
+            and not self._goes_alone(publication)
+        )
 
-    def _go_alone(self, exchange: str) -> None:
-        """Write nothing until what is in flight is answered, for a while."""
-        self._alone = exchange
-        self.wire.call_later(FIRST_ANSWER_SECONDS, lambda: self._stop_waiting(exchange))
-
-    def _stop_waiting(self, exchange: str) -> None:
-        """A queue does not answer: hold up nobody else for it any more."""
-        if self._alone == exchange:
-            self._alone, self._careful = None, False
-            self.pump()
+    def _goes_alone(self, publication: Publication) -> bool:
+        """Whether it waits for what is in flight, since either is the first to its exchange."""
+        exchanges = {publication.exchange, self._outstanding.oldest.exchange}
+        return self._careful and not exchanges <= self._answered
 
     def _publish(self, publication: Publication) -> None:
         publication.renew()
         self.note_question()
-        if self._careful and publication.exchange not in self._answered:
-            self._go_alone(publication.exchange)
         before = self.amqp.bytes_sent
         self._channel.basic_publish(
             publication.exchange,
@@ -423,8 +424,6 @@ class Link(Connection):
         )
         for publication in answered:
             self._note_answer(publication, refused=error is not None)
-        if not self._outstanding:
-            self._alone = None
         if self._draining and not self._outstanding:
             self.end(REFUSES_ALL)
         self.pump()
@@ -478,6 +477,10 @@ class Link(Connection):
             f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
         )
         self._outstanding.give_up(Unconfirmed(told), lambda each: each.written_at < overdue)
+        waiting = self._jobs.publications
+        if waiting and self._outstanding and self._heard_at <= now - FIRST_ANSWER_SECONDS:
+            # A queue does not answer: hold up nobody else for it any more.
+            self._careful = self._careful and not self._goes_alone(waiting[0])
         self.pump()
         self.wire.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
 

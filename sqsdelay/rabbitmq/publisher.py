@@ -100,43 +100,16 @@ class Publisher:
         self._link: Link | None = None
         self._ending = False
 
-    def publish(self, publications: Sequence[Publication], *, since: float | None = None) -> None:
-        """Publish all, and wait until each is settled: by its answer, or by the call's deadline, which
-        counts from ``since`` (by `time.monotonic`; now if left out). `Publication.error` says how."""
-        self._do(since, publications=publications)
-
-    def bind(
-        self, endpoints: Iterable[str], topology: Topology, *, since: float | None = None
-    ) -> dict[str, SqsDelayError]:
-        """Bind endpoints, all at once, so that due messages reach their queues; again is fine. The errors,
-        by endpoint."""
-        errors: dict[str, SqsDelayError] = {}
-        jobs: list[BindJob] = []
-        for endpoint in endpoints:
-            try:
-                jobs.append(BindJob(endpoint, topology))
-            except InvalidEndpoint as error:
-                errors[endpoint] = error
-        self._do(since, bindings=jobs)
-        return errors | {job.endpoint: job.error for job in jobs if job.error is not None}
-
-    def _do(
-        self,
-        began: float | None,
-        *,
-        publications: Sequence[Publication] = (),
-        bindings: Sequence[BindJob] = (),
-    ) -> None:
-        """Hand jobs to the thread, and wait until each is settled: by the broker, or by the deadline."""
-        jobs: list[Job] = [*publications, *bindings]
+    def publish(self, jobs: Sequence[Job], *, since: float | None = None) -> None:
+        """Publish (and bind) all, and wait until each is settled: by its answer, or by the call's deadline,
+        which counts from ``since`` (by `time.monotonic`; now if left out). `Job.error` says how."""
         if not jobs:
             return
-        call = _Call(jobs, time.monotonic() if began is None else began)
+        call = _Call(jobs, time.monotonic() if since is None else since)
 
         def submit() -> None:
             self._watch(call)
-            self._jobs.publications.extend(each for each in publications if not each.settled)
-            self._jobs.bindings.extend(each for each in bindings if not each.settled)
+            self._jobs.add(job for job in jobs if not job.settled)
             if self._link is not None:
                 self._link.pump()
 
@@ -151,6 +124,21 @@ class Publisher:
                 self._thread.start()
             self._wire.loop.add_callback_threadsafe(submit)
         call.done.wait()
+
+    def bind(
+        self, endpoints: Iterable[str], topology: Topology, *, since: float | None = None
+    ) -> dict[str, SqsDelayError]:
+        """Bind endpoints, all at once, so that due messages reach their queues; again is fine. The errors,
+        by endpoint."""
+        errors: dict[str, SqsDelayError] = {}
+        jobs: list[BindJob] = []
+        for endpoint in endpoints:
+            try:
+                jobs.append(BindJob(endpoint, topology))
+            except InvalidEndpoint as error:
+                errors[endpoint] = error
+        self.publish(jobs, since=since)
+        return errors | {job.endpoint: job.error for job in jobs if job.error is not None}
 
     def _watch(self, call: _Call) -> None:
         """Settle what has no answer by the call's deadline, or look again then."""
