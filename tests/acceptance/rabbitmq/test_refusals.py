@@ -90,7 +90,7 @@ def test_verify_needs_no_permission_to_configure_or_write(broker: Broker) -> Non
     declare(broker.url, Topology("acme"))
     url = broker.user("looker", configure="", write="", tags="monitoring")
     management = broker.management_url.replace("guest:guest@", "looker:looker@")
-    (unread,) = verify(url, Topology("acme"), management_url=management)
-    assert (unread.subject, unread.fatal) == ("feature flag stream_queue", False)
+    unread = verify(url, Topology("acme"), management_url=management)  # RabbitMQ 4 shows all
+    assert {(each.subject, each.fatal) for each in unread} <= {("feature flag stream_queue", False)}
     (unseen,) = verify(url, Topology("acme"), force=True)
     assert unseen.subject == "management API"

@@ -157,7 +157,7 @@ def test_the_guides_message_arrives_when_it_is_due(broker: Broker, tmp_path: Pat
 
 
 def test_due_already_is_sent_on_intact(broker: Broker, transport: RabbitMqTimeouts) -> None:
-    """At once, not stored; headers keep their types, and properties their values."""
+    """At once, not stored; headers keep their types, and properties their values. So is NServiceBus's own."""
     store = InMemoryStore(SystemClock())
     served = Served(store, transport)
     headers = due(-1000) | {"n": 7, "raw": b"\x00\xff", "yes": True, "deep": {"list": [1, "a"]}}
@@ -173,6 +173,14 @@ def test_due_already_is_sent_on_intact(broker: Broker, transport: RabbitMqTimeou
     was_due = {"sqsdelay.WasDueAt": headers.pop("sqsdelay.DueAt")}
     wanted = {name: value for name, value in headers.items() if name != "sqsdelay.Destination"}
     assert users(properties) == wanted | was_due
+    theirs = {
+        "NServiceBus.Timeout.RouteExpiredTimeoutTo": "orders",
+        "NServiceBus.Timeout.Expire": "2020-01-31 09:00:00:000000 Z",
+    }
+    send(broker, theirs)
+    served.manager.arrivals.turn()
+    ((_, properties, _),) = broker.drain("orders")
+    assert users(properties) == theirs | {"sqsdelay.WasDueAt": "1580461200000"}
     assert broker.wait_count(TIMEOUTS, 0) == 0
 
 
