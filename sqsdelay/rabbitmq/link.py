@@ -226,26 +226,31 @@ class Binder:
     def __init__(self, link: Link, jobs: Jobs) -> None:
         self._link = link
         self._jobs = jobs
-        self.asked: list[BindJob] = []
-        """What the broker owes an answer for: on another connection it may be asked again."""
+        self._asked: list[BindJob] = []
         self._one_by_one = 0
         self._declared: set[str] = set()
         self._channel: Any = None
 
+    @property
+    def asks(self) -> bool:
+        """Whether the broker owes an answer."""
+        opening = self._channel is not None and not self._channel.is_open
+        return bool(self._asked) or opening
+
     def ask(self) -> None:
         """Ask for all that waits, or for one if the broker has refused one of several."""
         waiting = self._jobs.bindings
-        if self.asked or not waiting:
+        if self._asked or not waiting:
             return
+        self._link.note_question()
         if self._channel is None:
             self._channel = self._link.amqp.channel(on_open_callback=lambda _: self._link.pump())
             self._channel.add_on_close_callback(self._on_closed)
-        self._link.note_question()
         if not self._channel.is_open:
             return
         count = 1 if self._one_by_one else min(len(waiting), MAX_BOUND)
-        self.asked = [waiting.popleft() for _ in range(count)]
-        for job in self.asked:
+        self._asked = [waiting.popleft() for _ in range(count)]
+        for job in self._asked:
             # The endpoint's own queue first: without it the broker ignores the rest, and no hand-over queue
             # is left behind by a wrong name.
             *own, last = job.topology.endpoint_bindings(job.endpoint)
@@ -254,34 +259,34 @@ class Binder:
             if job.queue is not None and job.queue.name not in self._declared:
                 arguments = dict(job.queue.arguments)
                 self._channel.queue_declare(job.queue.name, durable=True, arguments=arguments)
-            on_last = self._on_bound if job is self.asked[-1] else None
+            on_last = self._on_bound if job is self._asked[-1] else None
             self._channel.queue_bind(
                 last.destination, last.source, last.routing_key, callback=on_last
             )
 
     def give_back(self) -> None:
         """Let what has no answer wait again, before all else."""
-        self._jobs.bindings.extendleft(job for job in reversed(self.asked) if not job.settled)
-        self.asked = []
+        self._jobs.bindings.extendleft(job for job in reversed(self._asked) if not job.settled)
+        self._asked = []
 
     def _on_bound(self, _: Any) -> None:
-        self._declared.update(job.queue.name for job in self.asked if job.queue is not None)
+        self._declared.update(job.queue.name for job in self._asked if job.queue is not None)
         self._settle(None)
 
     def _settle(self, error: SqsDelayError | None) -> None:
         self._one_by_one -= bool(self._one_by_one)
-        for job in self.asked:
+        for job in self._asked:
             job.settle(error)
-        self.asked = []
+        self._asked = []
         self._link.note_heard()
 
     def _on_closed(self, _: Any, reason: BaseException) -> None:
         """The broker refused one of those asked for: which, is found out by asking for each alone."""
         self._channel = None
-        if not self.asked or not self._link.amqp.is_open:
+        if not self._asked or not self._link.amqp.is_open:
             return
-        if len(self.asked) > 1 or self._may_help(self.asked[0], reason):
-            self._one_by_one = max(self._one_by_one, len(self.asked))
+        if len(self._asked) > 1 or self._may_help(self._asked[0], reason):
+            self._one_by_one = max(self._one_by_one, len(self._asked))
             self.give_back()
             self.ask()
         else:
@@ -358,7 +363,7 @@ class Link(Connection):
     @property
     def _asks(self) -> bool:
         """Whether the broker owes an answer."""
-        return bool(self._outstanding or self._binder.asked)
+        return bool(self._outstanding or self._binder.asks)
 
     def note_question(self) -> None:
         """The broker owes an answer, at the latest from now on."""
@@ -369,10 +374,9 @@ class Link(Connection):
         """Bind and publish while the broker takes it and the windows have room."""
         if self._writes():
             self._binder.ask()
-        while self._jobs.publications and self._writes():
-            if not self._fits(self._jobs.publications[0]):
-                break
-            self._publish(self._jobs.publications.popleft())
+        waiting = self._jobs.publications
+        while waiting and self._writes() and self._fits(waiting[0]):
+            self._publish(waiting.popleft())
 
     def _writes(self) -> bool:
         return (
@@ -381,14 +385,13 @@ class Link(Connection):
 
     def _fits(self, publication: Publication) -> bool:
         """Whether it may be written now: alone, or with what is in flight."""
-        if not self._outstanding:
-            return True
         room = MAX_UNCONFIRMED_BYTES - self._outstanding.bytes
-        return (
-            len(self._outstanding) < MAX_UNCONFIRMED
-            and len(publication.body) <= room
-            and not self._goes_alone(publication)
-        )
+        if self._outstanding and not (
+            len(self._outstanding) < MAX_UNCONFIRMED and len(publication.body) <= room
+        ):
+            return False
+        publication.renew()
+        return not (self._outstanding and self._goes_alone(publication))
 
     def _goes_alone(self, publication: Publication) -> bool:
         """Whether it waits for what is in flight, since either is the first to its exchange."""
@@ -396,7 +399,6 @@ class Link(Connection):
         return self._careful and not exchanges <= self._answered
 
     def _publish(self, publication: Publication) -> None:
-        publication.renew()
         self.note_question()
         before = self.amqp.bytes_sent
         self._channel.basic_publish(
@@ -464,7 +466,7 @@ class Link(Connection):
 
     def _watch(self) -> None:
         """Give up, now and then, on what has waited too long for its answer."""
-        if not self._serving:
+        if self.lost or not self._serving:
             return
         now = time.monotonic()
         overdue = now - self._confirm_seconds
