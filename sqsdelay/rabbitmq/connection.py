@@ -111,6 +111,8 @@ _LIMIT: Final = re.compile(r"(?:\w+ )?connection limit \(\d+\) is reached")
 
 def translated(error: BaseException, given: Address) -> SqsDelayError:
     """The error to raise for what pika raised."""
+    if isinstance(error, SqsDelayError):
+        return error
     where = place(given)
     if isinstance(error, _DENIED):
         if limit := _LIMIT.search(str(error)):

@@ -378,6 +378,13 @@ def test_a_connection_that_goes_silent_keeps_nobody(
         consumer.close()
 
 
+def test_a_refused_login_is_an_outage(broker: Broker) -> None:
+    """The manager's check has found it let in, so it may be again: nothing ends for it."""
+    refused = QueueConsumer(parameters(broker.url.replace(":guest@", ":sesame@")), TIMEOUTS)
+    with pytest.raises(QueueUnavailable, match="refused the user 'guest'"):
+        refused.receive(wait_seconds=0)
+
+
 def test_a_queue_deleted_while_it_is_received_from(
     broker: Broker, transport: RabbitMqTimeouts
 ) -> None:
