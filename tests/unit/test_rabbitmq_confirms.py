@@ -50,7 +50,9 @@ def test_a_late_or_repeated_confirm_changes_nothing() -> None:
     outstanding.give_up(REFUSED, lambda each: each.written_at < 25.0)
     outstanding.answered(1, multiple=False)
     outstanding.answered(2, multiple=True)
-    assert settled == [("a", REFUSED), ("b", REFUSED)]
+    outstanding.oldest.settle(REFUSED)  # by its call's deadline
+    outstanding.answered(3, multiple=False)
+    assert settled == [("a", REFUSED), ("b", REFUSED), ("c", REFUSED)]
 
 
 def test_a_returned_message_fails_when_its_ack_comes() -> None:

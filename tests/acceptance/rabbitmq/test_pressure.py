@@ -23,7 +23,7 @@ from sqsdelay.rabbitmq import (
     verify,
 )
 from sqsdelay.rabbitmq.connection import Address, Session, Wire, parameters
-from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Job, Jobs, Link, Publication
+from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Jobs, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
@@ -105,9 +105,8 @@ def test_under_an_alarm_verify_and_bind_say_so_at_once(
 ) -> None:
     """Not after all their deadlines; what was to be sent on stays where it is."""
     acme = fragile_broker.ready("late", prefix="acme")
-    publisher = Publisher(parameters(fragile_broker.url))
-    publisher.publish([due(acme.delivery_exchange, "late") for _ in range(20)])
-    publisher.close()
+    with closing(Publisher(parameters(fragile_broker.url))) as publisher:
+        publisher.publish([due(acme.delivery_exchange, "late") for _ in range(20)])
     fragile.ctl("set_vm_memory_high_watermark", "absolute", "1")
     try:
         found: list[str] = []
@@ -233,12 +232,11 @@ def test_twenty_thousand_undeliverable_messages(
 ) -> None:
     """Counted, and sent on to the queue that they are for, pipelined; others stay where they are."""
     acme = broker.ready(prefix="acme")
-    publisher = Publisher(parameters(broker.url))
     publications = [
         due(acme.delivery_exchange, "ghost" if n % 10 else "other") for n in range(MANY)
     ]
-    publisher.publish(publications)
-    publisher.close()
+    with closing(Publisher(parameters(broker.url))) as publisher:
+        publisher.publish(publications)
     assert [p for p in publications if p.error is not None] == []
     started = time.monotonic()
     texts = {problem.subject: problem.text for problem in verify(broker.url, acme)}
@@ -252,14 +250,3 @@ def test_twenty_thousand_undeliverable_messages(
         print(f"\nverify {verified - started:.1f} s, bind {bound - verified:.1f} s")  # noqa: T201
     assert broker.wait_count("ghost", 18_000) == 18_000
     assert broker.wait_count(acme.undeliverable, 2_000) == 2_000
-
-
-def test_publications_are_settled_once() -> None:
-    """By the deadline or by the broker, whichever comes first."""
-    publication = due("", "orders")
-    settled: list[Job] = []
-    publication.on_settled = settled.append
-    late = QueueUnavailable("late")
-    publication.settle(late)
-    publication.settle()
-    assert (settled, publication.error) == ([publication], late)

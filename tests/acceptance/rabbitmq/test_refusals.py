@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from urllib.parse import unquote
 
 import pytest
@@ -56,15 +57,12 @@ def test_a_topic_that_is_not_permitted_is_named_and_not_sent(broker: Broker) -> 
 def test_neighbours_of_a_refused_message_arrive_once(broker: Broker, position: int) -> None:
     """The broker ignores what follows a refused message, and forgets its answers to what came before."""
     broker.queue("orders")
-    publisher = Publisher(parameters(broker.url))
-    try:
-        publications = [
-            Publication("nowhere" if n == position else "", "orders", b"%d" % n, BasicProperties())
-            for n in range(100)
-        ]
+    publications = [
+        Publication("nowhere" if n == position else "", "orders", b"%d" % n, BasicProperties())
+        for n in range(100)
+    ]
+    with closing(Publisher(parameters(broker.url))) as publisher:
         publisher.publish(publications)
-    finally:
-        publisher.close()
     refused = publications.pop(position)
     assert isinstance(refused.error, ConfigurationError)
     assert [each.error for each in publications] == [None] * 99
