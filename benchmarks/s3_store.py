@@ -187,7 +187,8 @@ def worker_requests(messages: int = 1_000) -> Counter[str]:
     settings = RelaySettings(parking=ParkingSettings(site.store))
     relay = Relay(site.queues, site.endpoint, settings)
     visibility = Visibility(site.queues, site.clock)
-    gathering = Gathering(relay, visibility, site.clock, most=messages)
+    relay.stored_at_once = messages
+    gathering = Gathering(relay, visibility, site.clock)
     parked: list[Outcome] = []
     while not parked:
         gathering.keep(visibility.receive(QueueRef("orders-delay.fifo"), wait_seconds=0))
