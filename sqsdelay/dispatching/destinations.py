@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -107,27 +107,20 @@ class Destination:
         """Queues that did not exist when they were last tried."""
         return self._those(lambda down: isinstance(down.error, QueueMissing))
 
-    def forget_but(self, names: Collection[str]) -> bool:
-        """Forget the probing queues other than these; True if none is left."""
-        forgotten = self.probing() - frozenset(names)
-        for name in forgotten:
-            self.succeeded(name)
-        return bool(forgotten) and not self._down
+    def forget_all(self) -> bool:
+        """Nothing is due: forget the queues that were down. False if none was, or a pause lasts."""
+        forgotten = bool(self._down) and not self.closed()
+        if forgotten:
+            with self._lock:
+                self._down.clear()
+        return forgotten
 
-    def end_pauses(self) -> bool:
-        """Let every closed queue be probed now; False if none was closed."""
+    def end_pauses(self) -> None:
+        """Let every closed queue be probed now."""
         now = self._clock.monotonic()
         with self._lock:
-            closed = [down for down in self._down.values() if down.until > now]
-            for down in closed:
-                down.until = now
-        return bool(closed)
-
-    def last_error(self) -> Exception | None:
-        """Why the queue that failed last is out of reach; None if none is, or does not exist."""
-        with self._lock:
-            errors = [down.error for down in self._down.values()]
-        return next((e for e in reversed(errors) if not isinstance(e, QueueMissing)), None)
+            for down in self._down.values():
+                down.until = min(down.until, now)
 
     def seconds_to_next(self) -> float | None:
         """Seconds until the next closed queue is tried again; None if none is closed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from operator import itemgetter
@@ -10,9 +9,7 @@ from typing import Any, Final, cast
 
 import psycopg
 from psycopg import sql
-from psycopg.adapt import Dumper
-from psycopg.postgres import types
-from psycopg.pq import Format, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int4, Int8
 
@@ -39,9 +36,6 @@ _DATABASE_CLOCK: Final = sql.SQL(
 
 _UNCOMMITTED_MS: Final = 10_000
 """A hold may be committed so long after the time that it counts from."""
-_TID: Final = types["tid"]
-_PLACES: Final = struct.Struct("!5I")
-_PLACE_BYTES: Final = struct.pack("!I", 6)
 
 _SOON_MS: Final = MAX_POLL_SECONDS * 1000
 """The longest a dispatcher sleeps: what is due later it finds by polling in time."""
@@ -230,21 +224,6 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         return int(self._read("now")[0][0])
 
 
-class RowPlaces(list[bytes | None]):
-    """Where rows lie (ctid), as PostgreSQL gives it in binary; with None they cannot be sent."""
-
-
-class RowPlacesDumper(Dumper):
-    """`RowPlaces` as an array in binary."""
-
-    format = Format.BINARY
-    oid = _TID.array_oid
-
-    def dump(self, obj: RowPlaces) -> bytes:
-        head = _PLACES.pack(1, 0, _TID.oid, len(obj), 1)
-        return _PLACE_BYTES.join([head, *obj])
-
-
 class PostgresClaim(SqlClaim):
     """The rows of a claim, which the connection's open transaction has locked.
 
@@ -255,7 +234,6 @@ class PostgresClaim(SqlClaim):
     def __init__(
         self, store: PostgresStore, connection: Connection, rows: Sequence[tuple[Any, ...]]
     ) -> None:
-        connection.adapters.register_dumper(RowPlaces, RowPlacesDumper)
         super().__init__(from_rows(rows), (row[0] for row in rows if row[6]), connection)
         self._store = store
         # A locked row stays where it is, as long as this transaction does not write it.
@@ -266,7 +244,7 @@ class PostgresClaim(SqlClaim):
         return cast(AbstractContextManager[None], self.transaction.transaction())
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
-        places = RowPlaces(self._places.pop(message_id, None) for message_id in message_ids)
+        places = [self._places.pop(message_id, None) for message_id in message_ids]
         if places and None not in places:
             removed = self._execute("remove_places", places=places).rowcount
             if removed == len(places):
