@@ -141,9 +141,6 @@ def always_held() -> bool:
 class Mover(ABC):
     """Settles the copies of one receive from ``source``; a subclass decides where each goes."""
 
-    stored_at_once: int | None = None
-    """How many messages its store wants in one call; None without such a store."""
-
     def __init__(
         self, queues: Queues, endpoint: Endpoint, source: QueueRef, settings: RelaySettings
     ) -> None:
@@ -195,10 +192,6 @@ class Mover(ABC):
     @abstractmethod
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterable[Move | Outcome]:
         """The move or the outcome of each copy, in sending order."""
-
-    def parks(self, copy: ReceivedMessage) -> bool:  # noqa: ARG002 - see `Relay`
-        """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""
-        return False
 
     def _or_failed(
         self, copy: ReceivedMessage, decide: Callable[..., _T], *about: Any

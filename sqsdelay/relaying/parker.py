@@ -189,7 +189,8 @@ class Parker:
         self._endpoint = endpoint
         # No hop is before it: it is handed over from as far as a message timer reaches.
         settings = replace(settings, hop_seconds=limits.MAX_MESSAGE_TIMER_SECONDS)
-        self._relay = Relay(queues, endpoint, settings, source=endpoint.parking_queue)
+        self._relay = Relay(queues, endpoint, settings)
+        self._relay.source = endpoint.parking_queue
         self._most = self._relay.stored_at_once or AT_ONCE
 
     def rounds(
@@ -280,6 +281,7 @@ class Gathering:
 
     def __init__(self, mover: Mover, visibility: Visibility, clock: Clock) -> None:
         self._mover = mover
+        self.most = mover.stored_at_once if isinstance(mover, Relay) else None
         self._visibility = visibility
         self._clock = clock
         self._batches: list[InHand] = []
@@ -295,7 +297,7 @@ class Gathering:
 
     def keep(self, batch: InHand) -> InHand:
         """Keep of a received batch what is to be parked; the rest, which may be none."""
-        if self._mover.stored_at_once is None:
+        if self.most is None or not isinstance(self._mover, Relay):
             return batch
         far = [copy for copy in batch.copies if self._mover.parks(copy)]
         if not far:
@@ -307,7 +309,7 @@ class Gathering:
 
     def park(self, *, only_if_full: bool = False) -> list[Outcome]:
         """Park all of it in one call, now or if it is time to; one of the receivers does it."""
-        most = min(self._mover.stored_at_once or 0, MAX_GATHERED)
+        most = min(self.most or 0, MAX_GATHERED)
         with self._lock:
             count = sum(len(batch.copies) for batch in self._batches)
             if not count or (only_if_full and count < most and self.seconds_left() != 0):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import HandOver, Park, Reject, decide, seconds_until, too_far
-from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DUE_AT, text_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import (
@@ -59,25 +59,26 @@ class Relay(Mover):
         queues: the queue service.
         endpoint: whose delay queue is served.
         settings: how to relay; the hop is the delay queue's actual delivery delay.
-        source: the queue that is served; the delay queue if left out.
     """
 
     def __init__(
-        self,
-        queues: Queues,
-        endpoint: Endpoint,
-        settings: RelaySettings | None = None,
-        *,
-        source: QueueRef | None = None,
+        self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
     ) -> None:
         settings = settings or RelaySettings()
-        super().__init__(queues, endpoint, source or endpoint.delay_queue, settings)
+        super().__init__(queues, endpoint, endpoint.delay_queue, settings)
         self.hop_seconds = settings.hop_seconds
-        self._hops = self.source == endpoint.delay_queue
-        self._parking = None
-        if settings.parking is not None:
-            self._parking = Stores(settings.parking).parking(endpoint.name)
-            self.stored_at_once = self._parking.store.stored_at_once
+        parking = settings.parking
+        self._parking = None if parking is None else Stores(parking).parking(endpoint.name)
+
+    @property
+    def stored_at_once(self) -> int | None:
+        """How many messages the store wants in one call; None without such a store."""
+        return None if self._parking is None else self._parking.store.stored_at_once
+
+    @property
+    def _hops(self) -> bool:
+        """Whether what is served is the delay queue, and not the parking queue."""
+        return self.source == self._endpoint.delay_queue
 
     def parks(self, copy: ReceivedMessage) -> bool:
         """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""

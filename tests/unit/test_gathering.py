@@ -38,8 +38,8 @@ class Site:
             RelaySettings(parking=ParkingSettings(self.store)),
         )
         self.visibility = Visibility(self.queues, self.clock)
-        relay.stored_at_once = 25
         self.gathering = Gathering(relay, self.visibility, self.clock)
+        self.gathering.most = 25
 
     def put(self, count: int, seconds: int) -> None:
         for n in range(count):
