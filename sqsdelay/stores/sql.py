@@ -28,6 +28,9 @@ from sqsdelay.stores.schema import read_queries
 COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
 """Of a message, in the order of `row_of` and of `from_store`."""
 
+CLAIM_BYTES: Final = 64 << 20
+"""A claim ends with the body that reaches it: 500 of 1 MiB took a gigabyte of memory."""
+
 
 def row_of(message: StoredMessage) -> tuple[Any, ...]:
     """What a message is stored as."""

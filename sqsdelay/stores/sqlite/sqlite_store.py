@@ -23,7 +23,7 @@ from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.schema import VERSION, check_version, mismatch
-from sqsdelay.stores.sql import COLUMNS, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
+from sqsdelay.stores.sql import CLAIM_BYTES, COLUMNS, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
 from sqsdelay.stores.sqlite.file import UNFIT, Reserve, opened, quoted
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ _PIECES: Final = {
     "until": ":due_by_ms",
     "ids": "IN (SELECT value FROM json_each(:ids))",
     "now": ":now_ms",
+    "claim_bytes": str(CLAIM_BYTES),
     "amended": ", ".join(f"json_extract(value, '$[{n}]')" for n in range(4))
     + " FROM json_each(:rows)",
 }
