@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Final
 
 from sqsdelay.core.stored_message import (
@@ -20,7 +20,7 @@ from sqsdelay.core.stored_message import (
     from_store,
     latest_amendments,
 )
-from sqsdelay.errors import ConfigurationError, StoreMissing
+from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.ids import page_bounds
 from sqsdelay.stores.schema import read_queries
@@ -93,8 +93,16 @@ class SqlTable:
         """A connection with a write transaction; ``check`` the table first."""
 
     @abstractmethod
-    def _translated(self) -> AbstractContextManager[None]:
-        """The driver's errors as StoreError."""
+    def _error(self, error: Any) -> StoreError:
+        """The error to raise for one of the driver's."""
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The driver's errors as StoreError. Without their cause, for PostgreSQL's quotes a row."""
+        try:
+            yield
+        except self._DRIVER.Error as error:
+            raise self._error(error) from None
 
     @abstractmethod
     def _is_ours(self, connection: Any) -> bool:

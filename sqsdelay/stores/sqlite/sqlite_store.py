@@ -145,15 +145,7 @@ class SqliteTable(SqlTable):
                 raise
             connection.execute("COMMIT")
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._error(error) from error
-
     def _error(self, error: sqlite3.Error) -> StoreError:
-        """The error to raise for one of SQLite's."""
         if "no such table" in str(error):
             return self._missing()
         if "no such column" in str(error) or "has no column named" in str(error):
@@ -270,7 +262,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             try:
                 claim = self._lease(min(limit, self._at_once), due_by_ms, except_destinations)
             except StoreUnavailable as error:
-                if "full" not in str(error.__cause__) or self._at_once == 1:
+                if not str(error).endswith("disk is full") or self._at_once == 1:
                     raise
                 # A claim writes its rows, with their bodies: fewer need less room.
                 self._at_once = max(1, min(limit, self._at_once) // 20)
