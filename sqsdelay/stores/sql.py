@@ -55,6 +55,8 @@ class SqlTable:
     """How the table is made, for the error when it is missing."""
     _DRIVER: ClassVar[type[Any]]
     """The class of a caller's connection."""
+    _ERROR: ClassVar[type[Exception]]
+    """The base of its errors."""
     _BEGIN: ClassVar[str]
     """How a caller begins a transaction."""
 
@@ -101,7 +103,7 @@ class SqlTable:
         """The driver's errors as StoreError. Without their cause, for PostgreSQL's quotes a row."""
         try:
             yield
-        except self._DRIVER.Error as error:
+        except self._ERROR as error:
             raise self._error(error) from None
 
     @abstractmethod

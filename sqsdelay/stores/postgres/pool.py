@@ -154,7 +154,7 @@ class PostgresTable(SqlTable):
     in autocommit mode, for the threads of this process."""
 
     _DIALECT, _PARAMETER = "postgres", r"%(\1)s"
-    _DRIVER = psycopg.Connection
+    _DRIVER, _ERROR = psycopg.Connection, psycopg.Error
     _BEGIN = "use it within connection.transaction()"
     _INDEX: ClassVar[str]
     """How the name of the index ends whose comment tells the version."""

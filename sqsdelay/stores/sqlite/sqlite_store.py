@@ -52,7 +52,7 @@ class SqliteTable(SqlTable):
     """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``."""
 
     _DIALECT, _PARAMETER = "sqlite", r":\1"
-    _DRIVER = sqlite3.Connection
+    _DRIVER, _ERROR = sqlite3.Connection, sqlite3.Error
     _BEGIN = "execute BEGIN first"
 
     def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
