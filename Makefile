@@ -77,7 +77,6 @@ docs: setup  ## Build the documentation site; a broken link fails it
 bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; what delays cost; import time (about 12 minutes)
 	$(BIN)/python -m benchmarks.accuracy
 	$(BIN)/python -m benchmarks.throughput
-	$(BIN)/python -m benchmarks.request_cost
 	$(BIN)/python -m benchmarks.async_send
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.dynamodb_dispatchers
@@ -85,7 +84,6 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python -m benchmarks.rabbitmq_async
 	$(BIN)/python -m benchmarks.cost_by_delay
 	$(BIN)/python -m benchmarks.s3_store
-	$(BIN)/python -m benchmarks.s3_dispatchers
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.spark

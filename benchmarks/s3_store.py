@@ -26,11 +26,9 @@ from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import Prices, Workload, bill, shipped_prices
 from sqsdelay.cost.places import LINE_BYTES, MONTH_SECONDS, SLOTS
-from sqsdelay.cost.workload import FUNCTION_MS
-from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, DISPATCHER_MEMORY_MB
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
-from sqsdelay.relaying.parker import ForwardingRelay, Gathering, Parker
+from sqsdelay.relaying.mover import Outcome, RelaySettings
+from sqsdelay.relaying.parker import Gathering
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.stores.s3 import S3Store
@@ -149,27 +147,14 @@ class Wheel:
         return bool(ids)
 
 
-class Queueing:
-    """An endpoint's queues, a store behind them, and messages of a year sent to the delay queue."""
-
-    def __init__(self, messages: int) -> None:
-        self.clock = ManualClock()
-        self.queues = InMemoryQueues(self.clock)
-        self.endpoint = self.queues.create_endpoint("orders")
-        self.queues.create_queue("orders-parking")
-        client: Any = InMemoryS3()
-        self.store = S3Store("parked", endpoint="orders", client=client, clock=self.clock)
-        self.s3 = client
-        send_year(self.queues, messages)
-        self.clock.advance(900)
-
-    def counted(self) -> Counter[str]:
-        calls = Counter(self.queues.calls)
-        return Counter({name: calls[name] for name in ("send", "receive", "delete", "hide")})
-
-
-def send_year(queues: InMemoryQueues, messages: int) -> None:
-    """To the delay queue, ten at a time."""
+@cache
+def worker_requests(messages: int = 1_000) -> int:
+    """What a worker asks of SQS to gather and park so many that arrive together, and the sender."""
+    clock = ManualClock()
+    queues = InMemoryQueues(clock)
+    endpoint = queues.create_endpoint("orders")
+    client: Any = InMemoryS3()
+    store = S3Store("parked", endpoint="orders", client=client, clock=clock)
     delay = {"NServiceBus.AmazonSQS.DelaySeconds": string(str(YEAR))}
     for start in range(0, messages, 10):
         names = [f"m{n}" for n in range(start, start + 10)]
@@ -178,65 +163,25 @@ def send_year(queues: InMemoryQueues, messages: int) -> None:
             for name in names
         ]
         queues.send_batch("orders-delay.fifo", entries)
-
-
-@cache
-def worker_requests(messages: int = 1_000) -> Counter[str]:
-    """What a worker asks of SQS to gather and park so many that arrive together, and the sender."""
-    site = Queueing(messages)
-    settings = RelaySettings(parking=ParkingSettings(site.store))
-    relay = Relay(site.queues, site.endpoint, settings)
-    visibility = Visibility(site.queues, site.clock)
-    gathering = Gathering(relay, visibility, site.clock, most=messages)
+    clock.advance(900)
+    relay = Relay(queues, endpoint, RelaySettings(parking=ParkingSettings(store)))
+    visibility = Visibility(queues, clock)
+    gathering = Gathering(relay, visibility, clock, most=messages)
     parked: list[Outcome] = []
     while not parked:
         gathering.keep(visibility.receive(QueueRef("orders-delay.fifo"), wait_seconds=0))
         visibility.extend()
         parked = gathering.park(only_if_full=True)
     assert len(parked) == messages
-    return site.counted()
-
-
-@dataclass(frozen=True)
-class Deployed:
-    """What so many messages take of the deployed functions' queues, and of the processor that parks."""
-
-    messages: int
-    delay_queue: int
-    parking_queue: int
-    cpu_seconds: float
-
-
-def deployed(messages: int = 5_000) -> Deployed:
-    """The deployed functions at work on so many that arrive together, and the sender.
-
-    Lambda receives and deletes the delay queue's copies for the delay consumer, ten at a time.
-    """
-    site = Queueing(messages)
-    parking = ParkingSettings(site.store)
-    relay = ForwardingRelay(site.queues, site.endpoint, RelaySettings(parking=parking))
-    delay_queue, parking_queue = sum(site.counted().values()), 0
-    for _ in range(messages // 10):
-        copies = site.queues.receive_batch("orders-delay.fifo", wait_seconds=0)
-        delay_queue += 2
-        before = sum(site.counted().values())
-        assert {each.status for each in relay.process(copies, delete=False)} == {Status.FORWARDED}
-        parking_queue += sum(site.counted().values()) - before
-    before = sum(site.counted().values())
-    started = time.process_time()
-    parker = Parker(site.queues, site.endpoint, RelaySettings(parking=parking))
-    parked = [each for some in parker.rounds(more=lambda: True) for each in some]
-    cpu_seconds = time.process_time() - started
-    assert [each.status for each in parked] == [Status.PARKED] * messages
-    parking_queue += sum(site.counted().values()) - before
-    return Deployed(messages, delay_queue, parking_queue, cpu_seconds)
+    calls = Counter(queues.calls)
+    return sum(calls[name] for name in ("send", "receive", "delete", "hide"))
 
 
 def parts(done: Released, prices: Prices, *, delay_seconds: int = YEAR) -> dict[str, Fraction]:
     """Dollars for a million messages, by what they are paid for, parked by a worker."""
     share = Fraction(MILLION, done.messages)
-    queue, sample = worker_requests(), 1_000
-    fifo = Fraction(sum(queue.values()) * MILLION, sample) * prices.sqs_fifo_request
+    sample = 1_000
+    fifo = Fraction(worker_requests(sample) * MILLION, sample) * prices.sqs_fifo_request
     gigabytes = share * done.stored_bytes / 2**30
 
     def requests(counts: Counter[str]) -> Fraction:
@@ -287,29 +232,6 @@ def dearer_than_told(done: Released, spread_seconds: int) -> list[str]:
     ]
 
 
-def function_parts(done: Released, prices: Prices) -> dict[str, Fraction]:
-    """The same, parked and released by the deployed functions."""
-    found = deployed()
-    share = Fraction(MILLION, found.messages)
-    seconds = Fraction(found.cpu_seconds) * share
-    seconds += Fraction(done.cpu_seconds) * MILLION / done.messages + MILLION * SEND_MS / 1000
-    invocation = prices.lambda_request + _gb_seconds(
-        Fraction(FUNCTION_MS, 1000), DELAY_CONSUMER_MEMORY_MB, prices
-    )
-    return parts(done, prices) | {
-        DELAY_QUEUE: share * found.delay_queue * prices.sqs_fifo_request,
-        "parking queue: send, receive, delete": share
-        * found.parking_queue
-        * prices.sqs_standard_request,
-        f"delay consumer function, {FUNCTION_MS} ms a batch": Fraction(MILLION, 10) * invocation,
-        "dispatcher function, its processor": _gb_seconds(seconds, DISPATCHER_MEMORY_MB, prices),
-    }
-
-
-def _gb_seconds(seconds: Fraction, megabytes: int, prices: Prices) -> Fraction:
-    return seconds * Fraction(megabytes, 1024) * prices.lambda_arm64_gb_second
-
-
 def _print_parts(title: str, paid: dict[str, Fraction]) -> Fraction:
     total = sum(paid.values(), Fraction())
     print(f"\n{title}")
@@ -335,14 +257,13 @@ def main() -> int:
     )
     print(f"compressed and stored: {done.stored_bytes / done.messages:.0f} bytes a message")
     queue = _print_parts("through the delay queue, a worker parks", paid)
-    functions = _print_parts("through the delay queue, as deployed", function_parts(done, prices))
     direct = queue - paid[DELAY_QUEUE]
     print(f"\nstored by the sender, a worker releases: {float(direct):.4f} USD per million")
     print(f"fixed, a dispatcher that looks once a minute for a year: {float(looks):.2f} USD")
     rate = done.messages / done.cpu_seconds
     print(f"\nreleased up to the send: {rate:,.0f} messages a CPU second (an S3 in memory)")
     print(f"in all {time.process_time() - started:.0f} s of CPU")
-    return _failed(done, max(queue, functions), direct, dearer_than_told(done, options.spread))
+    return _failed(done, queue, direct, dearer_than_told(done, options.spread))
 
 
 def _failed(done: Released, queue: Fraction, direct: Fraction, reckoned: Sequence[str]) -> bool:

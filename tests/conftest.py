@@ -70,8 +70,8 @@ def own_aws_settings() -> Iterator[None]:
     os.environ.update(kept)
 
 
-_FOR_GOOD = ("PYTEST_CURRENT_TEST", "_RJEM_MALLOC_CONF")
-"""What pytest changes at each test, and polars when it is imported."""
+_FOR_GOOD = ("PYTEST_CURRENT_TEST",)
+"""What pytest changes at each test."""
 
 
 @pytest.fixture(autouse=True)

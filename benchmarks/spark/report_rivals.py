@@ -1,4 +1,4 @@
-"""What others make of a ledger with code written for it alone: DuckDB, polars, and Spark SQL by hand.
+"""What others make of a ledger with code written for it alone: DuckDB, and Spark SQL by hand.
 
 Each makes the tables of messages, lateness and summary. The report makes five more, looks at each line
 whether it is an event, and draws the page.
@@ -115,81 +115,9 @@ def with_spark_sql(ledger: Path, out: Path) -> dict[str, int]:
         return dict(row.asDict())
 
 
-def with_polars(ledger: Path, out: Path) -> dict[str, int]:
-    """By polars, streaming."""
-    import polars as pl
-
-    out.mkdir()
-    kinds = {"INT": pl.Int64, "BIGINT": pl.Int64, "VARCHAR": pl.String}
-    lines = pl.scan_ndjson(
-        f"{ledger}/*.jsonl", schema={name: kinds[kind] for name, kind in COLUMNS.items()}
-    ).unique()
-    event, at_ms, late_ms = pl.col("event"), pl.col("at_ms"), pl.col("late_ms")
-    received = event == "received"
-
-    def first(kind: str) -> pl.Expr:
-        return late_ms.filter(event == kind).sort_by(at_ms.filter(event == kind)).first()
-
-    batch, received_together = pl.col("batch"), pl.col("receive_batch")
-    requests = (
-        pl.when(event == "sent")
-        .then(1.0 / batch)
-        .when(event == "hop")
-        .then(1.0 / batch + 2.0 / received_together)
-        .when(event == "handed-over")
-        .then(2.0 / received_together)
-    )
-    gathered = lines.group_by("endpoint", "message_id").agg(
-        at_ms.filter(event == "sent").min().alias("sent_ms"),
-        pl.col("due_ms").sort_by(at_ms).last(),
-        at_ms.filter(received).min().alias("received_ms"),
-        first("received").alias("late_ms"),
-        first("handed-over").alias("hand_over_late_ms"),
-        pl.col("size").max(),
-        pl.len().alias("events"),
-        event.is_in(["hop", "handed-over"]).sum().alias("hops"),
-        pl.col("sqs_message_id").filter(received).n_unique().alias("copies"),
-        requests.sum().alias("fifo_requests"),
-        at_ms.max().alias("last_ms"),
-    )
-    message = gathered.collect(engine="streaming")
-    lost = pl.col("due_ms") + LOST_AFTER_MS < pl.col("last_ms").max()
-    status = pl.when(pl.col("received_ms").is_not_null()).then(pl.lit("delivered"))
-    judged = message.with_columns(
-        status.when(lost).then(pl.lit("lost")).otherwise(pl.lit("pending")).alias("status")
-    ).sort("endpoint", "message_id")
-    judged.write_parquet(out / "messages.parquet")
-
-    def percentiles(name: str) -> list[pl.Expr]:
-        return [
-            pl.col(name).quantile(q, "linear").alias(f"{name}_{q}") for q in (0.5, 0.9, 0.99, 1)
-        ]
-
-    by_hour = judged.group_by("endpoint", pl.col("due_ms") // 3_600_000).agg(
-        pl.len(), *percentiles("late_ms"), *percentiles("hand_over_late_ms")
-    )
-    by_hour.sort("endpoint", "due_ms").write_parquet(out / "lateness.parquet")
-    counts = [
-        pl.len().alias("messages"),
-        *[
-            (pl.col("status") == name).sum().alias(name)
-            for name in ("delivered", "lost", "pending")
-        ],
-        (pl.col("copies") > 1).sum().alias("duplicated"),
-        pl.col("fifo_requests").sum(),
-        *percentiles("late_ms"),
-    ]
-    every = judged.select(pl.lit(None, pl.String).alias("endpoint"), *counts)
-    summary = pl.concat([every, judged.group_by("endpoint").agg(*counts)])
-    summary.write_parquet(out / "summary.parquet")
-    (row,) = every.select(*FIGURES).to_dicts()
-    return row
-
-
 RIVALS: Mapping[str, Callable[[Path, Path], dict[str, int]]] = {
     "Spark SQL": with_spark_sql,
     "DuckDB": with_duckdb,
-    "polars": with_polars,
 }
 
 

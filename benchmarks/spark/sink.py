@@ -35,27 +35,12 @@ if TYPE_CHECKING:
 
 A_DAY = 24 * 3600
 CORES = (1, 2)
-ROWS = {
-    # About equally long rounds, so that the cost of starting a Spark job weighs the same.
-    ("send_message", 0): 6_000,
-    ("send_message_batch", 0): 40_000,
-    ("32 threads", 0): 40_000,
-    ("sink", 0): 40_000,
-    ("send_message", 20): 250,
-    ("send_message_batch", 20): 2_500,
-    ("32 threads", 20): 40_000,
-    ("sink", 20): 40_000,
-}
-RIVALS = ("send_message", "send_message_batch", "32 threads")
+ROWS = 40_000
+"""Of a round and core."""
 THREADS = 32
-AIMS = {
-    ("send_message", 0): 8.0,
-    ("send_message_batch", 0): 1.0,
-    ("send_message_batch", 20): 15.0,
-    ("32 threads", 0): 1.0,
-    ("32 threads", 20): 1.0,
-}
-"""The sink's speed as a multiple of another's, per latency in milliseconds."""
+RIVAL = f"{THREADS} threads"
+AIM = 1.3
+"""The sink's speed with libcurl as a multiple of the rival's; without libcurl 1."""
 
 Save = Callable[["DataFrame"], None]
 
@@ -87,35 +72,6 @@ def entry(row: Row, number: int) -> dict[str, Any]:
             },
         },
     }
-
-
-def plain(url: str, *, batched: bool) -> Save:
-    """What one writes by hand: a client per partition, failures noticed, nothing more."""
-    queue_url = f"{url}/000000000000/orders-delay.fifo"
-
-    def send(rows: Iterator[Row]) -> None:
-        import boto3
-
-        client = boto3.client("sqs", endpoint_url=url, region_name=REGION)
-        size = MAX_BATCH_ENTRIES if batched else 1
-        entries: list[Any] = []
-        for row in rows:
-            entries.append(entry(row, len(entries)))
-            if len(entries) == size:
-                flush(client, entries)
-                entries = []
-        if entries:
-            flush(client, entries)
-
-    def flush(client: Any, entries: list[Any]) -> None:
-        if not batched:
-            (single,) = entries
-            del single["Id"]
-            client.send_message(QueueUrl=queue_url, **single)
-        elif client.send_message_batch(QueueUrl=queue_url, Entries=entries).get("Failed"):
-            raise RuntimeError("the stub failed entries")
-
-    return lambda rows: rows.foreachPartition(send)
 
 
 def threaded(url: str) -> Save:
@@ -182,12 +138,6 @@ def ready(rows: DataFrame) -> DataFrame:
     return found
 
 
-def rows_for(name: str, spark: SparkSession, rows: int, cores: int) -> DataFrame:
-    """What a contestant is given."""
-    made = table(spark, rows, cores)
-    return ready(made) if name.startswith("32 threads") else made
-
-
 def cpu_seconds(spark: SparkSession) -> float:
     """Processor time that Spark's Java and its Python workers have used so far."""
     gateway: Any = spark.sparkContext._gateway
@@ -219,50 +169,33 @@ def compare(
     latency_ms: int,
     *,
     rounds: int,
-    share: float,
-    against: Sequence[str] = RIVALS,
+    rows: int,
+    aim: float,
 ) -> None:
-    """All contestants at one latency, and the sink's ratios to the others."""
-    contestants = {
-        "send_message": plain(stub.url, batched=False),
-        "send_message_batch": plain(stub.url, batched=True),
-        "32 threads": threaded(stub.url),
-        "sink": sink(stub.url),
-    }
-    contestants = {name: save for name, save in contestants.items() if name in {*against, "sink"}}
-    numbers = {
-        name: max(MAX_BATCH_ENTRIES * cores, round(ROWS[name, latency_ms] * share) * cores)
-        for name in contestants
-    }
+    """Both at one latency, and how much faster the sink was in the same turn."""
     stub.set_latency(latency_ms)
-    for name, save in contestants.items():
-        save(rows_for(name, spark, MAX_BATCH_ENTRIES * cores, cores))
-    turns = [
-        {
-            name: measure(
-                spark, stub, save, rows_for(name, spark, numbers[name], cores), numbers[name]
-            )
-            for name, save in contestants.items()
+
+    def turn(rows: int) -> dict[str, Round]:
+        made = table(spark, rows, cores)
+        return {
+            RIVAL: measure(spark, stub, threaded(stub.url), ready(made), rows),
+            "sink": measure(spark, stub, sink(stub.url), made, rows),
         }
-        for _ in range(rounds)
-    ]
+
+    turn(MAX_BATCH_ENTRIES * cores)
+    turns = [turn(rows * cores) for _ in range(rounds)]
     print(f"\n{cores} core{'s' if cores > 1 else ''}, {latency_ms} ms latency, {rounds} rounds")
-    for name in contestants:
-        print(line(name, numbers[name], latency_ms, turns), flush=True)
-
-
-def line(name: str, rows: int, latency_ms: int, turns: Sequence[dict[str, Round]]) -> str:
-    """A contestant's medians, and how much faster the sink was in the same turn."""
-    speed = statistics.median(turn[name].speed for turn in turns)
-    cpu = statistics.median(turn[name].cpu_micros for turn in turns)
-    busy = max(turn[name].stub_busy for turn in turns)
-    faster = statistics.median(turn["sink"].speed / turn[name].speed for turn in turns)
-    line = f"  {name:<20}{rows:>8,} rows{speed:>9,.0f} rows/s{cpu:>7,.0f} µs CPU/row   stub {busy:>4.0%} busy"
-    if name == "sink":
-        return line
-    aim = AIMS.get((name, latency_ms))
-    verdict = "" if aim is None else f"  aim {aim:g}: {'met' if faster >= aim else 'MISSED'}"
-    return f"{line}   sink is {faster:.2f} x as fast{verdict}"
+    for name in turns[0]:
+        speed = statistics.median(turn[name].speed for turn in turns)
+        cpu = statistics.median(turn[name].cpu_micros for turn in turns)
+        busy = max(turn[name].stub_busy for turn in turns)
+        print(
+            f"  {name:<12}{rows * cores:>8,} rows{speed:>9,.0f} rows/s{cpu:>7,.0f} µs CPU/row"
+            f"   stub {busy:>4.0%} busy"
+        )
+    faster = statistics.median(turn["sink"].speed / turn[RIVAL].speed for turn in turns)
+    verdict = "met" if faster >= aim else "MISSED"
+    print(f"  the sink is {faster:.2f} x as fast (aim {aim:g}: {verdict})", flush=True)
 
 
 def in_workers(*, curl: bool = True) -> None:
@@ -286,9 +219,8 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m benchmarks.spark sink", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each, taking turns")
-    parser.add_argument("--share", type=float, default=1.0, help="part of the rows of each round")
+    parser.add_argument("--rows", type=int, default=ROWS, help="of a round and core")
     parser.add_argument("--cores", type=int, nargs="+", default=CORES)
-    parser.add_argument("--against", nargs="+", choices=RIVALS, default=RIVALS)
     parser.add_argument(
         "--without-curl", action="store_true", help="as where sqsdelay[curl] is not installed"
     )
@@ -305,8 +237,8 @@ def main(arguments: Sequence[str]) -> int:
                         cores,
                         latency_ms,
                         rounds=options.rounds,
-                        share=options.share,
-                        against=options.against,
+                        rows=options.rows,
+                        aim=1.0 if options.without_curl else AIM,
                     )
     return 0
 

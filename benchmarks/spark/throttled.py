@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.spark.sink import Save, in_workers, rows_for, sink, threaded
+from benchmarks.spark.sink import Save, in_workers, ready, sink, table, threaded
 from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session
@@ -60,10 +60,15 @@ def compare(
 ) -> None:
     """Both, one after the other, and the ratios."""
     contestants = {"32 threads by hand": threaded(stub.url), "sink": sink(stub.url)}
+
+    def made(name: str, rows: int) -> DataFrame:
+        given = table(spark, rows, tasks)
+        return given if name == "sink" else ready(given)
+
     for name, save in contestants.items():
-        save(rows_for(name, spark, 10 * tasks, tasks))
+        save(made(name, 10 * tasks))
     found = {
-        name: measure(stub, save, rows_for(name, spark, rows, tasks), calls_per_second)
+        name: measure(stub, save, made(name, rows), calls_per_second)
         for name, save in contestants.items()
     }
     print(f"\n{rows:,} rows, {calls_per_second:g} batch calls a second taken, {tasks} tasks")

@@ -38,9 +38,6 @@ YEAR = 365 * 86_400
 AIM_SINK, AIM_PLAIN = 10.0, 2.0
 WAYS = ("write.json", "wheel", "wheel, shared", "queue sink")
 STORE = "s3://parked/delays"
-LONG_SECONDS = 60
-"""A round that takes longer tells whether memory stays flat."""
-
 SINK_SHARE = 10
 """The queue sink gets a tenth of the rows, so that its rounds are about as long."""
 
@@ -81,39 +78,28 @@ def plain(folder: str) -> Save:
     return saved
 
 
-Memory = list[tuple[int, int]]
-"""From look to look: bytes of Spark's Java, and of the largest of its Python workers."""
-
-
 @contextmanager
-def memory(spark: SparkSession) -> Iterator[Memory]:
-    """What they had while the block ran."""
+def memory(spark: SparkSession) -> Iterator[list[int]]:
+    """The most bytes that Spark's Java, and the largest of its Python workers, had in the block."""
     gateway: Any = spark.sparkContext._gateway
     java = psutil.Process(gateway.proc.pid)
-    seen: Memory = []
+    most = [0, 0]
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(0.2):
-            largest = 0
+            most[0] = max(most[0], java.memory_info().rss)
             for worker in java.children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
-                    largest = max(largest, worker.memory_info().rss)
-            seen.append((java.memory_info().rss, largest))
+                    most[1] = max(most[1], worker.memory_info().rss)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield seen
+        yield most
     finally:
         ended.set()
         thread.join()
-
-
-def most(seen: Memory) -> str:
-    """The most that each had."""
-    java, worker = (max((look[n] for look in seen), default=0) / 2**20 for n in (0, 1))
-    return f"Java {java:,.0f} MiB, largest worker {worker:,.0f} MiB"
 
 
 def measure(
@@ -122,20 +108,17 @@ def measure(
     """One round: rows a second, and microseconds of processor time a row."""
     s3.counts()
     used, started = cpu_seconds(spark), time.perf_counter()
-    with memory(spark) as seen:
+    with memory(spark) as most:
         save(rows)
     seconds, used = time.perf_counter() - started, cpu_seconds(spark) - used
     speed, micros = number / seconds, used / number * 1e6
     counts = s3.counts()
+    java, worker = (each / 2**20 for each in most)
     print(
         f"  {name:<15}{number:>12,} rows{seconds:>8.1f} s{speed:>10,.0f} rows/s{micros:>7.1f} µs CPU/row"
-        f"   most memory: {most(seen)}",
+        f"   Java {java:,.0f} MiB, largest worker {worker:,.0f} MiB",
         flush=True,
     )
-    if seconds > LONG_SECONDS:
-        for n, part in enumerate(("first", "second", "last")):
-            third = seen[n * len(seen) // 3 : (n + 1) * len(seen) // 3]
-            print(f"    in the {part} third: {most(third)}", flush=True)
     if name.startswith("wheel"):
         objects = max(1, counts["objects"])
         asked = ", ".join(f"{counts[n]:,} {n}" for n in ("PutObject", "GetObject", "ListObjectsV2"))

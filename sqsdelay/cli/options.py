@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import (
     AbstractContextManager,
@@ -15,7 +16,7 @@ from contextlib import (
 )
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -38,6 +39,7 @@ from sqsdelay.errors import (
     QueueUnavailable,
     SqsDelayError,
     StoreError,
+    StoreMissing,
 )
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+_Opened = TypeVar("_Opened", bound="ParkingPlace")
 
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """They would win over a profile of the environment; the AWS CLI's --profile wins over them."""
@@ -249,10 +253,7 @@ LedgerFile = Annotated[
 PricesFile = Annotated[
     Path | None,
     typer.Option(
-        "--prices",
-        help="Your own price file instead of the shipped one.",
-        exists=True,
-        dir_okay=False,
+        "--prices", help="Your own price file, not the shipped one.", exists=True, dir_okay=False
     ),
 ]
 
@@ -346,20 +347,24 @@ class Target:
         return SqsQueues(self.client)
 
     def opened_store(self, *, create: bool = False) -> AbstractContextManager[DelayedMessageStore]:
-        """The store, closed at the end.
-
-        Raises:
-            StoreMissing: a SQLite file that does not exist, unless ``create``: its name may be mistyped.
-        """
-        return closing(open_store(self.store or "", endpoint=self.name, create=create))
+        """The store, closed at the end. Unless ``create``, a SQLite file has to be there."""
+        return self._opened(open_store, create=create)
 
     def opened_place(self, *, create: bool = False) -> AbstractContextManager[ParkingPlace]:
-        """Where the messages wait, closed at the end; a store, or a place that needs no dispatcher.
+        """Where the messages wait, closed at the end; a store, or a place that needs no dispatcher."""
+        return self._opened(open_place, create=create)
 
-        Raises:
-            StoreMissing: as for `opened_store`.
-        """
-        return closing(open_place(self.store or "", endpoint=self.name, create=create))
+    @contextmanager
+    def _opened(self, opening: Callable[..., _Opened], *, create: bool) -> Iterator[_Opened]:
+        """The remedy of what is missing names the store as it was given, but for a URL with a password."""
+        url = self.store or ""
+        try:
+            with closing(opening(url, endpoint=self.name, create=create)) as opened:
+                yield opened
+        except StoreMissing as error:
+            shown = "postgresql://…" if url.startswith("postgres") else shlex.quote(url)
+            remedy = f"store create {self.name} --store {shown}"
+            raise StoreMissing(str(error).replace("store create", remedy)) from error
 
     def optional_place(self) -> AbstractContextManager[ParkingPlace | None]:
         """The same if a store was named, else None."""

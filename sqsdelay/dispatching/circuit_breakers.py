@@ -20,17 +20,8 @@ DEFAULT_FAILURES_PER_SECOND: Final = 1
 
 @dataclass(eq=False)
 class _Breaker:
-    """What is told, and to whom, when there was too much trouble.
-
-    Args:
-        name: what it watches, for the message of the critical error.
-        limit: how many seconds failures may last, or how many there may be within a second.
-        clock: its monotonic time is used.
-        on_critical: called when it triggers; left out, `failed` raises the CriticalError.
-
-    Raises:
-        ConfigurationError: a limit that lets nothing fail.
-    """
+    """``limit``: the seconds that failures may last, or how many there may be in one. Triggered, it calls
+    ``on_critical``; without it, `failed` raises the CriticalError."""
 
     name: str
     limit: float
@@ -66,11 +57,6 @@ class CircuitBreaker(_Breaker):
         with self._lock:
             self._armed_at = None
 
-    def arm(self) -> None:
-        """Start counting now, unless it already is."""
-        with self._lock:
-            self._armed_at = self.clock.monotonic() if self._armed_at is None else self._armed_at
-
     def failed(self, error: Exception) -> None:
         """Arm; or trigger once failures have lasted, and arm again."""
         with self._lock:
@@ -80,9 +66,8 @@ class CircuitBreaker(_Breaker):
             if lasted < self.limit:
                 return
             self._armed_at = now
-        self._trigger(
-            f"failing for {lasted:.0f} s (limit {self.limit:g} s), last with: {error}", error
-        )
+        limit = f"(limit {self.limit:g} s)"
+        self._trigger(f"failing for {lasted:.0f} s {limit}, last with: {error}", error)
 
 
 @dataclass(eq=False)
@@ -108,6 +93,5 @@ class FailureRateBreaker(_Breaker):
         counted = len(self._failures)
         if counted > self.limit:
             self._failures.clear()
-            self._trigger(
-                f"{counted} failures in a second (limit {self.limit}), last: {error}", error
-            )
+            limit = f"(limit {self.limit})"
+            self._trigger(f"{counted} failures in a second {limit}, last: {error}", error)

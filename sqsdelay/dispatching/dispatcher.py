@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
@@ -18,13 +17,13 @@ from sqsdelay.dispatching.circuit_breakers import (
     CircuitBreaker,
     FailureRateBreaker,
 )
-from sqsdelay.dispatching.destinations import (
-    AtLeastOnce,
-    Destination,
-    ExactlyOnce,
-    InTransaction,
+from sqsdelay.dispatching.destinations import AtLeastOnce, Destination, ExactlyOnce, InTransaction
+from sqsdelay.dispatching.settlement import (
+    BUSY_PAUSE_SECONDS,
+    OUTAGE_PAUSE_SECONDS,
+    Round,
+    Settlement,
 )
-from sqsdelay.dispatching.settlement import OUTAGE_PAUSE_SECONDS, Round, Settlement
 from sqsdelay.errors import (
     CriticalError,
     InvalidSetting,
@@ -34,7 +33,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
-from sqsdelay.ports.stores import Claim, DelayedMessageStore
+from sqsdelay.ports.stores import DelayedMessageStore
 
 logger = logging.getLogger(__name__)
 
@@ -84,22 +83,32 @@ class DispatchSettings:
             )
 
 
-FIRST_IDLE_SECONDS: Final = 0.25
-BUSY_PAUSE_SECONDS: Final = 0.1
+_FIRST_IDLE_SECONDS: Final = 0.25
 _STOP_LOOK_SECONDS: Final = 0.5
 
 
-def seconds_to_sleep(
-    next_due_ms: int | None, now_ms: int, *, ahead_ms: int, at_most: float
-) -> float:
-    """How long a dispatcher that found nothing may sleep: until the next is due, never negative.
-
-    If something is already due, another dispatcher has it: look again shortly.
-    """
-    if next_due_ms is None:
-        return at_most
-    remaining = (next_due_ms - ahead_ms - now_ms) / 1000
-    return min(at_most, remaining if remaining > 0 else BUSY_PAUSE_SECONDS)
+def take_turns(
+    store: DelayedMessageStore,
+    turn: Callable[[float], float | None],
+    *,
+    wake: threading.Event,
+    stop: threading.Event,
+    poll_seconds: float,
+) -> None:
+    """Turn after turn, until ``stop`` is set. Each is told the longest sleep after it, and answers how long
+    to sleep, or None to go on at once."""
+    idle_seconds = _FIRST_IDLE_SECONDS
+    with store.watch(wake.set):
+        while not stop.is_set():
+            wake.clear()
+            pause = turn(idle_seconds)
+            if pause is None:
+                idle_seconds = _FIRST_IDLE_SECONDS
+                continue
+            wait_for(wake, stop, pause)
+            # Looking again soon after work finds what was committed just then, in any store.
+            again = _FIRST_IDLE_SECONDS if wake.is_set() else 2 * idle_seconds
+            idle_seconds = min(again, poll_seconds)
 
 
 def wait_for(wake: threading.Event, stop: threading.Event, seconds: float) -> None:
@@ -160,7 +169,7 @@ class Dispatcher:
         self._fetch = CircuitBreaker("fetch", settings.fetch_breaker_seconds, clock, on_critical)
         seconds = settings.dispatch_breaker_seconds
         self._sending = CircuitBreaker("dispatch", seconds, clock, on_critical)
-        self._asked_again = False
+        self._outage: Exception | None = None
         most_lost = settings.maximum_recovery_failures_per_second
         self._recovery = FailureRateBreaker("recovery", most_lost, clock, on_critical)
         self._settlement = Settlement(
@@ -189,42 +198,32 @@ class Dispatcher:
             StoreError: the store failed; what was sent is remembered and not sent again.
             CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
         """
-        done = self._settlement.claim_due(self._release, ahead_ms=self._ahead_ms)
+        if self._outage is None and self._sending.lasting:
+            # A pause may be longer than the breaker's time: not critical before another attempt.
+            self._destination.end_pauses()
+        done = self._settlement.claim_due(
+            lambda claim, done: self._settlement.release(claim, claim.messages, done),
+            ahead_ms=self._ahead_ms,
+        )
         if done.claimed and self._on_round is not None:
             self._on_round(done)
         # Only now, when nothing of the claim can be undone any more.
         self._judge(done)
         return done
 
-    def _release(self, claim: Claim, done: Round) -> None:
-        if claim.messages:
-            self._settlement.release(claim, claim.messages, done)
-        if done.claimed < self._settings.batch_size and self._destination.forget_but(
-            {message.destination for message in claim.messages}
-        ):
-            # Another dispatcher sent it, or it was cancelled: there is nothing to fail with.
-            self._sending.succeeded()
-            self._asked_again = False
-
     def _judge(self, done: Round) -> None:
         """Disarm the dispatch breaker, or arm it if nothing is sent while something is due."""
-        if done.settled:
+        if done.settled or (not done.claimed and self._destination.forget_all()):
+            # Sent; or cancelled, or sent by another dispatcher: there is nothing to fail with.
             self._sending.succeeded()
-            self._asked_again = False
+            self._outage = None
             return
-        outage = done.outage or self._destination.last_error()
-        if outage is None:
-            return
-        self._sending.arm()
+        self._outage = done.outage or self._outage
         # Behind a full batch may be messages whose destination is well: those first.
-        if done.claimed == self._settings.batch_size or not self._sending.lasting:
-            return
-        if not self._asked_again and self._destination.end_pauses():
-            # A pause may be longer than the breaker's time: not critical before another attempt.
-            self._asked_again = True
-            return
-        self._asked_again = False
-        self._sending.failed(outage)
+        full = done.claimed == self._settings.batch_size
+        if self._outage is not None and not (full and self._sending.lasting):
+            outage, self._outage = self._outage, None
+            self._sending.failed(outage)
 
     def run(self, stop: threading.Event) -> None:
         """Dispatch until ``stop`` is set; then finish the batch in hand and return.
@@ -235,18 +234,13 @@ class Dispatcher:
             CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
         """
         self.start()
-        wake = threading.Event()
-        idle_seconds = FIRST_IDLE_SECONDS
-        with self._store.watch(wake.set):
-            while not stop.is_set():
-                wake.clear()
-                pause = self._turn(idle_seconds)
-                if pause is None:
-                    idle_seconds = FIRST_IDLE_SECONDS
-                    continue
-                wait_for(wake, stop, pause)
-                # Looking again soon after work finds what was committed just then, in any store.
-                idle_seconds = min(2 * idle_seconds, self._poll_seconds)
+        take_turns(
+            self._store,
+            self._turn,
+            wake=threading.Event(),
+            stop=stop,
+            poll_seconds=self._poll_seconds,
+        )
 
     def _turn(self, idle_seconds: float) -> float | None:
         """One claim; then how long to sleep, or None to go on at once."""
@@ -266,14 +260,8 @@ class Dispatcher:
             return None
         if done.claimed:
             return BUSY_PAUSE_SECONDS
-        closed = self._destination.closed()
-        at_most = min(idle_seconds, self._poll_seconds, self._destination.seconds_to_next() or inf)
-        return seconds_to_sleep(
-            self._store.next_due_ms(except_destinations=closed),
-            self._destination.now_ms(),
-            ahead_ms=self._ahead_ms,
-            at_most=at_most,
-        )
+        at_most = min(idle_seconds, self._poll_seconds)
+        return self._settlement.seconds_to_next(at_most, ahead_ms=self._ahead_ms)
 
 
 class DelayedDelivery:

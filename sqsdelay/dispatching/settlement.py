@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
+from math import inf
 from typing import Final
 
 from sqsdelay.core.endpoint import Endpoint
@@ -23,6 +24,17 @@ from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 logger = logging.getLogger(__name__)
 
 OUTAGE_PAUSE_SECONDS: Final = 1.0
+BUSY_PAUSE_SECONDS: Final = 0.1
+
+
+def seconds_to_sleep(
+    next_due_ms: int | None, now_ms: int, *, ahead_ms: int, at_most: float
+) -> float:
+    """Seconds until the next is due. If it is already, another dispatcher has it: look again shortly."""
+    if next_due_ms is None:
+        return at_most
+    remaining = (next_due_ms - ahead_ms - now_ms) / 1000
+    return min(at_most, remaining if remaining > 0 else BUSY_PAUSE_SECONDS)
 
 
 @dataclass(slots=True)
@@ -55,14 +67,10 @@ class Settlement:
     """Claims messages and settles them: delivered, tried later, held or rejected.
 
     Args:
-        store: where messages wait.
-        destination: where they are delivered, and rejected.
-        batch_size: messages claimed at once.
-        number_of_retries: after the first attempt on a message.
         on_lost_count: called with the store's error when a failed attempt cannot be counted.
-        ledger: where to record; None records nothing. Events of effects in the store's transaction,
-            which may undo what they tell, wait for its end. Others are recorded before the messages
-            leave the store: a dispatcher that dies in between releases, and records, again.
+        ledger: events of effects in the store's transaction, which may undo what they tell, wait for its end.
+            Others are recorded before the messages leave the store: a dispatcher that dies in between
+            releases, and records, again.
     """
 
     def __init__(
@@ -84,11 +92,8 @@ class Settlement:
         self._waiting: list[Iterable[Event]] = []
 
     def claim_due(self, act: Callable[[Claim, Round], None], *, ahead_ms: int = 0) -> Round:
-        """Claim a batch of due messages, and ``act`` on it.
-
-        Those for destinations out of reach are passed over; those for queues that do not exist are claimed
-        when nothing else is due.
-        """
+        """Claim a batch of due messages, and ``act`` on it. Those for destinations out of reach are passed
+        over; those for queues that do not exist are claimed when nothing else is due."""
         closed = self._destination.closed()
         missing = closed & self._destination.missing()
         done = self._claim_except(closed, act, ahead_ms)
@@ -122,12 +127,20 @@ class Settlement:
         if self._ledger is not None:
             record_safely(self._ledger, chain.from_iterable(self._waiting))
 
+    def seconds_to_next(self, at_most: float, *, ahead_ms: int = 0) -> float:
+        """How long whoever found nothing may sleep: until a message is due, or a pause ends."""
+        destination = self._destination
+        next_due_ms = self._store.next_due_ms(except_destinations=destination.closed())
+        at_most = min(at_most, destination.seconds_to_next() or inf)
+        return seconds_to_sleep(
+            next_due_ms, destination.now_ms(), ahead_ms=ahead_ms, at_most=at_most
+        )
+
     def release(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
         """Deliver messages of the claim and remove those that were released; count, hold or reject the rest.
-
-        Raises:
-            StoreError, CriticalError: the store failed; what was not removed is claimed again.
-        """
+        Where the store fails, what was not removed is claimed again."""
+        if not messages:
+            return
         outcomes = self._destination.deliver(claim, messages)
         outcomes_of = list(zip(messages, outcomes, strict=True))
         done.released = [m for m, outcome in outcomes_of if not isinstance(outcome, Failure)]

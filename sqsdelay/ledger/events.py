@@ -1,6 +1,6 @@
 """The ledger: one event for each thing that befalls a message, as JSON lines of a versioned schema.
 
-docs/ledger.md describes the schema for readers in any language.
+docs/fields.md describes the schema for readers in any language.
 """
 
 from __future__ import annotations

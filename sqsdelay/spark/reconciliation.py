@@ -140,7 +140,7 @@ def reconcile(
         options: ``endpoint``, ``key``, ``job`` and ``receipts``, as they were for the send.
 
     Returns:
-        A row for each message of the table or the receipts; docs/report.md has the columns.
+        A row for each message of the table or the receipts; docs/fields.md has the columns.
 
     Raises:
         ConfigurationError: no such ledger, no events in it, or no receipts of this job.

@@ -109,8 +109,11 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
             raise InvalidSetting(f"the store's URL is not valid: {takes}")
         table = _settings(parts, takes, {"table": _name}).get("table")
         path = unquote(parts.path[1:])
-        if not create:
-            _check_exists(path)
+        with suppress(OSError, ValueError):  # What is wrong with a path is told when it is opened.
+            if not create and not Path(path).exists():
+                raise StoreMissing(
+                    f"there is no SQLite file {path!r}; correct the URL, or run sqsdelay store create"
+                )
         return SqliteStore(path, endpoint=endpoint, table=table)
     if parts.scheme in ("postgresql", "postgres") and url.startswith(f"{parts.scheme}://"):
         try:
@@ -203,14 +206,6 @@ def _settings(
                 f"the settings behind ? in the store's URL are not understood; {takes}"
             )
     return settings
-
-
-def _check_exists(path: str) -> None:
-    with suppress(OSError, ValueError):  # What is wrong with such a path is told when it is opened.
-        if not Path(path).exists():
-            raise StoreMissing(
-                f"there is no SQLite file {path!r}; correct the URL, or run sqsdelay store create"
-            )
 
 
 def _parts(url: str) -> SplitResult:

@@ -135,31 +135,25 @@ class TimeoutParts:
 
     def readable(self, received: Sequence[Delivery[T]]) -> list[tuple[Delivery[T], T]]:
         """Deliveries with their contents; what cannot be read goes to the error queue."""
-        readable: list[tuple[Delivery[T], T]] = []
-        refused: list[tuple[Delivery[T], str]] = []
-        for delivery in received:
-            if isinstance(delivery.content, Reject):
-                refused.append((delivery, delivery.content.reason))
-            else:
-                readable.append((delivery, delivery.content))
+        refused = [(d, d.content.reason) for d in received if isinstance(d.content, Reject)]
         if refused:
             self.rejected(refused, self.transport.reject_unreadable([d for d, _ in refused]))
-        return readable
+        return [(d, d.content) for d in received if not isinstance(d.content, Reject)]
 
     def rejected(
         self, refused: Sequence[tuple[Delivery[T], str]], outcomes: Sequence[Failure | None]
-    ) -> list[int]:
-        """Be done with what the error queue took, whose places are returned; the rest is delivered again."""
-        gone: list[int] = []
+    ) -> list[Delivery[T]]:
+        """Be done with what the error queue took, and return it; the rest is delivered again."""
+        gone: list[Delivery[T]] = []
         back: list[Delivery[T]] = []
-        for place, ((delivery, reason), failure) in enumerate(zip(refused, outcomes, strict=True)):
+        for (delivery, reason), failure in zip(refused, outcomes, strict=True):
             if failure is None:
                 logger.warning("rejected: %s", one_line(reason))
-                gone.append(place)
+                gone.append(delivery)
             else:
                 logger.error("not rejected (%s): %s", one_line(reason), one_line(failure.error))
                 back.append(delivery)
-        self.transport.settle([refused[place][0] for place in gone])
+        self.transport.settle(gone)
         self.transport.give_back(back, seconds=PAUSE_SECONDS)
         return gone
 
@@ -190,9 +184,9 @@ class Arrivals:
         now_ms = parts.transport.now_ms()
         keep = [each for each in arrived if each[1].due_ms > now_ms]
         due = [each for each in arrived if each[1].due_ms <= now_ms]
-        outcomes = parts.destination.send([message for _, message in due])
         sent: list[Arrived] = []
         hopeless: list[tuple[Arrived, str]] = []
+        outcomes = parts.destination.send([message for _, message in due])
         for each, outcome in zip(due, outcomes, strict=True):
             if not isinstance(outcome, Failure):
                 sent.append(each)
@@ -212,15 +206,13 @@ class Arrivals:
         try:
             too_large = self._stored([message for _, message in arrived])
         except StoreError as error:
-            back = [delivery for delivery, _ in arrived]
-            self._parts.transport.give_back(back, seconds=PAUSE_SECONDS)
+            self._parts.transport.give_back([d for d, _ in arrived], seconds=PAUSE_SECONDS)
             self._storing.failed(error)
             raise
         self._storing.succeeded()
         self._done(TimeoutStatus.STORED, [a for a in arrived if a[1].message_id not in too_large])
-        self._reject(
-            [(a, too_large[a[1].message_id]) for a in arrived if a[1].message_id in too_large]
-        )
+        refused = [(a, too_large.get(a[1].message_id)) for a in arrived]
+        self._reject([(each, reason) for each, reason in refused if reason is not None])
 
     def _stored(self, messages: list[StoredMessage]) -> dict[str, str]:
         """Store; by message id, why the store can never keep a message (it is too large)."""
@@ -229,20 +221,17 @@ class Arrivals:
         except InvalidMessage as error:
             if len(messages) == 1:
                 return {messages[0].message_id: f"{type(error).__name__}: {error}"}
-            hopeless: dict[str, str] = {}
-            for message in messages:
-                hopeless |= self._stored([message])
-            return hopeless
+            alone = [self._stored([message]) for message in messages]
+            return {message_id: why for each in alone for message_id, why in each.items()}
         return {}
 
     def _reject(self, refused: Sequence[tuple[Arrived, str]]) -> None:
         if refused:
-            parts, messages = self._parts, [message for (_, message), _ in refused]
-            reasons = [reason for _, reason in refused]
-            outcomes = parts.transport.reject(list(zip(messages, reasons, strict=True)))
+            outcomes = self._parts.transport.reject([(m, reason) for (_, m), reason in refused])
             told = [(d, f"message {m.message_id}: {reason}") for (d, m), reason in refused]
-            gone = parts.rejected(told, outcomes)
-            parts.tell(TimeoutStatus.REJECTED, ids_of(messages[place] for place in gone))
+            gone = {id(delivery) for delivery in self._parts.rejected(told, outcomes)}
+            ids = [m.message_id for (d, m), _ in refused if id(d) in gone]
+            self._parts.tell(TimeoutStatus.REJECTED, ids)
 
     def _done(self, status: TimeoutStatus, settled: Sequence[Arrived]) -> None:
         self._parts.transport.settle([delivery for delivery, _ in settled])

@@ -13,13 +13,13 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import ceil, inf
+from math import ceil
 from typing import Any, Final
 
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import FIRST_IDLE_SECONDS, seconds_to_sleep, wait_for
+from sqsdelay.dispatching.dispatcher import take_turns
 from sqsdelay.dispatching.settlement import Round, ids_of
 from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
 from sqsdelay.ports.queues import Delivery, TimeoutTransport
@@ -39,18 +39,14 @@ _SOON_MS: Final = 5_000
 
 
 class Announcer:
-    """Announces due messages, each once.
-
-    What has become due is held in the store while its id is in the timeouts dispatcher queue. A message
-    that comes out of the store again is dispatched straight from there: it has failed before, or its id was
-    lost, or its destination is not known to be well. So the queue never has an id twice, and no ids
-    of messages that cannot be sent.
-    """
+    """Announces due messages, each once: they are held in the store while their ids are in the dispatcher
+    queue. What comes out of the store again has failed, or its id was lost: it is dispatched straight from
+    there, like what is for a destination that is not well. So the queue never has an id twice, nor one that
+    cannot be sent."""
 
     def __init__(self, parts: TimeoutParts) -> None:
         self._parts = parts
         self._fetching = parts.breaker("fetching")
-        self._poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
         # What a store cannot find by ids in one query is dispatched straight from there.
         self._announces = isinstance(parts.store, ClaimsIds)
         self._unannounced: list[str] = []
@@ -58,8 +54,7 @@ class Announcer:
     def turn(self) -> int:
         """Claim one batch of due messages: announce those that are new, dispatch the others.
 
-        The new ones are held in the store before they are announced. If the process dies just then, they
-        are dispatched from the store when their hold ends.
+        The new ones are held first. If the process dies just then, they are dispatched when their hold ends.
 
         Returns:
             How many were announced, dispatched, rejected, or are tried later.
@@ -71,7 +66,7 @@ class Announcer:
         parts, done = self._parts, Round()
         if not self._unannounced:
             try:
-                done = self._parts.settlement.claim_due(self._sort)
+                done = parts.settlement.claim_due(self._sort)
             except StoreError as error:
                 # Their holds may be undone.
                 self._unannounced = []
@@ -114,35 +109,22 @@ class Announcer:
         Raises:
             CriticalError
         """
-        look, idle_seconds = self._parts.look, FIRST_IDLE_SECONDS
-        with self._parts.store.watch(look.set):
-            while not stop.is_set():
-                look.clear()
-                try:
-                    if self.turn():
-                        idle_seconds = FIRST_IDLE_SECONDS
-                        continue
-                    pause = self._until_next(idle_seconds)
-                except (StoreError, QueueUnavailable) as error:
-                    logger.warning("cannot announce, trying again: %s", one_line(error))
-                    pause = PAUSE_SECONDS
-                wait_for(look, stop, pause)
-                again = FIRST_IDLE_SECONDS if look.is_set() else 2 * idle_seconds
-                idle_seconds = min(again, self._poll_seconds)
+        parts = self._parts
 
-    def _until_next(self, idle_seconds: float) -> float:
-        destination = self._parts.destination
-        at_most = min(idle_seconds, destination.seconds_to_next() or inf)
-        next_due_ms = self._parts.store.next_due_ms(except_destinations=destination.closed())
-        now_ms = self._parts.transport.now_ms()
-        return seconds_to_sleep(next_due_ms, now_ms, ahead_ms=0, at_most=at_most)
+        def turn(idle_seconds: float) -> float | None:
+            try:
+                return None if self.turn() else parts.settlement.seconds_to_next(idle_seconds)
+            except (StoreError, QueueUnavailable) as error:
+                logger.warning("cannot announce, trying again: %s", one_line(error))
+                return PAUSE_SECONDS
+
+        poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
+        take_turns(parts.store, turn, wake=parts.look, stop=stop, poll_seconds=poll_seconds)
 
 
 class TimeoutDispatch:
-    """Dispatches announced messages. What fails waits in the store, not in the queue.
-
-    Where the store does not find messages by ids, ids are dropped: the announcer dispatches from the store.
-    """
+    """Dispatches announced messages. What fails waits in the store, not in the queue. Where that does not
+    find messages by ids, ids are dropped: the announcer dispatches from it."""
 
     def __init__(self, parts: TimeoutParts) -> None:
         self._parts = parts
@@ -176,9 +158,8 @@ class TimeoutDispatch:
         if isinstance(parts.store, ClaimsIds):
             breaker = self._finding
             try:
-                with self._parts.settlement.claimed(
-                    parts.store.claim_ids(list(brought)), done
-                ) as claim:
+                claiming = parts.store.claim_ids(list(brought))
+                with parts.settlement.claimed(claiming, done) as claim:
                     breaker.succeeded()
                     breaker = self._removing
                     # Whoever has it now sends it, or lets it go.

@@ -201,11 +201,11 @@ def test_errors_are_one_line(cli: CommandLine) -> None:
     (cli.folder / "store.db").touch()
     unused = f"sqlite:///{cli.folder}/typo.db"
     for code, arguments, told in (
-        (1, ["pending", "orders", "--store", unused], "there is no SQLite file"),
-        (1, ["dispatch", "orders", "--store", unused], "there is no SQLite file"),
+        (1, ["pending", "orders", "--store", unused], f"store create orders --store {unused}"),
+        (1, ["dispatch", "orders", "--store", unused], f"store create orders --store {unused}"),
         (2, ["pending", "orders", "--store", "mysql://x"], "give sqlite:///FILE"),
         (2, ["send", "orders", "--store-only", "--body", "x", "--delay", "1y"], "is not valid"),
-        (1, ["pending", "orders"], "run sqsdelay store create"),
+        (1, ["pending", "orders"], "run sqsdelay store create orders --store sqlite:///"),
         (2, ["dispatch", "orders", "--release-ahead", "901"], "timers allow 0 to 900"),
         (1, ["dispatch", "orders-" + uuid.uuid4().hex], "does not exist"),
     ):

@@ -97,9 +97,9 @@ WHOLE_PAGES: Final = {
     "docs/senders-contract.md": WholePage(9, "tests/acceptance/test_typescript.py"),
     "docs/celery.md": WholePage(10, "tests/guides/test_celery_guide.py"),
     "docs/receiving.md": WholePage(7, "tests/guides/test_receiving_guide.py"),
-    "docs/report.md": WholePage(5, "tests/functional/spark/test_report_guide.py"),
-    "docs/ledger.md": WholePage(10, "tests/guides/test_ledger_guide.py"),
-    "docs/spark.md": WholePage(15, "tests/functional/spark/test_spark_guide.py"),
+    "docs/fields.md": WholePage(1, "tests/guides/test_ledger_guide.py"),
+    "docs/ledger.md": WholePage(11, "tests/guides/test_ledger_guide.py"),
+    "docs/spark.md": WholePage(12, "tests/functional/spark/test_spark_guide.py"),
     "docs/testing.md": WholePage(8, "tests/guides/test_testing_guide.py"),
 }
 """Pages that take more than typing: workers of another program, a cluster, or minutes."""

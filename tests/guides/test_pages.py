@@ -44,8 +44,7 @@ def test_no_blank_line_splits_a_table() -> None:
 
 
 LOOKED_UP: Final = {
-    "report": "every status, table and column",
-    "spark": "every column and option, and a section for each store and service",
+    "fields": "every field of the ledger, column of the report and option of Spark",
 }
 """Pages that are looked up, not read from top to bottom, and what in them."""
 

@@ -257,6 +257,28 @@ def test_nothing_released_while_something_is_due_is_critical(
     assert 30_000 <= bench.clock.now_ms() - start_ms <= 31_000
 
 
+def test_critical_after_an_attempt_however_many_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Full claims for queues that are away, again and again: at 30 s they are tried, and behind them what is
+    for a healthy queue leaves, which disarms; without it, critical."""
+    for well in (0, 1):
+        bench = Bench(batch_size=10, dispatch_breaker_seconds=45)
+        for name in ("a", "b", "c"):
+            bench.put(name, 50)
+        bench.away = {"a", "b", "c"}
+        bench.put("well", well, in_seconds=45)
+        bench.put("well", well, in_seconds=80)
+        start_ms = bench.clock.now_ms()
+        if well:
+            bench.run(89, monkeypatch)
+            assert bench.sent("well") == 2
+        else:
+            with pytest.raises(CriticalError, match="failing for 45 s"):
+                bench.run(600, monkeypatch)
+            assert 45_000 <= bench.clock.now_ms() - start_ms <= 46_000
+
+
 def test_nothing_due_any_more_is_not_critical(monkeypatch: pytest.MonkeyPatch) -> None:
     """The messages of the full queue were cancelled: there is nothing to fail with."""
     bench = Bench()
@@ -353,14 +375,12 @@ def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
     clock.advance(1)
     assert backoff.closed() == {"a"}
     assert backoff.probing() == {"b"}
-    backoff.forget_but(["a"])
-    assert backoff.probing() == frozenset()
-    backoff.succeeded("a")
-    assert (backoff.closed(), backoff.seconds_to_next(), backoff.last_error()) == (
-        frozenset(),
-        None,
-        None,
-    )
+    assert not backoff.forget_all()  # a pause lasts
+    backoff.end_pauses()
+    assert backoff.probing() == {"a", "b"}
+    assert backoff.forget_all()
+    assert (backoff.probing(), backoff.seconds_to_next()) == (frozenset(), None)
+    assert not backoff.forget_all()  # nothing was out of reach
 
 
 def test_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,26 +391,3 @@ def test_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, known in (("a", {"a"}), ("b", {"a", "b"}), ("c", {"b", "c"})):
         destination.failed(name, AWAY.error)
         assert destination.closed() == known
-    bench.clock.advance(1)
-    assert (destination.seconds_to_next(), destination.end_pauses()) == (None, False)
-
-
-def test_forgetting_tells_whether_everything_is_well_again() -> None:
-    """Only then may the dispatcher's breaker be disarmed; a pause that lasts is none of its business."""
-    clock = ManualClock()
-    backoff = AtLeastOnce(InMemoryOutbox(clock), clock)
-    error = QueueUnavailable("away")
-    assert backoff.forget_but([]) is False  # nothing was out of reach
-    backoff.failed("a", error)
-    assert backoff.forget_but([]) is False  # it is closed: what is due for it is not in a claim
-    assert backoff.closed() == {"a"}
-    clock.advance(1)
-    assert backoff.forget_but(["a"]) is False  # something is due for it
-    assert backoff.probing() == {"a"}
-    backoff.failed("b", error)
-    assert backoff.forget_but(["c"]) is False  # the other one is still out of reach
-    assert not backoff.probing()
-    assert backoff.closed() == {"b"}
-    clock.advance(1)
-    assert backoff.forget_but(["a"]) is True
-    assert backoff.last_error() is None

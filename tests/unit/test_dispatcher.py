@@ -15,10 +15,9 @@ from sqsdelay.dispatching.dispatcher import (
     DelayedDelivery,
     Dispatcher,
     DispatchSettings,
-    seconds_to_sleep,
     wait_for,
 )
-from sqsdelay.dispatching.settlement import Round
+from sqsdelay.dispatching.settlement import Round, seconds_to_sleep
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -181,7 +180,7 @@ def test_the_dispatch_breaker_triggers_after_30_seconds_of_outage(bench: Bench) 
     for _ in range(30):
         dispatcher.dispatch()
         bench.clock.advance(1)
-    dispatcher.dispatch()  # it is in a pause, which ends now
+    # It is in a pause, which ends now.
     with pytest.raises(CriticalError, match=r"dispatch circuit breaker.*SQS is away"):
         dispatcher.dispatch()
     assert bench.store.pending_count() == 1

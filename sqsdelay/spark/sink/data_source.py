@@ -33,7 +33,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 class SqsDelayDataSource(DataSource):
-    """``df.write.format("sqsdelay")``; see docs/spark.md for columns and options."""
+    """``df.write.format("sqsdelay")``; see docs/fields.md for columns and options."""
 
     @classmethod
     def name(cls) -> str:

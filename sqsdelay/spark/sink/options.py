@@ -43,7 +43,7 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of one write, as docs/spark.md explains them; ``checkpoint`` is a stream's folder."""
+    """The options of one write, as docs/fields.md explains them; ``checkpoint`` is a stream's folder."""
 
     endpoint: str | None = None
     key: str = DEFAULT_KEY

@@ -198,7 +198,7 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         rows: the columns of the data source ``sqsdelay``. A stream's micro-batch within
             ``foreachBatch`` is one, too: give its number as ``batch``.
         unique: read all ids first, and refuse the table if one comes more than once.
-        options: the data source's, see docs/spark.md.
+        options: the data source's, see docs/fields.md.
 
     Returns:
         The counts, as the option ``summary`` keeps them.

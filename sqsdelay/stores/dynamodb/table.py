@@ -254,8 +254,8 @@ class Table(Calls, Layout):
         if "ResourceNotFoundException" in codes:
             self.remembered.clear()
             return StoreMissing(
-                f"DynamoDB table {self.name} does not exist at {self.client.meta.endpoint_url}; run sqsdelay "
-                f"store create {self.endpoint} --store dynamodb://{self.name} or set_up(), or deploy it"
+                f"DynamoDB table {self.name} does not exist at {self.client.meta.endpoint_url}; run "
+                "sqsdelay store create or set_up(), or deploy it"
             )
         if "ValidationException" in codes:
             return StoreError(f"DynamoDB store {self.name}: {error}")

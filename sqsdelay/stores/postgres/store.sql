@@ -88,7 +88,7 @@ SELECT message_id, (SELECT count(*) FROM notified) FROM stored
 
 -- name: claim
 -- Lock the earliest due messages that are new and that nobody has locked; the locks end with the transaction.
-SELECT {columns}, held_until_ms, ctid FROM {table}
+SELECT {columns}, held_until_ms, ctid::text FROM {table}
 WHERE held_until_ms = 0 AND due_ms BETWEEN %(from_ms)s AND %(due_by_ms)s
 ORDER BY due_ms, message_id LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
@@ -123,7 +123,7 @@ well AS MATERIALIZED (
     ORDER BY head.at LIMIT %(limit)s
 )
 SELECT share.*, well.first_at FROM well LEFT JOIN LATERAL (
-    SELECT {columns}, held_until_ms, ctid FROM {table}
+    SELECT {columns}, held_until_ms, ctid::text FROM {table}
     WHERE (destination COLLATE "C", {at}) >= (well.destination, %(from_ms)s::bigint)
       AND (destination COLLATE "C", {at}) <= (well.destination, {until}::bigint)
       AND {kept} AND {due}
@@ -135,14 +135,14 @@ ORDER BY share.due_ms, share.message_id
 -- name: claim_never_due
 -- One row that a due time beyond the year 9999 keeps from ever being due, so that it is put aside: a program may
 -- write one where the constraints were dropped.
-SELECT {columns}, held_until_ms, ctid FROM {table}
+SELECT {columns}, held_until_ms, ctid::text FROM {table}
 WHERE held_until_ms = 0 AND due_ms > 253402300799000
 ORDER BY due_ms, message_id LIMIT 1
 FOR UPDATE SKIP LOCKED
 
 -- name: claim_ids
 -- Lock messages by their ids, unless they are locked, or were taken.
-SELECT {columns}, held_until_ms, ctid FROM {table}
+SELECT {columns}, held_until_ms, ctid::text FROM {table}
 WHERE message_id = ANY(%(ids)b::text[]) AND NOT moving
 FOR UPDATE SKIP LOCKED
 
@@ -152,7 +152,7 @@ DELETE FROM {table} WHERE message_id = ANY(%(ids)b::text[]) RETURNING message_id
 -- name: remove_places
 -- The same for rows that this transaction has locked and not written: it saves finding each again.
 -- Where a table was partitioned by hand, rows of two partitions may lie at the same place.
-DELETE FROM {table} WHERE ctid = ANY(%(places)b) AND tableoid = {table_name}::regclass
+DELETE FROM {table} WHERE ctid = ANY(%(places)s::tid[]) AND tableoid = {table_name}::regclass
 
 -- name: hold
 -- Not claimable until then; %(failed)s is 1 to count a failure, else 0. A message that was taken is taken over.

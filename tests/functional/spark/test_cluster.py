@@ -1,8 +1,7 @@
-"""spark-submit with the zip file, as the guide shows it, on a cluster of separate processes."""
+"""spark-submit with the zip file and the data source, on a cluster of separate processes."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import time
@@ -30,6 +29,16 @@ from tests.services.s3_server import S3Server
 
 FILES, ROWS = 4, 1_000
 JOB = "renewals-2027"
+PROGRAM = f"""
+from pyspark.sql import SparkSession
+
+from sqsdelay.spark import register
+
+spark = SparkSession.builder.getOrCreate()
+register(spark)
+rows = spark.read.parquet("renewals.parquet").write.format("sqsdelay").mode("append")
+rows.options(endpoint="orders", key="order_id", job="{JOB}", rejects="rejects").save()
+"""
 DUE_AT = datetime(2035, 1, 1, tzinfo=UTC)
 
 
@@ -71,21 +80,21 @@ def test_an_executor_killed_in_the_middle_of_a_write(
 ) -> None:
     """The job finishes; no message is lost; duplicates have one id and one due time; rejects are
     kept once. sqsdelay comes from the zip file alone."""
-    archive, submit, job = guide()
     write_table(tmp_path / "renewals.parquet")
-    (tmp_path / "job.py").write_text(job)
-    subprocess.run([sys.executable, *archive.split()[1:]], cwd=tmp_path, env=plain(), check=True)
+    (tmp_path / "job.py").write_text(PROGRAM)
+    archive = [sys.executable, "-m", "sqsdelay.spark.archive", "sqsdelay.zip"]
+    subprocess.run(archive, cwd=tmp_path, env=plain(), check=True)
     # Slow enough to find both executors at work, and within the 5 s that a request may take.
     sqs.set_latency(3_000)
     command = [
-        f"{Path(pyspark.__file__).parent}/bin/{submit.split()[0]}",
+        f"{Path(pyspark.__file__).parent}/bin/spark-submit",
         "--master",
         "local-cluster[2,1,1024]",
         "--conf",
         "spark.driver.host=127.0.0.1",
         "--conf",
         "spark.ui.enabled=false",
-        *submit.split()[1:],
+        *("--py-files", "sqsdelay.zip", "job.py"),
     ]
     settings = cluster_of(sqs, python_without_sqsdelay)
     with (
@@ -185,20 +194,6 @@ def cluster_of(sqs: Stub, python: Path) -> dict[str, str]:
         SPARK_LOCAL_IP="127.0.0.1",
         JDK_JAVA_OPTIONS=QUICK_JAVA,
     )
-
-
-def guide() -> tuple[str, str, str]:
-    """The guide's two commands and its job."""
-    text = (
-        (ROOT / "docs" / "spark.md")
-        .read_text()
-        .partition("## On a cluster")[2]
-        .partition("\n## ")[0]
-    )
-    (commands,) = re.findall(r"```\n(python -m .*?)```", text, re.DOTALL)
-    (job,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    archive, submit = commands.strip().splitlines()
-    return archive, submit, job
 
 
 def plain() -> dict[str, str]:

@@ -42,7 +42,7 @@ def clusters_python(tmp_path: Path) -> Path:
 
 def guide() -> tuple[str, list[str], str]:
     """The guide's commands and its job."""
-    text = (ROOT / "docs" / "spark.md").read_text().partition("\n## EMR")[2]
+    text = (ROOT / "docs" / "spark.md").read_text().partition("\n## On a cluster")[2]
     (commands,) = re.findall(r"```\n(python -m sqsdelay.spark.archive .*?)```", text, re.DOTALL)
     archive, submit = commands.strip().splitlines()
     (job,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

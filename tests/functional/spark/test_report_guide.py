@@ -1,4 +1,4 @@
-"""docs/report.md does what it says, with the demo's ledger."""
+"""docs/ledger.md's report, docs/spark.md's bill and docs/fields.md's tables, with the demo's ledger."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ from tests.services.chromium import chromium
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GUIDE = (Path(__file__).parents[3] / "docs/report.md").read_text().partition("\n## What a job")[0]
+DOCS = Path(__file__).parents[3] / "docs"
+FIELDS = (DOCS / "fields.md").read_text().partition("\n## A reconciliation's columns")[0]
+COMMANDS = re.findall(
+    r"^sqsdelay (pipeline (?:report|events|cost) .*)$",
+    (DOCS / "ledger.md").read_text() + (DOCS / "spark.md").read_text(),
+    re.M,
+)
 
 
 def test_its_commands_and_its_tables(spark: SparkSession, tmp_path: Path) -> None:
@@ -43,12 +49,10 @@ def test_its_commands_and_its_tables(spark: SparkSession, tmp_path: Path) -> Non
     demo = CliRunner().invoke(app, arguments)
     assert demo.exit_code == 0, demo.output
     summary = json.loads(demo.stdout)
-    commands = re.findall(r"^sqsdelay (.*)$", GUIDE, re.M)
-    commands = [command for command in commands if not command.endswith(":")]
-    assert len(commands) == 3
+    assert len(COMMANDS) == 3
     names = ("ledger.jsonl", "workload.csv", "orders-report", "orders-events")
     placed = {name: str(tmp_path / name) for name in names}
-    for command in commands:
+    for command in COMMANDS:
         done = CliRunner().invoke(app, [placed.get(word, word) for word in shlex.split(command)])
         assert done.exit_code == 0, done.output
     figures = json.loads((tmp_path / "orders-report/report.json").read_text())
@@ -57,7 +61,11 @@ def test_its_commands_and_its_tables(spark: SparkSession, tmp_path: Path) -> Non
         assert figures[name] == summary[name]
     assert figures["max_ms"] == summary["worst_late_ms"]
     shows(tmp_path / "orders-report/report.html", figures)
-    rows = re.findall(r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$", GUIDE, re.M)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$",
+        FIELDS.partition("\n## The report's tables")[2],
+        re.M,
+    )
     written = {path.name for path in told.tables(tmp_path / "orders-report").iterdir()}
     assert {name for name, _ in rows} == written
     for name, columns in rows:
@@ -78,15 +86,17 @@ def shows(page: Path, figures: dict[str, Any]) -> None:
 def test_its_numbers_are_the_codes() -> None:
     """Each stands once in the code; the guide repeats them."""
     for text in (
-        f"{report.DEFAULT_GRACE_SECONDS:,} if left out",
         f"up to {messages.CLOCK_TOLERANCE_MS:,} ms",
         f"{messages.SHARES:,} to a request",
         f"up to {tables.POINTS + 1} instants",
     ):
-        assert text in " ".join(GUIDE.split()), text
+        assert text in " ".join(FIELDS.split()), text
+    assert f"({GRACE_SECONDS:,} s)" in (DOCS / "ledger.md").read_text()
     assert GRACE_SECONDS == report.DEFAULT_GRACE_SECONDS
     assert DEFAULT_PARK_AFTER == ["1h", "8100s", "1d"]
-    statuses = re.findall(r"^\| `([\w-]+)` \| [A-Z]", GUIDE, re.M)
+    statuses = re.findall(
+        r"^\| `([\w-]+)` \| [A-Z]", FIELDS.partition("\n## The report's figures")[2], re.M
+    )
     assert sorted(statuses) == sorted(messages.STATUSES)
 
 

@@ -213,23 +213,14 @@ def test_the_benchmark_compares_the_same_work(
     spark: SparkSession, sqs: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By hand or by the sink, the same messages are sent; each is told with its aim."""
-    spark_sink.compare(spark, sqs, 1, 0, rounds=1, share=0.001)
+    spark_sink.compare(spark, sqs, 1, 0, rounds=1, rows=40, aim=1.3)
     told = capsys.readouterr().out
-    assert re.search(
-        r"send_message .* rows/s .* sink is [\d.]+ x as fast  aim 8: (met|MISSED)", told
-    )
-    assert re.search(r"send_message_batch .* aim 1: (met|MISSED)", told)
-    spark_sink.compare(spark, sqs, 1, 20, rounds=1, share=0.001)
-    assert re.search(r"send_message_batch .* aim 15: (met|MISSED)", capsys.readouterr().out)
+    assert re.search(r"the sink is [\d.]+ x as fast \(aim 1\.3: (met|MISSED)\)", told)
     sqs.keep()
     table = spark_sink.table(spark, 20, 1)
-    for save in (
-        spark_sink.plain(sqs.url, batched=False),
-        spark_sink.plain(sqs.url, batched=True),
-        spark_sink.sink(sqs.url),
-    ):
-        save(table)
-    assert set(ids(sqs).values()) == {3}
+    spark_sink.threaded(sqs.url)(spark_sink.ready(table))
+    spark_sink.sink(sqs.url)(table)
+    assert set(ids(sqs).values()) == {2}
     sent = {json.dumps(without_noise(entry), sort_keys=True) for entry in sqs.kept()}
     assert len(sent) == 20
 

@@ -1,4 +1,4 @@
-"""docs/spark.md does what it says."""
+"""docs/spark.md does what it says, and docs/fields.md has its columns and options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from tests.services.s3_server import S3Server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text().partition("\n## EMR")[0]
+GUIDE, FIELDS = (
+    (Path(__file__).parents[3] / "docs" / page).read_text() for page in ("spark.md", "fields.md")
+)
 
 
 def test_the_guides_programs_run(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ def test_the_guides_job_into_s3(
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.url)
     table = tmp_path / "renewals.csv"
     table.write_text("order_id,delay_seconds,body\n1,8640000,a\n2,8640000,b\n")
-    section = GUIDE.partition("### Into an S3 store")[2].partition("\n### ")[0]
+    section = GUIDE.partition("## Into an S3 store")[2].partition("\n## ")[0]
     (command,) = re.findall(r"```\nsqsdelay (.*?)\n```", section, re.DOTALL)
     given = shlex.split(command.replace("renewals.csv", str(table)))
     done = CliRunner().invoke(app, given, catch_exceptions=False)
@@ -83,7 +85,7 @@ def test_the_guides_job_into_dynamodb(
     client.get_waiter("table_exists").wait(TableName="delayed", WaiterConfig={"Delay": 1})
     table = tmp_path / "renewals.csv"
     table.write_text("order_id,delay_seconds,body\n1,8640000,a\n2,8640000,b\n")
-    section = GUIDE.partition("### Into PostgreSQL or DynamoDB")[2].partition("\n### ")[0]
+    section = GUIDE.partition("## Into PostgreSQL or DynamoDB")[2].partition("\n## ")[0]
     (command,) = re.findall(r"```\nsqsdelay (.*?)\n```", section, re.DOTALL)
     given = command.replace("renewals.csv", str(table))
     given = given.replace("--receipts receipts", f"--receipts {tmp_path}/receipts")
@@ -97,7 +99,8 @@ def test_the_guides_job_into_dynamodb(
 
 def test_the_guide_names_every_column_and_option() -> None:
     """And no others; with the defaults that are the code's."""
-    columns, options = re.findall(r"(?m)^(?:\|.*\n)+", GUIDE)[:2]
+    told = FIELDS.partition("\n## Spark's columns")[2]
+    columns, options = re.findall(r"(?m)^(?:\|.*\n)+", told)
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\|[^|]*", columns)))) == set(
         COLUMNS
     )
