@@ -93,9 +93,9 @@ class Sink:
             delay_start_ms=times.delay_start_ms,
             refused_before_ms=times.began_ms if self.options.past_due == "reject" else None,
         )
-        task, before = task_of(rows, attempt, times.began_ms, times.run), pace.refusals
+        task, before = task_of(rows, attempt, times.began_ms, times.run), pace().refusals
         part = self._keep(task.send(batches), attempt)
-        task.counts.throttled = pace.refusals - before
+        task.counts.throttled = pace().refusals - before
         staged = attempt.file_name if times.run and self.options.receipts else None
         return TaskReport(attempt.write_id, task.counts.reported(), part, task.staged, staged)
 

@@ -136,6 +136,9 @@ class SentBefore:
         return self.contents[place] if found else None
 
 
+NOTHING_SENT: Final = SentBefore()
+
+
 def _numbers(column: pa.Int64Array) -> array[int]:
     values = column.buffers()[1]
     found = array("q")

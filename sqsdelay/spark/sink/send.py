@@ -6,7 +6,6 @@ import json
 import math
 import pickle
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -30,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
-from sqsdelay.spark.locations import file_name, hadoop_uri
+from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.sink.job import Sink, Times
 from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
@@ -221,9 +220,7 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         )
     shared, sink = _checked(rows, unique, options)
     parsed, times = sink.options, sink.begin()
-    write_id = uuid.uuid4().hex
-    if parsed.batch is not None:
-        write_id = f"{file_name(parsed.job or '')}-{parsed.batch}"
+    write_id = parsed.write_id()
     done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
     try:
         reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]

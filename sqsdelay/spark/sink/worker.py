@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import socket
-from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
+
+from pyspark import SparkFiles, TaskContext
 
 from sqsdelay.ledger.files import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES
@@ -95,62 +96,50 @@ def _spare_the_collector() -> None:
     gc.freeze()
 
 
-pace = CallPace()
-"""Of all calls of this process."""
+@cache
+def pace() -> CallPace:
+    """Of all calls of this executor: its processes have one folder, which Spark deletes."""
+    in_task = TaskContext.get() is not None
+    return CallPace(f"{SparkFiles.getRootDirectory()}/sqsdelay-pace" if in_task else None)
 
 
 def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
-    """A task of this process.
-
-    Args:
-        run: of a job that stages rows in an S3 store.
-    """
+    """A task of this process, of a ``run`` if its job stages rows in an S3 store."""
     options = rows.options
-    sender = _sender(options)
     _spare_the_collector()
-    in_flight = options.concurrency * MAX_BATCH_ENTRIES
-    rate = None if options.rate is None else options.rate / (options.tasks or 1)
+    task = Task(rows=rows, sender=_sender(options), retry_seconds=options.retry_seconds)
     slices = []
-    before = original = writer = staged_receipts = None
-    stopped: Callable[[], bool] = bool
+    staged_receipts = None
     if options.receipts is not None:
-        job, batch, replay = str(options.job), attempt.batch, options.replay
-        receipts = Receipts(options.receipts, job, batch=batch, replay=replay)
-        before = _sent_before(receipts, options, attempt)
+        job, replay = str(options.job), options.replay
+        receipts = Receipts(options.receipts, job, batch=attempt.batch, replay=replay)
+        task.sent_before = sent_before(receipts, options, attempt, now_ms)
         if replay is not None:
             # No run of the job goes on meanwhile.
-            original = Receipts(options.receipts, job).load(attempt.partition, attempt.parts)
+            before = Receipts(options.receipts, job)
+            task.original = before.load(attempt.partition, attempt.parts)
         if not options.plan:
-            stopped, writer = receipts.stopped, receipts.writer(attempt.file_name)
+            task.stopped, task.receipts = receipts.stopped, receipts.writer(attempt.file_name)
         staged_receipts = None if run is None else receipts.staging(attempt.file_name)
-        slices.append(in_flight * _BATCHES_BETWEEN_RECEIPTS)
-    if rate is not None and not options.plan:
-        slices.append(max(MAX_BATCH_ENTRIES, int(rate)))
-    bulk = None
+        slices.append(options.concurrency * MAX_BATCH_ENTRIES * _BATCHES_BETWEEN_RECEIPTS)
+    if options.plan:
+        task.planned = Planned(options, now_ms)
+    elif options.rate is not None:
+        task.rate = options.rate / (options.tasks or 1)
+        slices.append(max(MAX_BATCH_ENTRIES, int(task.rate)))
+    task.slice_rows = min(slices, default=None)
     if run is not None:
-        bulk = Bulk(
+        task.bulk = Bulk(
             rows,
             run,
             SqsQueues(_client(options)),
             attempt=f"{attempt.partition}x{attempt.task_id}",
             receipts=staged_receipts,
             ledger=_ledger(options),
-            sent_before=before,
+            sent_before=task.sent_before,
             open_wheel=_wheel,
         )
-    return Task(
-        rows,
-        sender,
-        retry_seconds=options.retry_seconds,
-        sent_before=before,
-        original=original,
-        receipts=writer,
-        slice_rows=min(slices, default=None),
-        rate=None if options.plan else rate,
-        planned=Planned(options, now_ms) if options.plan else None,
-        stopped=stopped,
-        bulk=bulk,
-    )
+    return task
 
 
 _wheel = lru_cache(maxsize=64)(wheel_of)
@@ -159,22 +148,25 @@ _wheel = lru_cache(maxsize=64)(wheel_of)
 @lru_cache(maxsize=1)
 def _client(options: Options) -> SQSClient:
     client = sender_client(options)
-    client.meta.events.register("before-send.sqs", pace.wait)
-    client.meta.events.register("needs-retry.sqs", pace.answered)
-    request_by_curl(client, before=pace.wait, refused=pace.refused)
+    client.meta.events.register("before-send.sqs", pace().wait)
+    client.meta.events.register("needs-retry.sqs", pace().answered)
+    request_by_curl(client, before=pace().wait, refused=pace().refused)
     return client
 
 
 _loaded: dict[object, SentBefore] = {}
 
 
-def _sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
-    """A task's share. Of rows that come in any order, all of it, read once for a process and a write, and
+def sent_before(
+    receipts: Receipts, options: Options, attempt: Attempt, began_ms: int
+) -> SentBefore:
+    """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
     if attempt.parts > 1:
         return receipts.load(attempt.partition, attempt.parts)
+    # A micro-batch that is run again keeps its name.
     retry = attempt.task_id if attempt.number else None
-    key = (options, attempt.batch, attempt.write_id, retry)
+    key = (options, attempt.write_id, began_ms, retry)
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = receipts.load()
