@@ -204,11 +204,7 @@ class JobTable:
 
     @classmethod
     def of(cls, rows: DataFrame, given: dict[str, Any]) -> JobTable:
-        """Check that it is one.
-
-        Raises:
-            ConfigurationError: see `reconcile`; or it has no receipts, and its due times depend on them.
-        """
+        """Check that it is one. Raises ConfigurationError."""
         if rows.isStreaming:
             raise ConfigurationError("reconcile() takes a table, and this is a stream")
         # A rate is the whole job's: the send finds out how many tasks share it.

@@ -20,15 +20,13 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.spark.sink.job import Sink, Times
+from sqsdelay.spark.sink.job import RejectsFolder, Sink, Times
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.pace import CallPace
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
-from sqsdelay.spark.sink.rejects import RejectsFolder
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, TaskReport
 from sqsdelay.spark.sink.task import Task
-from sqsdelay.spark.sink.worker import sent_before
+from sqsdelay.spark.sink.worker import CallPace, sent_before
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 ROWS = 300
@@ -214,21 +212,21 @@ def test_a_plan_of_a_job_that_was_stopped_is_made(tmp_path: Path) -> None:
     assert receipts.stopped()
 
 
-def test_a_worker_reads_receipts_anew_for_each_run(tmp_path: Path) -> None:
-    """A micro-batch that is run again has the same name, and the worker may be the same."""
-    options, message = (
-        Options(job="j", receipts=str(tmp_path), batch=7),
-        Message("x", message_id="m"),
-    )
-    receipts = Receipts(str(tmp_path), "j", batch=7)
-    attempt = Attempt(write_id="j-7", partition=0, number=0, task_id=1, batch=7)
+def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: Path) -> None:
+    """Its name is the same, the worker may be, and of a driver that was started again the task's number."""
+    options, receipts = Options(job="j", batch=7), Receipts(str(tmp_path), "j", batch=7)
     found = []
     for began_ms in (1000, 1000, 2000):
-        found.append(len(sent_before(receipts, options, attempt, began_ms).ids))
+        attempt = Attempt(
+            write_id="j-7", partition=0, number=0, task_id=1, batch=7, began_ms=began_ms
+        )
+        found.append(len(sent_before(receipts, options, attempt).ids))
         writer = receipts.writer(attempt.file_name)
+        message = Message("x", message_id=f"m{began_ms}")
         writer.add("orders", message, "delay-queue", Mark.of("orders", message))
         writer.close()
     assert found == [0, 0, 1]
+    assert len(receipts.load().ids) == 2
 
 
 def test_ids_are_noted_together_as_one_by_one() -> None:

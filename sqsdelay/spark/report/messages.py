@@ -236,13 +236,9 @@ def judged(
     recorded: DataFrame | None = None,
     also: Sequence[str] = (),
 ) -> DataFrame:
-    """What became by ``as_of_ms`` of each life that `gathered` has found.
-
-    Args:
-        grace_ms: a message is lost when it was due, or sent again, longer ago and has not arrived.
-        recorded: ``endpoint`` and ``receptions_recorded``, of ledgers of which ``rows`` are a part.
-        also: columns of ``rows`` to keep.
-    """
+    """What became by ``as_of_ms`` of each life that `gathered` has found; lost is what was due, or sent
+    again, more than ``grace_ms`` ago. ``recorded`` tells ``receptions_recorded`` of each endpoint of a
+    larger ledger; ``also`` are columns to keep."""
     dated = rows.selectExpr(*_TIMES)
     if recorded is None:
         receptions = F.expr("bool_or(receptions > 0) AS receptions_recorded")

@@ -55,12 +55,8 @@ _TWO_OBJECTS: Final = '}{"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The lines of a ledger.
-
-    ``events`` has a column for each field of an event; ``aside`` has ``file``, ``line`` and ``reason`` for
-    each line that is none. ``counts`` tells ``lines`` and ``events`` once an action has gone through
-    ``events``.
-    """
+    """The lines of a ledger: ``events``, what is none with ``file``, ``line`` and ``reason`` in ``aside``,
+    and ``counts`` of ``lines`` and ``events``, once an action has gone through ``events``."""
 
     events: DataFrame
     aside: DataFrame
@@ -83,20 +79,9 @@ def read_ledger(
     *,
     ledger_format: str | None = None,
 ) -> Reading:
-    """Read a ledger, as lines or as rows.
-
-    JSON lines, plain or compressed (``.gz``), are in a file, a folder with all below it, or a glob, on
-    any file system that this Spark knows. Blank lines count as nothing. A line may be of any other
-    shape that `sqsdelay.ledger.events.from_json` reads: an event under ``ledger`` or ``message``, or
-    with a timestamp before it. Rows have a column for each field of an event that they know.
-
-    Args:
-        ledger: the path or URI of lines, the name of a table, or a DataFrame of rows.
-        ledger_format: ``parquet``, ``delta``, ``iceberg`` or another that this Spark loads rows of.
-
-    Raises:
-        ConfigurationError: there is no such file, folder, match or format; rows that are no events.
-    """
+    """Read a ledger: JSON lines, plain or compressed, in a file, a folder with all below it, or a glob; the
+    name of a table; or rows that this Spark loads by ``ledger_format``. A line may be of any shape that
+    `sqsdelay.ledger.events.from_json` reads. Raises ConfigurationError."""
     if not isinstance(ledger, str):
         return _of_rows(ledger)
     if ledger_format is not None:

@@ -6,7 +6,6 @@ The messages are read twice, and not once for each table.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate
@@ -45,54 +44,44 @@ _NOT_OWED: Final = (CANCELLED, *ARRIVED)
 _DELAY: Final = f"get(array{tuple(band.name for band in BANDS)}, band) AS delay"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """Messages by endpoint, band of delays, and hour from which they are late.
+def hours(counted: DataFrame) -> int:
+    """From the first hour from which messages are late until now."""
+    (span,) = counted.where("by_now").agg(F.max("hour") - F.min("hour")).collect()
+    return int(span[0] or 0)
 
-    ``counts`` has a row of sums for each, and for those that are late ``by_now``. ``spread`` has one for each
-    ``value`` of each ``figure`` of theirs, lateness and wait, and the ``number`` of messages that have it.
+
+def arrivals(counted: DataFrame, valued: DataFrame, moment_hours: int) -> DataFrame:
+    """How many messages there are of each status, how late those that arrived did, the share of those that
+    should have arrived by now that did so soon enough, and `SUMMED`, of `counts` and `spread`.
+
+    By ``table``: by `ENDPOINT`, endpoint and `HOUR`, endpoint and `BAND`, whose null endpoints are all
+    endpoints; and by `MOMENT`, of messages that are late by now: so many hours, counted by ``hour``.
     """
+    shares = [f"sum({name}) / nullif(sum(owed_{name}), 0) AS {name}" for name in WITHIN_MS]
+    sums = [f"sum({name}) AS {name}" for name in (*_NUMBERS, *SUMMED)]
+    summed = _keyed(counted, moment_hours).groupBy("key").agg(*map(F.expr, sums + shares))
+    # Neither has the other's columns: the maximum of each is the one that is there.
+    both = summed.unionByName(_percentiles(valued, moment_hours), allowMissingColumns=True)
+    names = (*ARRIVALS, *SUMMED)
+    found = both.groupBy("key").agg(*[F.max(name).alias(name) for name in names])
+    return found.select("key.*", *names)
 
-    counts: DataFrame
-    spread: DataFrame
 
-    def hours(self) -> int:
-        """From the first hour from which messages are late until now."""
-        by_now = self.counts.where("by_now")
-        (span,) = by_now.agg(F.max("hour") - F.min("hour")).collect()
-        return int(span[0] or 0)
-
-    def arrivals(self, moment_hours: int) -> DataFrame:
-        """How many messages there are of each status, how late those that arrived did, the share of
-        those that should have arrived by now that did so soon enough, and `SUMMED`.
-
-        By ``table``: by `ENDPOINT`, endpoint and `HOUR`, endpoint and `BAND`, whose null endpoints are all
-        endpoints; and by `MOMENT`, of messages that are late by now: so many hours, counted by ``hour``.
-        """
-        shares = [f"sum({name}) / nullif(sum(owed_{name}), 0) AS {name}" for name in WITHIN_MS]
-        sums = [f"sum({name}) AS {name}" for name in (*_NUMBERS, *SUMMED)]
-        summed = _keyed(self.counts, moment_hours).groupBy("key").agg(*map(F.expr, sums + shares))
-        # Neither has the other's columns: the maximum of each is the one that is there.
-        both = summed.unionByName(self._percentiles(moment_hours), allowMissingColumns=True)
-        names = (*ARRIVALS, *SUMMED)
-        found = both.groupBy("key").agg(*[F.max(name).alias(name) for name in names])
-        return found.select("key.*", *names)
-
-    def _percentiles(self, moment_hours: int) -> DataFrame:
-        """Each one that some message had: the least that so many of all do not exceed."""
-        found = _keyed(self.spread, moment_hours).groupBy("key", "figure", "value")
-        of_figure = "OVER (PARTITION BY key, figure"
-        upto = f"{of_figure} ORDER BY value ROWS UNBOUNDED PRECEDING)"
-        reckoned = found.agg(F.sum("number").alias("number")).selectExpr(
-            "*", f"sum(number) {of_figure}) AS all", f"sum(number) {upto} AS upto"
-        )
-        # In whole numbers: a product of fractions may be a little more than it should.
-        values = [
-            f"max(value) FILTER (WHERE figure = '{figure}' AND upto BETWEEN (`all` * {percent} + 99) div 100 "
-            f"AND (`all` * {percent} + 99) div 100 + number - 1) AS {name}"
-            for name, (figure, percent) in _VALUES.items()
-        ]
-        return reckoned.groupBy("key").agg(*map(F.expr, values))
+def _percentiles(valued: DataFrame, moment_hours: int) -> DataFrame:
+    """Each one that some message had: the least that so many of all do not exceed."""
+    found = _keyed(valued, moment_hours).groupBy("key", "figure", "value")
+    of_figure = "OVER (PARTITION BY key, figure"
+    upto = f"{of_figure} ORDER BY value ROWS UNBOUNDED PRECEDING)"
+    reckoned = found.agg(F.sum("number").alias("number")).selectExpr(
+        "*", f"sum(number) {of_figure}) AS all", f"sum(number) {upto} AS upto"
+    )
+    # In whole numbers: a product of fractions may be a little more than it should.
+    values = [
+        f"max(value) FILTER (WHERE figure = '{figure}' AND upto BETWEEN (`all` * {percent} + 99) div 100 "
+        f"AND (`all` * {percent} + 99) div 100 + number - 1) AS {name}"
+        for name, (figure, percent) in _VALUES.items()
+    ]
+    return reckoned.groupBy("key").agg(*map(F.expr, values))
 
 
 def _keyed(counted: DataFrame, moment_hours: int) -> DataFrame:
@@ -114,7 +103,7 @@ def _keyed(counted: DataFrame, moment_hours: int) -> DataFrame:
 
 
 def counts(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
-    """`Counted.counts` of messages."""
+    """Sums by endpoint, band of delays, hour from which messages are late, and whether they are by now."""
     conditions = _STATUSES | {"duplicated": "duplicated", "early": "early"}
     # Early by less is as good as late by less. Lost, rejected and overdue messages are not within; what
     # was cancelled is owed to nobody.
@@ -132,7 +121,7 @@ def counts(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
 
 
 def spread(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
-    """`Counted.spread` of messages."""
+    """By the same, the ``number`` of messages that have a ``value`` of a ``figure``: lateness or wait."""
     stacked = "stack(2, 'late_ms', late_ms, 'waited_ms', waited_ms) AS (figure, value)"
     valued = messages.selectExpr("endpoint", "band", "late_from_ms", stacked)
     known = valued.where("value IS NOT NULL")
@@ -175,12 +164,16 @@ def last_seen(messages: DataFrame) -> DataFrame:
     """Where the messages that have not arrived were seen last."""
     key = ("endpoint", "status", "last_seen")
     not_arrived = messages.where(F.col("status").isin(*OPEN)).groupBy(*key)
-    return not_arrived.agg(
-        F.count(F.lit(1)).alias("messages"),
-        F.min("due_ms").alias("first_due_ms"),
-        F.max("due_ms").alias("last_due_ms"),
-        F.max("last_event_ms").alias("last_event_ms"),
-    ).sort(*key)
+    return (
+        not_arrived.agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.min("due_ms").alias("first_due_ms"),
+            F.max("due_ms").alias("last_due_ms"),
+            F.max("last_event_ms").alias("last_event_ms"),
+        )
+        .sort(*key)
+        .coalesce(1)
+    )
 
 
 NAMES: Final = {
@@ -210,19 +203,23 @@ def cost(
         stored, [F.equal_null(sums[name], stored[f"stored_{name}"]) for name in key], "left"
     )
     fifo, standard = float(prices.sqs_fifo_request), float(prices.sqs_standard_request)
-    return both.selectExpr(
-        *key,
-        _DELAY,
-        "messages",
-        "hops",
-        "parked",
-        _requests("fifo"),
-        _requests("standard"),
-        f"invocation_shares / {SHARES}L AS invocations",
-        f"fifo_requests * {fifo!r}D + standard_requests * {standard!r}D AS sqs_cost",
-        f"invocations * {float(invocation_cost(prices))!r}D AS lambda_cost",
-        "coalesce(CAST(store_cost AS double), 0D) AS store_cost",
-    ).sort(*key)
+    return (
+        both.selectExpr(
+            *key,
+            _DELAY,
+            "messages",
+            "hops",
+            "parked",
+            _requests("fifo"),
+            _requests("standard"),
+            f"invocation_shares / {SHARES}L AS invocations",
+            f"fifo_requests * {fifo!r}D + standard_requests * {standard!r}D AS sqs_cost",
+            f"invocations * {float(invocation_cost(prices))!r}D AS lambda_cost",
+            "coalesce(CAST(store_cost AS double), 0D) AS store_cost",
+        )
+        .sort(*key)
+        .coalesce(1)
+    )
 
 
 def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int, store: str) -> DataFrame:
@@ -276,4 +273,5 @@ def waiting(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
         last = -(-(as_of_ms - first_ms) // step)
         counts = accumulate(changes[place] for place in range(last + 1))
         points = [(min(first_ms + n * step, as_of_ms), count) for n, count in enumerate(counts)]
-    return messages.sparkSession.createDataFrame(points, "at_ms bigint, waiting bigint")
+    found = messages.sparkSession.createDataFrame(points, "at_ms bigint, waiting bigint")
+    return found.coalesce(1)

@@ -71,12 +71,8 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """The options as Spark hands them over: texts, names in any case.
-
-        Raises:
-            ConfigurationError: an unknown name, or a value out of range.
-            InvalidEndpoint: the endpoint is none.
-        """
+        """The options as Spark hands them over: texts, names in any case. Raises ConfigurationError,
+        InvalidEndpoint."""
         lowered = {name.lower(): value for name, value in given.items()}
         known = {field.name for field in fields(cls)} - {"checkpoint"}
         if unknown := sorted(set(lowered) - known - _SPARKS_OWN):
@@ -192,12 +188,7 @@ class Columns:
 
 
 def checked_columns(schema: StructType, options: Options) -> Columns:
-    """The columns of rows that can be sent.
-
-    Raises:
-        ConfigurationError: a column is missing, unknown, twice there, of a wrong type, or at odds
-            with another or with the options.
-    """
+    """The columns of rows that can be sent. Raises ConfigurationError."""
     spelled = _spelled(schema.fieldNames(), options.key)
     names = [spelled.get(name, name) for name in schema.fieldNames()]
     for name in names:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import tenacity
@@ -23,8 +23,8 @@ from sqsdelay.errors import (
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
 from sqsdelay.spark.sink.bulk import Bulk
+from sqsdelay.spark.sink.options import REASON
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
-from sqsdelay.spark.sink.rejects import rejected
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Counts, Staged
 
@@ -69,12 +69,8 @@ class Task:
         self.staged: tuple[Staged, ...] = ()
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send all rows; yields those that cannot be sent, each with its reason.
-
-        Raises:
-            QueueUnavailable: SQS did not take some rows for ``retry_seconds``.
-            ConfigurationError: something that no row is to blame for.
-        """
+        """Send all rows; yields those that cannot be sent, each with its reason. Raises QueueUnavailable
+        where SQS takes none for ``retry_seconds``, ConfigurationError for what no row is to blame for."""
         try:
             for batch in batches:
                 for chunk in chunks(batch):
@@ -145,11 +141,7 @@ class Task:
         return mark.content if sent == Mark.of(endpoint, message).content else sent
 
     def _is_new(self, mark: Mark, endpoint: str, message: Message) -> bool:
-        """Whether a row is still to be sent; one like it may have been.
-
-        Raises:
-            InvalidMessage: its id is another message's.
-        """
+        """Whether a row is still to be sent; one like it may have been. Raises InvalidMessage."""
         original = self.original.content(mark.message_id)
         if original is not None and original != Mark.of(endpoint, message).content:
             raise InvalidMessage(
@@ -260,3 +252,12 @@ def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, CHUNK_BYTES))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
+
+
+def rejected(rows: pa.RecordBatch, positions: Sequence[int], reasons: Sequence[str]) -> Any:
+    """The rows at these positions, each with its reason."""
+    taken = rows.take(pa.array(positions, pa.int64()))
+    schema = rows.schema.append(pa.field(REASON, pa.string(), nullable=False))
+    return pa.RecordBatch.from_arrays(
+        [*taken.columns, pa.array(reasons, pa.string())], schema=schema
+    )
