@@ -31,7 +31,7 @@ from sqsdelay.relaying.mover import Outcome, RelaySettings
 from sqsdelay.relaying.parker import Gathering
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import Visibility
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.s3_store import TURN_SECONDS
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
@@ -166,7 +166,8 @@ def worker_requests(messages: int = 1_000) -> int:
     clock.advance(900)
     relay = Relay(queues, endpoint, RelaySettings(parking=ParkingSettings(store)))
     visibility = Visibility(queues, clock)
-    gathering = Gathering(relay, visibility, clock, most=messages)
+    gathering = Gathering(relay, visibility, clock)
+    gathering.most = messages
     parked: list[Outcome] = []
     while not parked:
         gathering.keep(visibility.receive(QueueRef("orders-delay.fifo"), wait_seconds=0))

@@ -161,10 +161,11 @@ def _send(
 ) -> None:
     from sqsdelay.sqs.sender import DelaySender
 
-    for route, messages in routes.items():
+    # To the store first: it may be another version's, and then nothing is sent at all.
+    for route in sorted(routes, key=lambda each: each is not Route.STORE):
         stores: dict[str, Any] = {"store": place, "park_after_seconds": hop}
         sender = DelaySender(client, hop_seconds=hop, **(stores if route is Route.STORE else {}))
-        run.sent(messages, sender.send_many(endpoint.name, messages))
+        run.sent(routes[route], sender.send_many(endpoint.name, routes[route]))
 
 
 _HEADERS: Final = (

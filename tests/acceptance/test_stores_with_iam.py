@@ -27,10 +27,9 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.parker import Forwarding, Parker
+from sqsdelay.relaying.parker import Parker, forward
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores.s3 import S3Store
-from sqsdelay.stores.scheduler import SchedulerStore
+from sqsdelay.stores import S3Store, SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.grants import Actor, Policy, deployed_policy, granted, template_policies
 
@@ -202,11 +201,10 @@ def test_both_functions_may_do_just_what_an_s3_store_takes(
         firehose = actor.client("firehose")
         record = {"Data": b"{}"}
         if holder == "DelayConsumer":
-            forwarding = Forwarding(queues, KEPT)
-            more: Tried = {"forward": lambda: forwarding.forward(copies) == [None, None]}
+            more: Tried = {"forward": lambda: forward(queues, KEPT, copies) == [None, None]}
         else:
             admin_queues.purge_queue(QueueUrl=parking)
-            Forwarding(sqs, KEPT).forward(copies)
+            forward(sqs, KEPT, copies)
             settings = RelaySettings(parking=ParkingSettings(store), hop_seconds=1)
             parker = Parker(queues, KEPT, settings)
             more = {"gather": lambda: gathered(parker, waiting)}
@@ -310,8 +308,8 @@ def test_both_functions_may_do_just_what_schedules_take(
             arn = str(statement["Resource"]).replace("schedule/timed/", "schedule/default/")
             statement["Resource"] = arn
             names[arn] = "schedules"
-        elif statement["Sid"] in ("Group", "Help"):
-            names[str(statement["Resource"])] = str(statement["Sid"]).lower()
+        elif statement["Sid"] == "Help":
+            names[str(statement["Resource"])] = "help"
     role = timed.outputs["StoreUrl"].partition("role=")[2]
     actor = Actor(aws, f"as-timed-{holder}")
     queues = {"parking queue": TIMED.parking_queue, "queue": TIMED.queue}
@@ -398,8 +396,6 @@ def test_both_functions_may_do_just_what_schedules_take(
         | heed,
         ("scheduler:UpdateSchedule", "schedules"): {"move"},
         ("scheduler:DeleteSchedule", "schedules"): {"cancel"},
-        # Asked for the service's time by a process that parks first.
-        ("scheduler:GetScheduleGroup", "group"): {"park"} | heed,
     }
 
 

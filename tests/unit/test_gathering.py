@@ -14,7 +14,7 @@ from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.parker import GATHERED_SECONDS, Gathering
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import Visibility
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
 
@@ -38,7 +38,8 @@ class Site:
             RelaySettings(parking=ParkingSettings(self.store)),
         )
         self.visibility = Visibility(self.queues, self.clock)
-        self.gathering = Gathering(relay, self.visibility, self.clock, most=25)
+        self.gathering = Gathering(relay, self.visibility, self.clock)
+        self.gathering.most = 25
 
     def put(self, count: int, seconds: int) -> None:
         for n in range(count):

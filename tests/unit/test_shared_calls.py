@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 from sqsdelay import DelaySender
-from sqsdelay.errors import InvalidDelay, SendFailed, Unconfirmed
+from sqsdelay.errors import InvalidDelay, QueueUnavailable, SendFailed, Unconfirmed
 from sqsdelay.sending.batches import BatchSender
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, SendResult
@@ -66,14 +66,10 @@ def test_ten_threads_share_a_request(queues: GatedQueues) -> None:
     assert [len(request) for request in queues.requests] == [10, 10]
 
 
-def test_a_thread_alone_waits_for_the_linger_only(queues: GatedQueues) -> None:
-    """Then it sends by itself."""
+def test_one_entrys_error_is_its_own(queues: GatedQueues) -> None:
+    """The others are sent. A thread alone sends after the linger."""
     sender(queues, linger_ms=1).send("orders", "alone")
     assert queues.requests == [["alone"]]
-
-
-def test_one_entrys_error_is_its_own(queues: GatedQueues) -> None:
-    """The others are sent."""
     queues.refuse("bad")
     sends = sender(queues)
     bodies = ["bad", *["good"] * 9]
@@ -108,6 +104,40 @@ def await_waiting(sends: QueueSender, number: int) -> None:
                 return
         enough.wait(0.01)
     raise AssertionError(f"{number} messages never waited")
+
+
+def test_each_thread_has_its_own_deadline(queues: GatedQueues) -> None:
+    """Who waits for a turn fails alone. Of two that share a request the younger makes it, in its own time,
+    and the older does not wait for that."""
+    sends = QueueSender(queues, SenderSettings(concurrency=1, linger_ms=1, deadline_seconds=0.05))
+    clock = stop_clock(sends)
+    queues.hold("orders")
+    first = queues._held["orders"]
+    with ThreadPoolExecutor(4) as pool:
+        alone = pool.submit(sends.send, "orders", "alone")
+        await_waiting(sends, 1)
+        clock.advance(0.01)
+        queues.await_arrival()
+        oldest = pool.submit(sends.send, "orders", "oldest")
+        await_waiting(sends, 1)
+        clock.advance(0.03)
+        older = pool.submit(sends.send, "orders", "older")
+        await_waiting(sends, 2)
+        clock.advance(0.03)
+        with pytest.raises(QueueUnavailable, match="deadline_seconds"):
+            oldest.result(PATIENCE_SECONDS)
+        younger = pool.submit(sends.send, "orders", "younger")
+        await_waiting(sends, 2)
+        queues.hold("orders")
+        first.set()
+        queues.await_arrival()
+        clock.advance(0.03)
+        with pytest.raises(Unconfirmed, match="no answer in time"):
+            older.result(PATIENCE_SECONDS)
+        queues.let_go("orders")
+        for each in (alone, younger):
+            assert each.result(PATIENCE_SECONDS).sqs_message_id
+    assert queues.requests == [["alone"], ["older", "younger"]]
 
 
 def test_a_queue_that_does_not_answer_does_not_hold_up_another(queues: GatedQueues) -> None:
@@ -156,7 +186,7 @@ def test_a_forked_process_does_not_send_its_parents_messages(queues: GatedQueues
         sent = [body for request in queues.requests for body in request]
         os._exit(0 if sent == ["c"] * 10 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    clock.advance(ENDLESS)
+    clock.advance(ENDLESS / 1000)
     thread.join(PATIENCE_SECONDS)
     assert done.result(0).sqs_message_id
     assert queues.requests == [["parent's"]]
