@@ -199,8 +199,7 @@ def _problems_of(target: Target, url: str, *, given_up: bool) -> list[Problem]:
             else:
                 status = store_status(opened, now_ms=now_ms)
     except StoreError as error:
-        remedy = "run sqsdelay store create, or check the connection"
-        return [Problem("(store)", str(error), remedy)] if target.store else []
+        return [Problem("(store)", str(error), "check its URL")] if target.store else []
     text = f"{status.parked} parked messages"
     if status.overdue:
         since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")

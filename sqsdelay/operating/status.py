@@ -287,12 +287,13 @@ class EndpointStatus:
 
 
 def endpoint_status(
-    queues: Queues, endpoint: Endpoint, ages: QueueAges | None = None
+    queues: Queues, endpoint: Endpoint, ages: QueueAges | None = None, *, options: str = ""
 ) -> EndpointStatus:
     """Read the state of an endpoint's queues.
 
     Args:
         ages: looks up the age of the oldest message; without it, the age stays unknown.
+        options: what the endpoint would be created with.
 
     Raises:
         QueueMissing: the endpoint or one of its queues does not exist; says how to create it.
@@ -307,7 +308,7 @@ def endpoint_status(
     }
     found: dict[QueueRef, Mapping[str, str]] = {}
     for ref in roles:
-        with naming_the_command(endpoint, ref):
+        with naming_the_command(endpoint, ref, options):
             found[ref] = queues.attributes(queues.url(ref))
     parking, unread = endpoint.parking_queue, None
     try:
