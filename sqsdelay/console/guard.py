@@ -6,11 +6,10 @@ import hmac
 import logging
 import math
 import secrets
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -112,13 +111,13 @@ class Access:
                 "(--user-header X-Forwarded-User) and the address it calls from (--proxy 10.0.0.5)"
             )
         for proxy in self.proxies:
-            try:
-                ip_address(proxy)
-            except ValueError as error:
+            if _address(proxy) is None:
                 raise InvalidSetting(
                     f"--proxy {proxy!r} is not valid; give the IP address the proxy calls from"
-                ) from error
-        if not is_loopback(self.host) and self.token is None and self.user_header is None:
+                )
+        found = _address(self.host.strip("[]"))
+        here = self.host == "localhost" if found is None else found.is_loopback
+        if not (here or self.token or self.user_header):
             raise InvalidSetting(
                 f"on {self.host} the console would be open to the network; set a token "
                 "(SQSDELAY_CONSOLE_TOKEN), or put it behind a proxy that authenticates "
@@ -126,14 +125,12 @@ class Access:
             )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reachable from this machine only."""
-    if host == "localhost":
-        return True
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """An IP address; one of IPv4 as such, where a socket for both kinds shows it as ``::ffff:10.0.0.5``."""
     try:
-        return ip_address(host.strip("[]")).is_loopback
+        return ip_address(text.removeprefix("::ffff:"))
     except ValueError:
-        return False
+        return None
 
 
 class Guesses:
@@ -142,33 +139,31 @@ class Guesses:
     def __init__(self) -> None:
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._all: deque[float] = deque(maxlen=GUESSES_IN_ALL)
-        self._lock = threading.Lock()
 
     def wait(self, address: str, now: float) -> float:
-        """Seconds until a token from there is looked at; 0 where it is at once."""
-        with self._lock:
-            count, last = self._wrong.get(address, (0, now))
-            own = 0.0
-            if count >= FREE_GUESSES:
-                own = last + min(GUESS_SECONDS, 2.0 ** min(count - FREE_GUESSES, 10)) - now
-            full = len(self._all) == GUESSES_IN_ALL
-            return max(0.0, own, self._all[0] + GUESS_SECONDS - now if full else 0.0)
+        """Seconds until a token from there is looked at; 0 or less where it is at once."""
+        count, last = self._wrong.get(address, (0, now))
+        own = min(GUESS_SECONDS, 2.0 ** min(count - FREE_GUESSES, 10))
+        until = [last + own] if count >= FREE_GUESSES else []
+        if len(self._all) == GUESSES_IN_ALL:
+            until.append(self._all[0] + GUESS_SECONDS)
+        return max(until, default=now) - now
 
     def wrong(self, address: str, now: float) -> None:
         """A token from there was wrong."""
-        with self._lock:
-            count, last = self._wrong.pop(address, (0, now))
-            self._wrong[address] = (1 if now - last > 10 * GUESS_SECONDS else count + 1, now)
-            self._all.append(now)
-            while len(self._wrong) > ADDRESSES_KEPT:
-                self._wrong.popitem(last=False)
+        count, last = self._wrong.pop(address, (0, now))
+        self._wrong[address] = (1 if now - last > 10 * GUESS_SECONDS else count + 1, now)
+        self._all.append(now)
+        if len(self._wrong) > ADDRESSES_KEPT:
+            self._wrong.popitem(last=False)
 
 
 class Guard:
     """ASGI middleware before everything else: what it does not let pass has no effect.
 
     A visitor's cookie is Starlette's signed session. It names the secret that forms have to carry, and a
-    sign-in, which is kept here: to sign out ends it wherever the cookie was copied to.
+    sign-in, which is kept here: to sign out ends it wherever the cookie was copied to. All of it is done by
+    the server's one thread, so no two guesses are looked at at once.
     """
 
     def __init__(
@@ -179,14 +174,13 @@ class Guard:
         self._now = monotonic
         self._guesses = Guesses()
         self._signed_in: OrderedDict[str, float] = OrderedDict()
-        self._lock = threading.Lock()
         self._at_once = 0
-        self._hosts = {
-            *(f"{name}:{port}" for name in LOOPBACK_NAMES),
-            *(LOOPBACK_NAMES if port == 80 else ()),
-            *(name.lower() for name in access.allowed_hosts),
-            *(f"{name.lower()}:{port}" for name in access.allowed_hosts),
-        }
+        self._proxies = {_address(each) for each in access.proxies}
+        allowed = [name.lower() for name in access.allowed_hosts]
+        named = [*LOOPBACK_NAMES, *allowed]
+        self._hosts = {*allowed, *(f"{name}:{port}" for name in named)}
+        if port == 80:
+            self._hosts.update(LOOPBACK_NAMES)
         key = secrets.token_hex(32)
         self._plain, self._secure = (
             SessionMiddleware(
@@ -210,13 +204,27 @@ class Guard:
             await (self._secure if tls else self._plain)(scope, receive, send)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        static = scope["path"].startswith("/static/")
-        known = self._may_enter(scope)
-        refusal = self._refusal(scope, headers)
-        if refusal is None and not (known or static or scope["path"] == "/sign-in"):
-            refusal = RedirectResponse("/sign-in", status_code=303)
-        place = 0
+        static, session = scope["path"].startswith("/static/"), scope["session"]
+        known = (
+            self._access.token is None
+            or self._signed_in.get(session.get("in", ""), float("-inf")) > self._now()
+        )
+        most = MAX_REQUEST_BYTES if known else MAX_STRANGERS_BYTES
+        answer: ASGIApp | None = self._refusal(scope)
+        if answer is None and not (known or static or scope["path"] == "/sign-in"):
+            answer = RedirectResponse("/sign-in", status_code=303)
+        body = await _body(receive, most) if answer is None else b""
+        if body is None:
+            answer = _refused(scope, 413, f"the request is too long; send {most} bytes at most")
+        elif answer is None and not static and self._at_once >= MOST_AT_ONCE:
+            answer = _refused(scope, 503, "too many requests at once; try again in a second")
+        place = int(answer is None and not static)
+        if place:
+            session.setdefault("csrf", secrets.token_hex(32))
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def read() -> Message:
+            return unread.pop() if unread else await receive()
 
         async def guarded(message: Message) -> None:
             nonlocal place
@@ -224,114 +232,81 @@ class Guard:
                 # Only the work is counted: the client takes its answer at its own pace.
                 self._at_once -= place
                 place = 0
-                answer = MutableHeaders(scope=message)
-                answer.update(_HEADERS)
-                answer["Cache-Control"] = "max-age=86400" if static else "no-store"
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers["Cache-Control"] = "max-age=86400" if static else "no-store"
             await send(message)
 
-        most = MAX_REQUEST_BYTES if known else MAX_STRANGERS_BYTES
-        body = b"" if refusal is not None else await _body(receive, most)
-        if body is None:
-            refusal = _refused(scope, 413, f"the request is too long; send {most} bytes at most")
-        elif refusal is None and not static and self._at_once >= MOST_AT_ONCE:
-            refusal = _refused(scope, 503, "too many requests at once; try again in a second")
-        if refusal is not None:
-            await refusal(scope, receive, guarded)
-            return
-        session = scope["session"]
-        if not static and "csrf" not in session:
-            session["csrf"] = secrets.token_hex(32)
-        scope.setdefault("state", {})["visitor"] = self._name(headers)
-        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def read() -> Message:
-            return unread.pop() if unread else await receive()
-
-        place = int(not static)
         self._at_once += place
         try:
-            await self._app(scope, read, guarded)
+            await (answer or self._app)(scope, read, guarded)
         finally:
             self._at_once -= place
 
-    def sign_in(self, request: Request, token: str) -> Response | bool:
-        """Whether a token is right, which begins a session with a secret of its own.
+    def sign_in(self, request: Request, token: str) -> Response | None:
+        """Begin a session with a secret of its own; None where the token is wrong.
 
-        Instead, an answer where it comes too soon after wrong ones.
+        Another answer where it comes too soon after wrong ones.
         """
-        address = self._address(request)
-        if wait := math.ceil(self._guesses.wait(address, self._now())):
+        address = one_line(self._caller(request))
+        if (wait := math.ceil(self._guesses.wait(address, self._now()))) > 0:
             answer = _refused(request.scope, 429, f"too many wrong tokens; try again in {wait} s")
             answer.headers["Retry-After"] = str(wait)
             return answer
         expected = self._access.token
         if expected is None or not hmac.compare_digest(token.encode(), expected.encode()):
-            logger.warning("a wrong token from %s", one_line(address))
+            logger.warning("a wrong token from %s", address)
             self._guesses.wrong(address, self._now())
-            return False
+            return None
         session = request.session
         session.clear()
         session["csrf"], session["in"] = secrets.token_hex(32), secrets.token_hex(32)
-        with self._lock:
-            self._signed_in[session["in"]] = self._now() + SESSION_SECONDS
-            while len(self._signed_in) > SESSIONS_KEPT:
-                self._signed_in.popitem(last=False)
-        logger.info("signed in with the token from %s", one_line(address))
-        return True
+        self._signed_in[session["in"]] = self._now() + SESSION_SECONDS
+        if len(self._signed_in) > SESSIONS_KEPT:
+            self._signed_in.popitem(last=False)
+        logger.info("signed in with the token from %s", address)
+        return RedirectResponse("/", 303)
 
-    def sign_out(self, request: Request) -> None:
+    def sign_out(self, request: Request) -> Response:
         """End a session."""
-        with self._lock:
-            self._signed_in.pop(request.session.get("in", ""), None)
+        self._signed_in.pop(request.session.get("in", ""), None)
         request.session.clear()
+        return RedirectResponse("/sign-in", 303)
 
-    def _address(self, request: Request) -> str:
+    def _caller(self, request: Request) -> str:
         """Whence a visitor calls; the proxy that ends TLS says so, and nobody else is believed."""
         address = "an unknown address" if request.client is None else request.client.host
-        if address in self._access.proxies:
+        if _address(address) in self._proxies:
             told = request.headers.getlist("x-forwarded-for") or [address]
             address = told[-1].rpartition(",")[2].strip()
         return address
 
-    def _may_enter(self, scope: Scope) -> bool:
-        """Whether a visitor need not say who they are."""
-        with self._lock:
-            until = self._signed_in.get(scope["session"].get("in", ""), float("-inf"))
-        return self._access.token is None or until > self._now()
-
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Why a request is not looked at at all."""
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Why a request is not looked at at all. Otherwise the log's name of the visitor is added to it."""
+        headers, name = Headers(scope=scope), "local" if self._access.token is None else "token"
         host = headers.get("host", "").lower()
         if host not in self._hosts or len(headers.getlist("host")) != 1:
             text = f"this console is not called {host!r}; to allow the name, start it with --allowed-host"
             return _refused(scope, 421, text)
         if self._access.user_header is not None:
-            client = scope.get("client")
-            if client is None or client[0] not in self._access.proxies:
+            if _address((scope.get("client") or ("",))[0]) not in self._proxies:
                 return _refused(scope, 403, "use the proxy that authenticates")
-            if len(headers.getlist(self._access.user_header)) != 1 or not self._name(headers):
+            named = headers.getlist(self._access.user_header)
+            name = one_line("".join(named)).strip()[:200]
+            if len(named) != 1 or not name:
                 return _refused(scope, 403, "the proxy did not name the user")
+        scope.setdefault("state", {})["visitor"] = name
         if scope["method"] in SAFE:
             return None
         if not _same_origin(headers, host):
             return _refused(scope, 403, "this request comes from another site")
-        size = headers.get("content-length", "")
-        if "transfer-encoding" in headers:
-            return _refused(scope, 413, "send the request's length, not Transfer-Encoding")
-        if not (size.isascii() and size.isdigit()) or int(size) > MAX_REQUEST_BYTES:
-            text = (
-                f"the request has no length or is too long; send {MAX_REQUEST_BYTES} bytes at most"
-            )
+        length = int(headers.get("content-length", MAX_REQUEST_BYTES + 1))
+        if "transfer-encoding" in headers or length > MAX_REQUEST_BYTES:
+            text = f"send the request's length, {MAX_REQUEST_BYTES} bytes at most, and no Transfer-Encoding"
             return _refused(scope, 413, text)
         if self._access.read_only and scope["path"] not in ("/sign-in", "/sign-out"):
             return _refused(scope, 403, "this console is read-only (--read-only)")
         return None
-
-    def _name(self, headers: Headers) -> str:
-        """The visitor, as the log has them."""
-        if self._access.user_header is not None:
-            return one_line(headers.get(self._access.user_header, "")).strip()[:200]
-        return "token" if self._access.token is not None else "local"
 
 
 def _same_origin(headers: Headers, host: str) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
@@ -20,6 +20,8 @@ MOST_SEARCHED_BYTES: Final = 512 * 1024 * 1024
 
 MOST_EVENTS: Final = 500
 """Events shown of one message: a year of hops has 35,000."""
+
+_NOTHING: Final = Path(os.devnull)
 
 ARRIVALS: Final = (EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVED)
 
@@ -52,12 +54,12 @@ class History(NamedTuple):
 
 
 class LedgerFile:
-    """Reads a `FileLedger`'s file while others append to it; one that does not exist yet is empty.
+    """Reads a `FileLedger`'s file while others append to it; none, or one that does not exist yet, is empty.
 
     Thread-safe. Each method raises `ConfigurationError` where the file cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._read: tuple[object, tuple[Event, ...]] = (None, ())
@@ -65,12 +67,9 @@ class LedgerFile:
     def tail(self) -> tuple[Event, ...]:
         """The last events, oldest first; lines that are no events are passed over."""
         with self._lock, self._opened() as file:
-            if file is None:
-                return ()
-            size = file.seek(0, 2)
-            stamp = (size, self.path.stat().st_mtime_ns)
+            found = os.fstat(file.fileno())
+            stamp, start = (found.st_size, found.st_mtime_ns), max(0, found.st_size - TAIL_BYTES)
             if self._read[0] != stamp:
-                start = max(0, size - TAIL_BYTES)
                 file.seek(start)
                 if start:
                     file.readline()
@@ -119,8 +118,6 @@ class LedgerFile:
             json.dumps(message_id, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass"),
         }
         with self._opened() as file:
-            if file is None:
-                return History()
             start = max(0, file.seek(0, 2) - MOST_SEARCHED_BYTES)
             file.seek(start)
             lines = (line for line in file if any(needle in line for needle in needles))
@@ -140,20 +137,15 @@ class LedgerFile:
             whole=start == 0,
         )
 
-    @contextmanager
-    def _opened(self) -> Iterator[IO[bytes] | None]:
-        """The file, or None where there is none yet."""
+    def _opened(self) -> IO[bytes]:
         try:
-            file = self.path.open("rb")
+            return (self.path or _NOTHING).open("rb")
         except FileNotFoundError:
-            yield None
-            return
+            return _NOTHING.open("rb")
         except OSError as error:
             raise ConfigurationError(
                 f"ledger {self.path} cannot be read: {error.strerror}; name a file of JSON lines"
             ) from error
-        with file:
-            yield file
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[Event]:

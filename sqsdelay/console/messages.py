@@ -170,7 +170,7 @@ class Found:
     trouble: list[str] = field(default_factory=list)
 
 
-def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
+def found(source: Source, message_id: str, ledger: LedgerFile) -> Found:
     """Look for a message in the store, the ledger and the error queue as it was last looked at."""
     view = Found(text_of(message_id))
     try:
@@ -180,8 +180,14 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
     except SqsDelayError as error:
         view.trouble.append(f"Store: {error}")
     try:
-        if ledger is not None:
-            _put_history(view, ledger.history(source.name, message_id))
+        view.history = history = ledger.history(source.name, message_id)
+        if not history.whole:
+            view.trouble.append("Ledger: only its last part was searched")
+        if history.events:
+            arrived, cancelled = history.first(*ARRIVALS), history.first(EventKind.CANCELLED)
+            view.where = "arrived" if arrived else "cancelled" if cancelled else "elsewhere"
+        dated = (event.due_ms for event in reversed(history.events))
+        view.due_ms = next((due_ms for due_ms in dated if due_ms is not None), None)
     except SqsDelayError as error:
         view.trouble.append(f"Ledger: {error}")
     rejections = source.errors_sample.known()
@@ -200,16 +206,3 @@ def found(source: Source, message_id: str, ledger: LedgerFile | None) -> Found:
         view.due_ms, view.problem = stored.due_ms, stored.unreadable
         view.body, view.attributes = Body.of(stored.body), stored.attributes
     return view
-
-
-def _put_history(view: Found, history: History) -> None:
-    view.history = history
-    if not history.whole:
-        view.trouble.append("Ledger: only its last part was searched")
-    if events := history.events:
-        view.where = "elsewhere"
-        if history.first(EventKind.CANCELLED):
-            view.where = "cancelled"
-        if history.first(*ARRIVALS):
-            view.where = "arrived"
-        view.due_ms = next((e.due_ms for e in reversed(events) if e.due_ms is not None), None)

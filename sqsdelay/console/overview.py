@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -93,8 +92,7 @@ def troubles(services: Services, *, ask: bool) -> list[str]:
             told += [(broker, fault) for fault in queues.value.faults]
         found += [f"{what}, {source.name}: {trouble}" for what, trouble in told]
     try:
-        if services.ledger is not None:
-            services.ledger.tail()
+        services.ledger.tail()
     except SqsDelayError as error:
         found.append(f"Ledger: {one_line(error)}")
     return found
@@ -122,8 +120,7 @@ def _state_of(services: Services, source: Source, due: Sampled[Outlook]) -> Stat
     lateness, seen, workers = None, dict[Recorder, int](), []
     # `troubles` says why a ledger cannot be read.
     with suppress(SqsDelayError):
-        if ledger is not None:
-            lateness, seen = ledger.lateness(source.name), ledger.last_seen_ms(source.name)
+        lateness, seen = ledger.lateness(source.name), ledger.last_seen_ms(source.name)
     if source.on_sqs:
         seen_ms = seen.get(Recorder.CONSUMER)
         told = _consumer(source, queues, seen_ms)
@@ -134,10 +131,6 @@ def _state_of(services: Services, source: Source, due: Sampled[Outlook]) -> Stat
         told = _dispatcher(source, store, seen_ms)
         workers.append(Worker("dispatcher", store, seen_ms, *told))
     return State(source, due.get(), lateness, workers, _late_copies(source, queues.value))
-
-
-def _unknown(sample: Sample[Any]) -> str:
-    return "unknown" if sample.at_ms is None else f"unknown since {utc(sample.at_ms):%H:%M:%S}"
 
 
 def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
@@ -151,7 +144,7 @@ def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> tuple
     status: EndpointStatus | None = sample.value
     if status is None or not sample.tells(source.clock.now_ms()):
         source.unserved_since = None
-        return _unknown(sample), "its queues cannot be read"
+        return sample.unknown, "its queues cannot be read"
     waiting = sum(q.visible for q in status.queues if q.role in (Role.DELAY, Role.DUE))
     now = source.clock.monotonic()
     if not waiting or status.in_flight:
@@ -175,7 +168,7 @@ def _dispatcher(
     """Its state, and what that is concluded from."""
     parked = sample.value
     if parked is None or not sample.tells(source.clock.now_ms()):
-        return _unknown(sample), "its store cannot be read"
+        return sample.unknown, "its store cannot be read"
     if parked.overdue:
         return "not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue"
     if _lately(source, Recorder.DISPATCHER, seen_ms):
@@ -203,10 +196,8 @@ def _late_copies(
 
 def top_of(counts: Sequence[int]) -> int:
     """The top of a scale for them: 1, 2 or 5 times a power of ten."""
-    number = max(counts, default=0)
-    if number <= 1:
-        return 1
-    power: int = 10 ** int(math.log10(number))
+    number = max(1, *counts)
+    power: int = 10 ** (len(str(number)) - 1)
     return next(step * power for step in (1, 2, 5, 10) if step * power >= number)
 
 

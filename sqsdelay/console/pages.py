@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from sqsdelay.console import messages, overview, sending, shown
-from sqsdelay.console.guard import MAX_REQUEST_BYTES
+from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
 from sqsdelay.console.messages import Filter, utc_input
 from sqsdelay.console.rendering import page, wire
 from sqsdelay.console.sampling import OLD_SECONDS
@@ -60,15 +60,12 @@ def _source(request: Request) -> Source:
 
 
 def _overview(request: Request) -> Response:
-    services = _services(request)
-    given = request.query_params.get("span", "")
-    values: dict[str, Any] = {"span": given if given in overview.SPANS else "hours"}
-    values |= {"spans": overview.SPANS, "nobody": NOBODY, "recent": []}
+    services, span = _services(request), request.query_params.get("span", "")
+    span = span if span in overview.SPANS else "hours"
+    values: dict[str, Any] = {"span": span, "spans": overview.SPANS, "nobody": NOBODY, "recent": []}
     with suppress(SqsDelayError):  # Why a ledger cannot be read is said above the page.
-        if services.ledger is not None:
-            values["recent"] = services.ledger.recent(services.sources, RECENT)
-    states = overview.states_of(services, values["span"])
-    return page(request, "overview.html", states=states, **values)
+        values["recent"] = services.ledger.recent(services.sources, RECENT)
+    return page(request, "overview.html", states=overview.states_of(services, span), **values)
 
 
 def _messages(request: Request) -> Response:
@@ -76,15 +73,14 @@ def _messages(request: Request) -> Response:
     if given.get("id"):
         where = f"/message?endpoint={wire(source.name)}&id={wire(given['id'])}"
         return RedirectResponse(where, 303)
-    which, found, refusal = Filter.of(given), None, None
+    which, after = Filter.of(given), given.get("after")
+    values: dict[str, Any] = {"which": which, "after": after, "found": None, "refusal": None}
     try:
-        found = messages.listed(source, which, after=given.get("after"))
+        values["found"] = messages.listed(source, which, after=after)
     except NoStore as error:
-        refusal = one_line(error)
+        values["refusal"] = one_line(error)
     except StoreError as error:
-        refusal = f"The store cannot be shown: {one_line(error)}"
-    values: dict[str, Any] = {"found": found, "refusal": refusal, "which": which}
-    values["after"] = given.get("after")
+        values["refusal"] = f"The store cannot be shown: {one_line(error)}"
     return page(request, "messages.html", of=source, **values)
 
 
@@ -98,8 +94,8 @@ def _message(request: Request) -> Response:
 def _errors(request: Request) -> Response:
     source, which = _source(request), Filter.of(request.query_params)
     found = messages.failed(source, which)
-    values: dict[str, Any] = {"groups": shown.grouped(found), "found": len(found)}
-    return page(request, "errors.html", of=source, which=which, **values)
+    groups = shown.grouped(found)
+    return page(request, "errors.html", of=source, which=which, groups=groups, found=len(found))
 
 
 def _result(request: Request) -> Response:
@@ -141,7 +137,7 @@ def _text(form: FormData, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _form(handle: Posted) -> Callable[[Request], Awaitable[Response]]:
+def _form(handle: Posted | None) -> Callable[[Request], Awaitable[Response]]:
     """A handler of a form, which is refused unless this console gave it to this visitor."""
 
     async def endpoint(request: Request) -> Response:
@@ -154,25 +150,16 @@ def _form(handle: Posted) -> Callable[[Request], Awaitable[Response]]:
                 403,
                 "this form is not from this console, or the console was restarted; load the page again",
             )
-        # Who has not signed in yet is told of no endpoint.
-        source = _services(request).source(
-            None if handle is _signed_in else _text(form, "endpoint")
-        )
+        guard: Guard = request.app.state.guard
+        if handle is None:
+            if request.url.path == "/sign-out":
+                return guard.sign_out(request)
+            answer = guard.sign_in(request, _text(form, "token").strip())
+            return answer or page(request, "sign_in.html", 403, wrong=True)
+        source = _services(request).source(_text(form, "endpoint"))
         return await run_in_threadpool(handle, request, form, source)
 
     return endpoint
-
-
-def _signed_in(request: Request, form: FormData, _: Source) -> Response:
-    answer = request.app.state.guard.sign_in(request, _text(form, "token").strip())
-    if isinstance(answer, Response):
-        return answer
-    return RedirectResponse("/", 303) if answer else page(request, "sign_in.html", 403, wrong=True)
-
-
-def _signed_out(request: Request, *_: object) -> Response:
-    request.app.state.guard.sign_out(request)
-    return RedirectResponse("/sign-in", 303)
 
 
 def _look(_: Request, __: FormData, source: Source) -> Response:
@@ -288,9 +275,8 @@ def _made(
 
 
 def _previewed(request: Request, form: FormData, source: Source) -> Response:
-    given = {name: _text(form, name) for name in sending.FIELDS}
     # A form's lines end in CR LF; the text in the field does not.
-    given["body"] = given["body"].replace("\r\n", "\n")
+    given = {name: _text(form, name).replace("\r\n", "\n") for name in sending.FIELDS}
     try:
         preview = sending.preview(source, sending.message_of(source, given))
     except (SqsDelayError, ValueError) as error:
@@ -305,9 +291,9 @@ def _sent(request: Request, form: FormData, source: Source) -> Response:
     return _made(request, form, source, "send", work, given)
 
 
-FORMS: Final[dict[str, Posted]] = {
-    "/sign-in": _signed_in,
-    "/sign-out": _signed_out,
+FORMS: Final[dict[str, Posted | None]] = {
+    "/sign-in": None,
+    "/sign-out": None,
     "/errors/look": _look,
     "/confirm": _confirm,
     "/do": _do,

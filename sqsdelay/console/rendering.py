@@ -22,7 +22,6 @@ from sqsdelay.console.services import Services
 from sqsdelay.console.shown import BODY_SHOWN, Body, text_of
 from sqsdelay.console.source import Source
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import utc
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.readable import age, instant, one_line, plain
 from sqsdelay.cost import dollars
@@ -121,7 +120,7 @@ def templates(services: Services) -> Jinja2Templates:
             else troubles(services, ask=request.url.path != "/cost"),
             "theme": theme if theme in THEMES else "auto",
             "path": request.url.path,
-            "has_ledger": services.ledger is not None,
+            "has_ledger": services.settings.ledger is not None,
         }
 
     return Jinja2Templates(env=found, context_processors=[of_every_page])
@@ -136,11 +135,10 @@ def _by_clock(clock: Clock) -> tuple[Callable[..., object], ...]:
         return sample.age_seconds(clock.now_ms()) > GONE_SECONDS
 
     def old(sample: Sample[Any]) -> str:
-        if sample.at_ms is None or sample.age_seconds(clock.now_ms()) <= OLD_SECONDS:
-            return ""
-        if gone(sample):
-            return f"unknown since {utc(sample.at_ms):%H:%M:%S}"
-        return f"{age(sample.age_seconds(clock.now_ms()))} old"
+        seconds = sample.age_seconds(clock.now_ms())
+        if seconds > GONE_SECONDS:
+            return sample.unknown
+        return f"{age(seconds)} old" if seconds > OLD_SECONDS else ""
 
     return relative, gone, old
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import utc
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 
@@ -69,14 +70,12 @@ class Patience:
             )
         answer = _in_thread(ask)
         answer.add_done_callback(lambda _: self._free.release())
-        try:
-            return answer.result(PATIENCE_SECONDS)
-        except TimeoutError:
-            if answer.done():
-                return answer.result()
-            raise self._error(
-                f"{self._what} has not answered for {time.monotonic() - began:.0f} s; try again later"
-            ) from None
+        wait([answer], PATIENCE_SECONDS)
+        if answer.done():
+            return answer.result()
+        raise self._error(
+            f"{self._what} has not answered for {time.monotonic() - began:.0f} s; try again later"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +96,11 @@ class Sample(Generic[T]):
     trouble_ms: int | None = None
     poll_seconds: float = 0.0
 
+    @property
+    def unknown(self) -> str:
+        """How it is said that what it tells of the present is not known."""
+        return "unknown" if self.at_ms is None else f"unknown since {utc(self.at_ms):%H:%M:%S}"
+
     def age_seconds(self, now_ms: int) -> int:
         """How old the answer is; 0 where there is none."""
         return 0 if self.at_ms is None else max(0, now_ms - self.at_ms) // 1000
@@ -108,23 +112,12 @@ class Sample(Generic[T]):
 
 
 class Sampled(Generic[T]):
-    """A question whose answer is shared by all who ask within ``fresh_seconds``. Thread-safe.
+    """A question whose answer is shared by all who ask within ``fresh_seconds``. Thread-safe."""
 
-    ``patience_seconds`` is how long to wait for it; None as long as any page waits.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[], T],
-        *,
-        fresh_seconds: float,
-        clock: Clock,
-        patience_seconds: float | None = None,
-    ) -> None:
+    def __init__(self, ask: Callable[[], T], *, fresh_seconds: float, clock: Clock) -> None:
         self._ask = ask
         self._fresh_seconds = fresh_seconds
         self._clock = clock
-        self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._sample: Sample[T] = Sample(poll_seconds=fresh_seconds)
         self._good_until = float("-inf")
@@ -141,20 +134,18 @@ class Sampled(Generic[T]):
                 self._asked_at, self._late = now, False
                 self._asking = _in_thread(self._answer)
 
-    def get(self) -> Sample[T]:
-        """The answer, asked for now if it is not fresh."""
+    def get(self, patience_seconds: float | None = None) -> Sample[T]:
+        """The answer, asked for now if it is not fresh; so long is waited for it, or as any page does."""
         self.start()
         with self._lock:
             asking, waited = self._asking, self._clock.monotonic() - self._asked_at
             failed = self._sample.trouble is not None
-        patience = PATIENCE_SECONDS if self._patience_seconds is None else self._patience_seconds
+        patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
         if failed:
             patience = min(patience, TROUBLED_SECONDS)
         if asking is not None:
-            try:
-                asking.result(max(0.0, patience - waited))
-            except TimeoutError:
-                self._late = True
+            wait([asking], max(0.0, patience - waited))
+            self._late = self._late or not asking.done()
         return self.known()
 
     def known(self) -> Sample[T]:

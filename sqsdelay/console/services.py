@@ -109,7 +109,7 @@ class Services:
         self.clock = clock or SystemClock()
         endpoints = [Endpoint.parse(each) for each in settings.endpoints]
         self.sources = {each.name: Source(each, settings, self.clock) for each in endpoints}
-        self.ledger = None if settings.ledger is None else LedgerFile(settings.ledger)
+        self.ledger = LedgerFile(settings.ledger)
         self._changes: OrderedDict[str, Change] = OrderedDict()
         self._lock = threading.Lock()
         self._stop = threading.Event()

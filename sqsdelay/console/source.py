@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -76,9 +75,6 @@ NO_STORE_SECONDS: Final = 60.0
 CONNECTIONS: Final = 10
 
 
-_ONE: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})=(\w+://?.*)", re.DOTALL)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
     """What a console shows.
@@ -119,19 +115,21 @@ class ConsoleSettings:
 def stores_of(given: Sequence[str], endpoints: Sequence[str]) -> dict[str, str]:
     """The store of each endpoint: ``URL`` is every endpoint's, ``NAME=URL`` that one's."""
     names = [Endpoint.parse(each).name for each in endpoints]
-    matches = [_ONE.fullmatch(each) for each in given]
-    shared = [url for url, match in zip(given, matches, strict=True) if not match]
-    if len(shared) > 1:
-        raise InvalidSetting("more than one store without a name; give --store ENDPOINT=URL")
-    found = dict.fromkeys(names, shared[0]) if shared else {}
-    for match in filter(None, matches):
-        if match[1] not in names:
+    shared, found = [], {}
+    for each in given:
+        name, named, url = each.partition("=")
+        if not named or ":" in name:
+            shared.append(each)
+        elif name in names:
+            found[name] = url
+        else:
             raise InvalidSetting(
-                f"--store {match[1]}=…: {match[1]!r} is not an endpoint of this console; its "
+                f"--store {name}=…: {name!r} is not an endpoint of this console; its "
                 f"endpoints are {', '.join(names)}"
             )
-        found[match[1]] = match[2]
-    return found
+    if len(shared) > 1:
+        raise InvalidSetting("more than one store without a name; give --store ENDPOINT=URL")
+    return {name: url for url in shared for name in names} | found
 
 
 class BrokerQueue(NamedTuple):
@@ -180,40 +178,35 @@ class Source:
         self._clock_unknown_until = float("-inf")
         self._place: ParkingPlace | None = None
         self._no_place: tuple[float, StoreError | NoStore] | None = None
-        ask_queues: Callable[[], EndpointStatus | BrokerStatus] = self._ask_queues
         if settings.rabbitmq is not None:
             from sqsdelay.rabbitmq.connection import parameters
 
             parameters(settings.rabbitmq)
-            ask_queues = self._ask_broker
-        sampled = partial(Sampled[Any], clock=clock)
         counting = self.store_url and self.store_url.startswith(("sqlite:", "postgres"))
         fresh = FRESH_SECONDS if counting else PAID_STORE_FRESH_SECONDS
+        sampled = partial(Sampled[Any], clock=clock)
         self.queues_sample: Sampled[EndpointStatus | BrokerStatus] = sampled(
-            ask_queues, fresh_seconds=FRESH_SECONDS
+            self._ask_queues if self.on_sqs else self._ask_broker, fresh_seconds=FRESH_SECONDS
         )
-        self.store_sample: Sampled[StoreStatus] = sampled(self._ask_store, fresh_seconds=fresh)
+        self.store_sample: Sampled[StoreStatus] = sampled(
+            lambda: self._of_known_store(store_status, now_ms=clock.now_ms()), fresh_seconds=fresh
+        )
         self.errors_sample: Sampled[list[Failed]] = sampled(
             lambda: self.errors().look(ERRORS_LOOKED_AT, Failed.of),
             fresh_seconds=PAID_STORE_FRESH_SECONDS,
         )
+        # Of the due queue too, where there is one; the destination's age is its receivers'.
         self.ages_sample: Sampled[Mapping[QueueRef, int]] = sampled(
-            self._ask_ages,
+            lambda: self._cloudwatch.ask([endpoint.delay_queue, endpoint.hand_over_queue]),
             fresh_seconds=AGES_FRESH_SECONDS,
-            patience_seconds=AGES_PATIENCE_SECONDS,
         )
         self._outlooks: dict[str, Sampled[Outlook]] = {}
         self._outlook_of = partial(sampled, fresh_seconds=max(fresh, 5 * FRESH_SECONDS))
 
     def outlook(self, name: str, edges_ms: Callable[[int], Sequence[int]]) -> Sampled[Outlook]:
         """How many parked messages become due between the edges there are at an instant, epoch ms."""
-
-        def ask() -> Outlook | None:
-            with suppress(NoStore):
-                return outlook(self.place(), edges_ms(self.clock.now_ms()))
-            return None
-
-        return self._outlooks.setdefault(name, self._outlook_of(ask))
+        ask = self._outlook_of(lambda: self._of_known_store(outlook, edges_ms(self.clock.now_ms())))
+        return self._outlooks.setdefault(name, ask)
 
     @property
     def overdue_remedy(self) -> str:
@@ -237,7 +230,7 @@ class Source:
 
     def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
         """The ages of the oldest messages that CloudWatch answered within the last minute."""
-        known = self.ages_sample.get().value or {}
+        known = self.ages_sample.get(AGES_PATIENCE_SECONDS).value or {}
         return {queue: age for queue, age in known.items() if queue in queues}
 
     def place(self) -> ParkingPlace:
@@ -346,10 +339,6 @@ class Source:
     def _ask_queues(self) -> EndpointStatus:
         return endpoint_status(self.queues, self.endpoint, self)
 
-    def _ask_ages(self) -> Mapping[QueueRef, int]:
-        # Those of the due queue too, where there is one; the destination's are its receivers'.
-        return self._cloudwatch.ask([self.endpoint.delay_queue, self.endpoint.hand_over_queue])
-
     def _ask_broker(self) -> BrokerStatus:
         from sqsdelay.rabbitmq.connection import Session, parameters
         from sqsdelay.rabbitmq.management import ready
@@ -382,9 +371,9 @@ class Source:
         faults = (unbound,) if lost else ()
         return BrokerStatus(pending, counts.get(error_queue), tuple(queues), faults)
 
-    def _ask_store(self) -> StoreStatus | None:
+    def _of_known_store(self, ask: Callable[..., T], *given: Any, **named: Any) -> T | None:
         with suppress(NoStore):
-            return store_status(self.place(), now_ms=self.clock.now_ms())
+            return ask(self.place(), *given, **named)
         return None
 
 

@@ -56,13 +56,8 @@ class Destination:
 
     A queue is *closed* while its pause lasts, and *probing* from then on, until a message reaches it or
     fails again. Each failure doubles the pause, a success ends it. Beyond 10,000 queues, one is forgotten
-    and tried as if it were in reach.
-
-    One that does not exist pauses in the same way, but its messages are refused, and not only held up:
-    they may be worked off when nothing else is due, at a single send for all of a claim.
-
-    Args:
-        clock: its monotonic time is used.
+    and tried as if it were in reach. One that does not exist pauses as well, but its messages are refused,
+    not held up: they are worked off when nothing else is due, at a single send for all of a claim.
     """
 
     mode: TransactionMode
@@ -154,12 +149,7 @@ class Destination:
 
 
 class AtLeastOnce(Destination):
-    """The destination of a dispatcher that sends to an outbox. Thread-safe.
-
-    Args:
-        outbox: where messages are sent.
-        clock: times the pauses.
-    """
+    """The destination of a dispatcher that sends to an outbox."""
 
     mode = TransactionMode.AT_LEAST_ONCE
 
@@ -200,11 +190,9 @@ class AtLeastOnce(Destination):
         return outcomes
 
     def send(self, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        """Send each message whose queue is not out of reach; an outcome per message.
-
-        A queue that was out of reach gets a single message first; the rest follow once that one has arrived.
-        Where it does not exist, the rest are refused with that one.
-        """
+        """Send each message whose queue is not out of reach; an outcome per message. A queue that was gets
+        one message first. The rest follow once it has arrived, or are refused with it if there is no such
+        queue."""
         missing = self.missing()
         closed = self.closed() - missing
         probing = self.probing() | missing
@@ -278,10 +266,7 @@ def _unreadable(message: StoredMessage) -> Failure | None:
 
 
 def _answered(outcome: Outcome) -> bool:
-    """Whether the queue has taken the message, or refused just this one.
-
-    A message that is refused before it is sent tells nothing of its queue.
-    """
+    """Whether the queue has taken the message, or refused just this one: not if it was refused unsent."""
     if not isinstance(outcome, Failure):
         return True
     return not outcome.outage and not isinstance(outcome.error, ValueError | QueueMissing)
@@ -313,10 +298,8 @@ class ExactlyOnce:
 
 
 class InTransaction(Destination):
-    """The destination of a dispatcher whose effects are inside the store's database.
-
-    Its methods raise StoreError when the transaction itself is broken; then nothing has happened.
-    """
+    """The destination of a dispatcher whose effects are inside the store's database. Its methods raise
+    StoreError when the transaction itself is broken; then nothing has happened."""
 
     mode = TransactionMode.EXACTLY_ONCE
     max_ahead_seconds = 0

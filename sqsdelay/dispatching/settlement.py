@@ -67,14 +67,10 @@ class Settlement:
     """Claims messages and settles them: delivered, tried later, held or rejected.
 
     Args:
-        store: where messages wait.
-        destination: where they are delivered, and rejected.
-        batch_size: messages claimed at once.
-        number_of_retries: after the first attempt on a message.
         on_lost_count: called with the store's error when a failed attempt cannot be counted.
-        ledger: where to record; None records nothing. Events of effects in the store's transaction,
-            which may undo what they tell, wait for its end. Others are recorded before the messages
-            leave the store: a dispatcher that dies in between releases, and records, again.
+        ledger: events of effects in the store's transaction, which may undo what they tell, wait for its end.
+            Others are recorded before the messages leave the store: a dispatcher that dies in between
+            releases, and records, again.
     """
 
     def __init__(
@@ -96,11 +92,8 @@ class Settlement:
         self._waiting: list[Iterable[Event]] = []
 
     def claim_due(self, act: Callable[[Claim, Round], None], *, ahead_ms: int = 0) -> Round:
-        """Claim a batch of due messages, and ``act`` on it.
-
-        Those for destinations out of reach are passed over; those for queues that do not exist are claimed
-        when nothing else is due.
-        """
+        """Claim a batch of due messages, and ``act`` on it. Those for destinations out of reach are passed
+        over; those for queues that do not exist are claimed when nothing else is due."""
         closed = self._destination.closed()
         missing = closed & self._destination.missing()
         done = self._claim_except(closed, act, ahead_ms)
@@ -145,10 +138,7 @@ class Settlement:
 
     def release(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
         """Deliver messages of the claim and remove those that were released; count, hold or reject the rest.
-
-        Raises:
-            StoreError, CriticalError: the store failed; what was not removed is claimed again.
-        """
+        Where the store fails, what was not removed is claimed again."""
         if not messages:
             return
         outcomes = self._destination.deliver(claim, messages)

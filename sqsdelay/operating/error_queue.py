@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import Reject, seconds_until
@@ -62,8 +62,7 @@ class Discard:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
+class _Way(NamedTuple):
     """A message's retry as it would be, and the send that it takes."""
 
     would: Retry
@@ -200,19 +199,15 @@ class ErrorQueue:
                 return Reject(f"its due time is unknown: {due.reason}; give it with --due-at")
             due = due_ms
         message = DelayedMessage(rejection.message_id, due)
+        original, of = rejection.original, self._endpoint
         seconds = seconds_until(due, self._queues.broker_clock.now_ms())
         if seconds <= MAX_MESSAGE_TIMER_SECONDS:
-            target, entry = (
-                self._endpoint.hand_over_queue,
-                outgoing.handed_over(
-                    rejection.original, message, self._endpoint, delay_seconds=seconds
-                ),
-            )
+            target = of.hand_over_queue
+            entry = outgoing.handed_over(original, message, of, delay_seconds=seconds)
         else:
-            first_ms = rejection.original.first_sent_ms
-            target, entry = (
-                self._endpoint.delay_queue,
-                outgoing.requeued(rejection.requeueable, message, seconds, first_sent_ms=first_ms),
+            target, first_ms = of.delay_queue, original.first_sent_ms
+            entry = outgoing.requeued(
+                rejection.requeueable, message, seconds, first_sent_ms=first_ms
             )
         would = Retry(
             rejection=rejection, status=RetryStatus.WOULD_SEND, queue=target.name, due_ms=due
@@ -251,12 +246,12 @@ class ErrorQueue:
             else:
                 sent.append(way)
         failures = held.delete([way.would.rejection.copy for way in sent])
-        for way, failure in zip(sent, failures, strict=True):
-            if failure is None:
-                done.append(way.ended(RetryStatus.SENT))
-            else:
-                done.append(way.ended(RetryStatus.NOT_DELETED, failure.error))
-        return done
+        return done + [
+            way.ended(RetryStatus.NOT_DELETED, failure.error)
+            if failure
+            else way.ended(RetryStatus.SENT)
+            for way, failure in zip(sent, failures, strict=True)
+        ]
 
 
 def _wanted(

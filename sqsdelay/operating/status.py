@@ -319,23 +319,20 @@ def endpoint_status(
     except SqsDelayError as error:
         unread = f"{parking.name} could not be read: {error}"
     oldest = {} if ages is None else ages.oldest_seconds(list(roles))
-    told = []
-    for ref, role in roles.items():
-        visible, in_flight, delayed = (
-            int(found[ref].get(f"ApproximateNumberOfMessages{which}", "0"))
-            for which in ("", "NotVisible", "Delayed")
+    counts = {"visible": "", "in_flight": "NotVisible", "delayed": "Delayed"}
+    told = tuple(
+        QueueStatus(
+            name=ref.name,
+            role=role,
+            oldest_seconds=oldest.get(ref),
+            **{
+                name: int(found[ref].get(f"ApproximateNumberOfMessages{which}", "0"))
+                for name, which in counts.items()
+            },
         )
-        told.append(
-            QueueStatus(
-                name=ref.name,
-                role=role,
-                visible=visible,
-                in_flight=in_flight,
-                delayed=delayed,
-                oldest_seconds=oldest.get(ref),
-            )
-        )
-    return EndpointStatus(endpoint=endpoint.name, queues=tuple(told), parking_unread=unread)
+        for ref, role in roles.items()
+    )
+    return EndpointStatus(endpoint=endpoint.name, queues=told, parking_unread=unread)
 
 
 def store_status(store: ParkingPlace, *, now_ms: int) -> StoreStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ from sqsdelay.core.stored_message import (
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.ids import page_bounds
+from sqsdelay.stores.schema import read_queries
 
 COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
 """Of a message, in the order of `row_of` and of `from_store`."""
@@ -53,13 +55,39 @@ class SqlTable:
     _BEGIN: ClassVar[str]
     """How a caller begins a transaction."""
 
+    _DIALECT: ClassVar[str]
+    """The folder of its other queries."""
+    _PARAMETER: ClassVar[str]
+    r"""How the driver is given a parameter, with \1 for the name."""
+
     _table: str
     _sql: dict[str, Any]
     _checked = False
 
+    def _read_book(self, names: dict[str, str]) -> None:
+        """Read the queries, with names and other pieces put in."""
+        self._names_in_queries, self._book = names, dict[str, str]()
+        for file in (
+            self._QUERIES,
+            f"{self._DIALECT}/table.sql",
+            f"{self._DIALECT}/{self._QUERIES}",
+        ):
+            for name, query in read_queries(file).items():
+                self._book[name] = re.sub(r"(?<!:):([a-z]\w*)", self._PARAMETER, query)
+        self._sql = {name: self._query(name) for name in self._book}
+
+    def _query(self, name: str, **more: str) -> Any:
+        """A query of the book; in one pass, for a name may itself hold what looks like another's place."""
+        names = self._names_in_queries | more
+        return re.sub(r"\{(\w+)\}", lambda place: names[place[1]], self._book[name])
+
     @abstractmethod
     def _statement(self) -> AbstractContextManager[Any]:
         """A connection whose statements each commit by themselves."""
+
+    @abstractmethod
+    def _transaction(self, *, check: bool = True) -> AbstractContextManager[Any]:
+        """A connection with a write transaction; ``check`` the table first."""
 
     @abstractmethod
     def _translated(self) -> AbstractContextManager[None]:
@@ -72,6 +100,25 @@ class SqlTable:
     @abstractmethod
     def _commits_at_once(self, transaction: Any) -> bool:
         """Whether a caller's connection has no transaction open, and would commit each statement."""
+
+    def set_up(self) -> None:
+        """Create the table, where it is missing, and write down its version.
+
+        Where it is there already, only the version is read: whatever else takes a lock would wait
+        behind open transactions, and every sender behind it.
+
+        Raises:
+            SchemaMismatch: another sqsdelay made it.
+        """
+        with self._statement() as connection:
+            if self._is_ours(connection):
+                return
+        with self._transaction(check=False) as connection:
+            for step in ("lock", "set_up", "record"):
+                if step == "set_up" and self._is_ours(connection):
+                    return
+                for name in (name for name in self._sql if name.startswith(step)):
+                    connection.execute(self._sql[name], {})
 
     def _check(self, connection: Any) -> None:
         """Before the first use of all: raise StoreMissing or SchemaMismatch if this is no table of ours."""
@@ -107,10 +154,6 @@ class SqlStore(SqlTable):
     @abstractmethod
     def _names(self, names: Collection[str]) -> Any:
         """A list of names as a query takes it."""
-
-    @abstractmethod
-    def _transaction(self) -> AbstractContextManager[Any]:
-        """A connection with a write transaction; the table is checked."""
 
     @abstractmethod
     def _store(self, messages: Sequence[StoredMessage]) -> list[bool]:
@@ -240,11 +283,7 @@ class SqlStore(SqlTable):
 
 
 class SqlClaim:
-    """Messages of a store that are claimed. A dialect adds how its queries are run, and savepoints.
-
-    ``again``: those that were held before. ``busy``: those that were asked for, and that somebody has.
-    ``transaction``: the open one, where the claim has one.
-    """
+    """Messages of a store that are claimed. A dialect adds how its queries are run, and savepoints."""
 
     def __init__(
         self, messages: list[StoredMessage], again: Iterable[str] = (), transaction: Any = None

@@ -47,12 +47,13 @@ class Counting:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", PATIENCE_SECONDS)
     return ManualClock(NOW_MS)
 
 
 def sampled(ask: Callable[[], int], clock: ManualClock) -> Sampled[int]:
-    return Sampled(ask, fresh_seconds=2, clock=clock, patience_seconds=PATIENCE_SECONDS)
+    return Sampled(ask, fresh_seconds=2, clock=clock)
 
 
 def test_an_answer_is_shared_while_it_is_fresh(clock: ManualClock) -> None:
@@ -119,14 +120,14 @@ def test_a_failure_keeps_the_last_answer(clock: ManualClock) -> None:
 def test_an_answer_that_does_not_come_is_not_asked_for_twice(clock: ManualClock) -> None:
     """The last one is shown meanwhile; one from before a change does not count as fresh."""
     ask = Counting(clock)
-    sample = Sampled(ask, fresh_seconds=2, clock=clock, patience_seconds=0)
-    sample.get()
+    sample = sampled(ask, clock)
+    sample.get(0)
     until_known(sample, 1)
     clock.advance(3)
     ask.may.clear()
     for seconds in (0, 5):
         clock.advance(seconds)
-        found = sample.get()
+        found = sample.get(0)
         assert found.value == 1
         assert found.trouble == f"no answer for {seconds} s; still waiting"
     assert ask.asked == 2

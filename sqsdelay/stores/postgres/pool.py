@@ -21,7 +21,7 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
+from sqsdelay.stores.schema import VERSION, check_version, mismatch
 from sqsdelay.stores.sql import SqlTable
 
 logger = logging.getLogger(__name__)
@@ -86,12 +86,8 @@ FROM pg_stat_activity WHERE pid = ANY(pg_blocking_pids(%s)) ORDER BY xact_start
 
 
 class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """Gives up a server that says nothing for `POSTGRES_ANSWER_SECONDS`.
-
-    Keepalives notice a host that is gone, not a proxy or a stopped server whose host lives on; psycopg
-    itself waits for an answer without end. Before a wait for a lock is given up, ``on_silence`` is called
-    with the process id of its session.
-    """
+    """Gives up a server that says nothing for `POSTGRES_ANSWER_SECONDS`, on a host that keepalives find
+    alive. Before a wait for a lock is given up, ``on_silence`` is called with its session's process id."""
 
     on_silence: Callable[[int], None] | None = None
 
@@ -125,11 +121,8 @@ class Locked(StoreUnavailable):
 
 
 def begin_session(connection: Connection) -> bool:
-    """Make a new connection ours; False behind a pooler, where a session is not ours to change.
-
-    PgBouncer gives its clients a process id of its own making. In transaction mode, what is set or
-    prepared on a session would meet other clients, and not meet us again.
-    """
+    """Make a new connection ours; False behind a pooler, whose sessions meet other clients, and not us again.
+    PgBouncer gives its clients a process id of its own making."""
     connection.isolation_level = IsolationLevel.READ_COMMITTED
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     if row is None or row[0] != connection.info.backend_pid:
@@ -140,10 +133,7 @@ def begin_session(connection: Connection) -> bool:
 
 
 def _is_open(connection: Connection) -> bool:
-    """False if the server has closed it: without asking, which would take a round trip.
-
-    A server that vanished without closing is told by the keepalives.
-    """
+    """False if the server has closed it: without asking, which would take a round trip."""
     try:
         # The first may read the server's last words only; what follows them is the end.
         connection.pgconn.consume_input()
@@ -160,11 +150,10 @@ def driver_text(error: psycopg.Error) -> str:
 
 
 class PostgresTable(SqlTable):
-    """A table, and its version in the comment of one of its indexes, which backups keep.
+    """A table, and its version in the comment of one of its indexes, which backups keep. Its connections are
+    in autocommit mode, for the threads of this process."""
 
-    Its connections are in autocommit mode, for the threads of this process.
-    """
-
+    _DIALECT, _PARAMETER = "postgres", r"%(\1)s"
     _DRIVER = psycopg.Connection
     _BEGIN = "use it within connection.transaction()"
     _INDEX: ClassVar[str]
@@ -197,23 +186,18 @@ class PostgresTable(SqlTable):
         # An index lives in its table's schema, and its name may not be cut off either.
         self._prefix = f"sqsdelay_{digest}"
         index = self._identifier(f"{self._prefix}_{self._INDEX}")
-        self._names_in_queries = self._pieces() | {
+        names = {
             "table": self._identifier(table),
-            "table_name": sql.Literal(self._identifier(table).as_string(None)),
+            "table_name": sql.Literal(self._identifier(table)).as_string(None),
             "amendments": self._identifier(f"{self._prefix}_amendments"),
-            "prefix": sql.Literal(self._prefix),
+            "prefix": f"'{self._prefix}'",
             "qualified_index": index,
-            "index_name": sql.Literal(index.as_string(None)),
-            "version": sql.Literal(f"sqsdelay schema {VERSION}"),
-            **{
-                f"{name}_index": sql.Identifier(f"{self._prefix}_{name}")
-                for name in ("due", "destination", "held", "until")
-            },
+            "index_name": sql.Literal(index).as_string(None),
+            "version": f"'sqsdelay schema {VERSION}'",
         }
-        shared = read_queries(self._QUERIES).items()
-        self._book = {name: re.sub(r":(\w+)", r"%(\1)s", query) for name, query in shared}
-        self._book |= read_queries("postgres/table.sql") | read_queries(f"postgres/{self._QUERIES}")
-        self._sql = {name: self._query(name) for name in self._book}
+        for name in ("due", "destination", "held", "until"):
+            names[f"{name}_index"] = f'"{self._prefix}_{name}"'
+        self._read_book(self._pieces() | names)
         self._blocking: set[int] = set()
         self._make_pool = partial(
             ConnectionPool[TimedConnection],
@@ -232,14 +216,12 @@ class PostgresTable(SqlTable):
         self._begin_anew()
         in_each_child(self, PostgresTable._begin_anew)
 
-    def _pieces(self) -> dict[str, sql.Composable]:
+    def _pieces(self) -> dict[str, str]:
         """What queries have in common, besides the names of tables and indexes."""
         return {}
 
-    def _query(self, name: str, **more: sql.Composable) -> bytes:
-        """A query of the book, with its names put in."""
-        names = self._names_in_queries | more
-        return sql.SQL(self._book[name]).format(**names).as_bytes()
+    def _query(self, name: str, **more: str) -> bytes:
+        return str(super()._query(name, **more)).encode()
 
     def _begin_anew(self) -> None:
         """A child keeps its parent's connections, unused: closing one would end the parent's session."""
@@ -326,30 +308,9 @@ class PostgresTable(SqlTable):
             return StoreUnavailable(text)
         return StoreError(text)
 
-    def _identifier(self, name: str) -> sql.Identifier:
+    def _identifier(self, name: str) -> str:
         # psycopg reads %s in a query's text, so a percent sign of a name is written twice.
-        return sql.Identifier(self._schema.replace("%", "%%"), name.replace("%", "%%"))
-
-    def set_up(self) -> None:
-        """Create the table, where it is missing, and write down its version.
-
-        Where it is there already, only the version is read: whatever else takes a lock would wait
-        behind open transactions, and every sender behind it.
-
-        Raises:
-            SchemaMismatch: another sqsdelay made it.
-        """
-        with self._statement() as connection:
-            if self._is_ours(connection):
-                return
-        with self._transaction(check=False) as connection:
-            connection.execute(self._sql["limit_waits"], {})
-            connection.execute(self._sql["lock_set_up"], {})
-            if self._is_ours(connection):
-                return
-            for name in (name for name in self._sql if name.startswith("set_up")):
-                connection.execute(self._sql[name], {})
-            connection.execute(self._sql["record_version"], {})
+        return sql.Identifier(self._schema, name).as_string(None).replace("%", "%%")
 
     def _is_ours(self, connection: psycopg.Connection[Any]) -> bool:
         # The caller's connection may make rows of another shape.

@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import Any, Final, cast
 
 import psycopg
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int4, Int8
@@ -29,9 +28,7 @@ from sqsdelay.stores.postgres.pool import (
 from sqsdelay.stores.postgres.watching import Heads, Listener
 from sqsdelay.stores.sql import COLUMNS, SqlClaim, SqlInbox, SqlStore, row_of
 
-_DATABASE_CLOCK: Final = sql.SQL(
-    "(SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
-)
+_DATABASE_CLOCK: Final = "(SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 """Dispatchers' clocks may differ: what one holds, another must not take for free."""
 
 _UNCOMMITTED_MS: Final = 10_000
@@ -77,7 +74,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock
-        self._now = _DATABASE_CLOCK if clock is None else sql.SQL("%(now_ms)s::bigint")
+        self._now = _DATABASE_CLOCK if clock is None else "%(now_ms)s::bigint"
         PostgresTable.__init__(
             self, conninfo, endpoint=endpoint, table=table, schema=schema, connections=connections
         )
@@ -85,28 +82,24 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         self._heads = Heads(self._local, seconds=self.poll_seconds)
         self._sql["claim_held"] = self._query(
             "claim_except",
-            at=sql.SQL("held_until_ms"),
-            kept=sql.SQL("held_until_ms > 0 AND held_until_ms BETWEEN %(from_ms)s AND {}").format(
-                self._now
-            ),
+            at="held_until_ms",
+            kept=f"held_until_ms > 0 AND held_until_ms BETWEEN %(from_ms)s AND {self._now}",
             until=self._now,
         )
 
-    def _pieces(self) -> dict[str, sql.Composable]:
+    def _pieces(self) -> dict[str, str]:
         return {
-            "columns": sql.SQL(", ".join(COLUMNS)),
-            "due": sql.SQL("(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)"),
-            "ids": sql.SQL("= ANY(%(ids)s)"),
-            "amended": sql.SQL(
-                "value ->> 0, (value ->> 1)::bigint, (value ->> 2)::bigint, (value ->> 3)::bigint "
-                "FROM json_array_elements(%(rows)s::json) AS given(value)"
-            ),
+            "columns": ", ".join(COLUMNS),
+            "due": "(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)",
+            "ids": "= ANY(%(ids)s)",
+            "amended": "value ->> 0, (value ->> 1)::bigint, (value ->> 2)::bigint, (value ->> 3)::bigint "
+            "FROM json_array_elements(%(rows)s::json) AS given(value)",
             "now": self._now,
-            "soon_ms": sql.Literal(_SOON_MS),
-            "taken_ms": sql.Literal(_TAKEN_MS),
-            "at": sql.SQL("due_ms"),
-            "kept": sql.SQL("held_until_ms = 0 AND due_ms >= %(from_ms)s"),
-            "until": sql.SQL("%(due_by_ms)s"),
+            "soon_ms": str(_SOON_MS),
+            "taken_ms": str(_TAKEN_MS),
+            "at": "due_ms",
+            "kept": "held_until_ms = 0 AND due_ms >= %(from_ms)s",
+            "until": "%(due_by_ms)s",
         }
 
     def initialize(self, mode: TransactionMode) -> None:  # noqa: ARG002
@@ -216,20 +209,12 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
             yield
 
     def now_ms(self) -> int:
-        """The server's now, epoch milliseconds.
-
-        Raises:
-            StoreUnavailable
-        """
         return int(self._read("now")[0][0])
 
 
 class PostgresClaim(SqlClaim):
-    """The rows of a claim, which the connection's open transaction has locked.
-
-    Args:
-        rows: what a query whose name begins with ``claim`` returned.
-    """
+    """The rows of a query whose name begins with ``claim``, which the connection's open transaction has
+    locked."""
 
     def __init__(
         self, store: PostgresStore, connection: Connection, rows: Sequence[tuple[Any, ...]]

@@ -6,10 +6,10 @@
 SELECT count(*) > 0, obj_description(to_regclass({index_name}), 'pg_class')
 FROM pg_class WHERE oid = to_regclass({table_name})
 
--- name: limit_waits
+-- name: lock_briefly
 SET LOCAL lock_timeout = '10s'
 
--- name: lock_set_up
+-- name: lock_names
 -- CREATE of two processes at once can fail; one after the other cannot.
 SELECT pg_advisory_xact_lock(hashtextextended({prefix}, 0))
 

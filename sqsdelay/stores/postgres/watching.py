@@ -28,11 +28,9 @@ POLL_SECONDS: Final = 1.0
 
 
 class Listener:
-    """While entered, calls ``wake`` for each notification, and once whenever it has connected.
-
-    What is notified while the connection is down is lost, hence the call after connecting. Behind a
-    pooler in transaction mode nothing is notified: there it calls ``wake`` every second.
-    """
+    """While entered, calls ``wake`` for each notification, and once whenever it has connected: what is
+    notified before is lost. Behind a pooler in transaction mode, where nothing is notified, it does so every
+    second."""
 
     def __init__(self, conninfo: str, channel: str, wake: Callable[[], None]) -> None:
         self._conninfo = conninfo
@@ -108,13 +106,10 @@ class Head:
 class Heads:
     """Heads by the destinations that are passed over, each moved by looks to what they found first.
 
-    What lies before it was removed. While a long snapshot elsewhere still sees that, each look would walk
-    through it: an hour's messages took 40 ms a claim. They are kept only while a store is watched, since what
-    is stored or moved to a time before is notified; and begun anew every ``seconds`` all the same, because of
-    what another dispatcher had locked and let go.
-
-    Args:
-        clock: its monotonic time is used.
+    What lies before it was removed: while a long snapshot elsewhere still sees an hour of that, to walk
+    through it took 40 ms a claim. They are kept while a store is watched, since what is stored or moved to a
+    time before is notified; and begun anew every ``seconds``, for what another dispatcher had locked and let
+    go.
     """
 
     def __init__(self, clock: Clock, *, seconds: float) -> None:

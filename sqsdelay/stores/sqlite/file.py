@@ -41,11 +41,8 @@ def _make_private(path: Path) -> None:
 
 
 class Reserve:
-    """Room on the disk for a store's log, given up when the disk is full, so that messages can leave.
-
-    Args:
-        path: the database; the reserve is a file beside it.
-    """
+    """Room on the disk for a store's log, in a file beside it, given up when the disk is full, so that
+    messages can leave."""
 
     def __init__(self, path: str | Path) -> None:
         self._place = None if str(path) == ":memory:" else Path(f"{path}-reserve")
@@ -74,11 +71,7 @@ class Reserve:
 
 
 def quoted(name: str) -> str:
-    """A table's or an index's name for a query.
-
-    Raises:
-        ConfigurationError: SQLite takes no such name.
-    """
+    """A table's or an index's name for a query. Raises ConfigurationError where SQLite takes no such name."""
     if UNFIT.search(name) or name.lower().startswith("sqlite_"):
         raise InvalidSetting(
             f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-import re
 import sqlite3
 import threading
 import uuid
@@ -23,7 +22,7 @@ from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START
-from sqsdelay.stores.schema import VERSION, check_version, mismatch, read_queries
+from sqsdelay.stores.schema import VERSION, check_version, mismatch
 from sqsdelay.stores.sql import COLUMNS, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
 from sqsdelay.stores.sqlite.file import UNFIT, Reserve, opened, quoted
 
@@ -51,6 +50,7 @@ _NO_LIMIT: Final = 1 << 31
 class SqliteTable(SqlTable):
     """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``."""
 
+    _DIALECT, _PARAMETER = "sqlite", r":\1"
     _DRIVER = sqlite3.Connection
     _BEGIN = "execute BEGIN first"
 
@@ -63,25 +63,17 @@ class SqliteTable(SqlTable):
         self._path = path
         self._table = table = table or f"{endpoint}.{self._SUFFIX}"
         names = {"table": quoted(table), "amendments": quoted(f"{table}.amendments")}
+        names |= {"table_name": "'" + table.replace("'", "''") + "'", "version": str(VERSION)}
         for name in ("due", "destination", "held", "until"):
             names[f"{name}_name"] = quoted(f"{table}.{name}")
-        self._in_queries = _PIECES | names
-        self._book = read_queries(self._QUERIES) | read_queries(f"sqlite/{self._QUERIES}")
-        self._sql = {name: self._query(name) for name in self._book}
+        self._read_book(_PIECES | names)
         self._lock = threading.RLock()
         self._connection = self._opened()
         in_each_child(self, SqliteTable._begin_anew)
 
-    def _query(self, name: str, **more: str) -> str:
-        """A query of the book; in one pass, for a name may itself hold what looks like another's place."""
-        names = self._in_queries | more
-        return re.sub(r"\{(\w+)\}", lambda place: names[place[1]], self._book[name])
-
     def _begin_anew(self) -> None:
-        """In a forked process, which must neither use nor close its parent's connection.
-
-        Source: sqlite.org/howtocorrupt.html, 2.6. One to memory, or one that is closed, stays as it is.
-        """
+        """In a forked process, which must neither use nor close its parent's connection
+        (sqlite.org/howtocorrupt.html, 2.6). One to memory, or one that is closed, stays as it is."""
         self._lock = threading.RLock()
         with suppress(sqlite3.ProgrammingError):
             self._connection.total_changes  # noqa: B018
@@ -102,39 +94,17 @@ class SqliteTable(SqlTable):
             return found.st_dev, found.st_ino
         return None
 
-    def set_up(self) -> None:
-        """Create the table, where it is missing, and write down its version.
-
-        Raises:
-            SchemaMismatch: another sqsdelay made it.
-        """
-        with self._transaction(check=False) as connection:
-            if self._is_ours(connection):
-                return
-            connection.execute(
-                'CREATE TABLE IF NOT EXISTS "sqsdelay.versions" '
-                "(table_name TEXT PRIMARY KEY NOT NULL, version INTEGER NOT NULL)"
-            )
-            for name in (name for name in self._sql if name.startswith("set_up")):
-                connection.execute(self._sql[name])
-            query = 'INSERT OR REPLACE INTO "sqsdelay.versions" VALUES (?, ?)'
-            connection.execute(query, (self._table, VERSION))
-
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._connection.close()
 
     def _is_ours(self, connection: sqlite3.Connection) -> bool:
-        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)"
-        if connection.execute(exists, (self._table,)).fetchone() is None:
-            return False
-        row = None
-        if connection.execute(exists, ("sqsdelay.versions",)).fetchone() is not None:
-            query = 'SELECT version FROM "sqsdelay.versions" WHERE table_name = ?'
-            row = connection.execute(query, (self._table,)).fetchone()
-        check_version(None if row is None else int(row[0]), table=self._table)
-        return True
+        there, versioned = connection.execute(self._sql["exists"]).fetchone()
+        if there:
+            row = connection.execute(self._sql["version"]).fetchone() if versioned else None
+            check_version(None if row is None else int(row[0]), table=self._table)
+        return bool(there)
 
     @contextmanager
     def _statement(self) -> Iterator[sqlite3.Connection]:
@@ -150,12 +120,8 @@ class SqliteTable(SqlTable):
 
     @contextmanager
     def _transaction(self, *, check: bool = True) -> Iterator[sqlite3.Connection]:
-        """A write transaction, or the one this thread is already in (exactly once).
-
-        Raises:
-            StoreUnavailable: the file was deleted or replaced since it was opened: nobody would find what is
-                written there.
-        """
+        """A write transaction, or the one this thread is already in (exactly once). In a file that was
+        deleted or replaced since it was opened, nobody would find what is written."""
         with self._lock, self._translated():
             connection = self._connection
             if connection.in_transaction:

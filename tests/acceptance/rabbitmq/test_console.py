@@ -17,7 +17,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.rabbitmq import RabbitMqSender, bind, declare
 from sqsdelay.stores import open_store
 from tests.acceptance.rabbitmq.broker import Broker
-from tests.functional.console.conftest import client_of
+from tests.functional.console.conftest import visited
 from tests.functional.console.page import Page
 from tests.services.network import DeafProxy
 
@@ -39,12 +39,11 @@ def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
     bind(broker.url, "orders")
     settings = ConsoleSettings(endpoints=("orders",), stores={"orders": url}, rabbitmq=broker.url)
     services = Services(settings, Access())
-    with closing(services), closing(open_store(url, endpoint="orders")) as store:
+    with closing(open_store(url, endpoint="orders")) as store, visited(services) as client:
         store.set_up()
         due_ms = time.time_ns() // 1_000_000 + 86_400_000
         message = StoredMessage(message_id="a", destination="orders", due_ms=due_ms, body=b"x")
         store.store([message])
-        client = client_of(services)
         form = page(client, "/send")
         for delay, route in (("1d", "delay-level"), ("", "direct")):
             shown = form.press("Show route and cost", body="x", delay=delay)
@@ -75,8 +74,8 @@ def test_advice_repeats_the_prefix(broker: Broker) -> None:
         sender.send("orders", "lost", delay=1)
     assert broker.wait_count(acme.undeliverable, 1) == 1
     settings = ConsoleSettings(endpoints=("orders",), rabbitmq=broker.url, prefix=acme.prefix)
-    with closing(Services(settings, Access())) as services:
-        (notice,) = page(client_of(services), "/").notices
+    with visited(Services(settings, Access())) as client:
+        (notice,) = page(client, "/").notices
     assert "sqsdelay rabbitmq --prefix 'acme corp' bind ENDPOINT" in notice
 
 
@@ -92,10 +91,9 @@ def test_a_broker_that_hangs_is_said(
         settings = ConsoleSettings(endpoints=("orders",), stores={"orders": url}, rabbitmq=hangs)
         with (
             closing(open_store(url, endpoint="orders")) as store,
-            closing(Services(settings, Access())) as services,
+            visited(Services(settings, Access())) as client,
         ):
             store.set_up()
-            client = client_of(services)
             assert page(client, "/").text.startswith("RabbitMQ, orders: no answer")
             for path in ("/", "/messages", "/errors", "/send"):
                 assert client.get(path).status_code == 200
@@ -104,7 +102,6 @@ def test_a_broker_that_hangs_is_said(
 def test_a_broker_that_is_gone_is_said(tmp_path: Path) -> None:
     """And the page is shown."""
     settings = ConsoleSettings(endpoints=("orders",), rabbitmq="amqp://127.0.0.1:1/")
-    with closing(Services(settings, Access())) as services:
-        client = client_of(services)
+    with visited(Services(settings, Access())) as client:
         assert page(client, "/").text.startswith("RabbitMQ, orders: ")
         assert client.get("/").status_code == 200

@@ -1,24 +1,24 @@
-"""A console on the local AWS, asked without a socket."""
+"""A console on the local AWS, asked over a socket as a browser does."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from httpx import ASGITransport, BaseTransport, Client, Request, Response
+from httpx import Client
 
-from sqsdelay.console.guard import Access, Guard
-from sqsdelay.console.server import create_app
+from sqsdelay.console.guard import Access
+from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import ConsoleSettings
+from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,
@@ -39,38 +39,21 @@ from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.page import Page
 from tests.patience import PATIENCE_SECONDS
 
-PORT = 8710
 HOUR_MS = 3_600_000
 
-HERE = f"http://127.0.0.1:{PORT}"
+
+def browser(url: str) -> Client:
+    """A client with cookies of its own; each of its requests is a new connection, on IPv4."""
+    here = url.replace("[::]", "127.0.0.1")
+    headers = {"Connection": "close"}
+    return Client(base_url=here, headers=headers, timeout=PATIENCE_SECONDS, verify=False)
 
 
-class WithoutSockets(BaseTransport):
-    """Asks an ASGI application, in its own thread of time."""
-
-    def __init__(self, app: Guard, caller: str) -> None:
-        self._transport = ASGITransport(app, raise_app_exceptions=True, client=(caller, 40_000))
-
-    def handle_request(self, request: Request) -> Response:
-        body = request.read()
-        asked = Request(request.method, request.url, headers=request.headers, content=body)
-
-        async def ask() -> Response:
-            answer = await self._transport.handle_async_request(asked)
-            content = await answer.aread()
-            return Response(answer.status_code, headers=answer.headers, content=content)
-
-        return asyncio.run(ask())
-
-
-def browser(app: Guard, *, base_url: str = HERE, caller: str = "127.0.0.1") -> Client:
-    """A client with cookies of its own."""
-    return Client(transport=WithoutSockets(app, caller), base_url=base_url)
-
-
-def client_of(services: Services) -> Client:
-    """A client that names the console as a browser on this machine does."""
-    return browser(create_app(services, port=PORT))
+@contextmanager
+def visited(services: Services) -> Iterator[Client]:
+    """A browser on a console that listens on a port."""
+    with serving(services, port=0) as url, browser(url) as client:
+        yield client
 
 
 @dataclass
@@ -185,7 +168,9 @@ def start(aws_here: LocalAws, tmp_path: Path) -> Iterator[Callable[..., Running]
     """Start a console of a new endpoint, on a store of that URL."""
     with ExitStack() as running:
 
-        def begin(url: str | None = None, *, fifo: bool = False, **access: Any) -> Running:
+        def begin(
+            url: str | None = None, *, fifo: bool = False, clock: Clock | None = None
+        ) -> Running:
             name = f"orders-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}"
             create_endpoint(aws_here.client("sqs"), Endpoint.parse(name))
             url = (url or f"sqlite:///{tmp_path}/store.db").format(name=name)
@@ -194,10 +179,9 @@ def start(aws_here: LocalAws, tmp_path: Path) -> Iterator[Callable[..., Running]
             store.set_up()
             ledger = tmp_path / "ledger.jsonl"
             settings = ConsoleSettings(endpoints=(name,), stores={name: url}, ledger=ledger)
-            services = Services(settings, Access(**access))
-            running.callback(services.close)
+            services = Services(settings, Access(), clock)
             queues = SqsQueues(aws_here.client("sqs"))
-            client = client_of(services)
+            client = running.enter_context(visited(services))
             return Running(name, url, store, queues, ledger, services, client)
 
         yield begin

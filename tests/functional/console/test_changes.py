@@ -21,7 +21,7 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger import EventKind, Source, from_json
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
-from tests.functional.console.conftest import HOUR_MS, Running, client_of
+from tests.functional.console.conftest import HOUR_MS, Running, visited
 from tests.functional.console.page import Page
 
 Start = Callable[..., Running]
@@ -367,10 +367,10 @@ def test_to_get_a_page_receives_nothing(running: Running) -> None:
     for path in ("/", "/errors", "/message"):
         assert "too far" not in running.page(path, id="a", again="true").text
     assert running.look().rows("failed")[0][-1] == "1"
-    readers = client_of(Services(running.services.settings, Access(read_only=True)))
     where = {"endpoint": running.endpoint}
-    assert not Page(readers, readers.get("/errors", params=where)).offers("Look")
-    assert readers.post("/errors/look", data=where).status_code == 403
+    with visited(Services(running.services.settings, Access(read_only=True))) as readers:
+        assert not Page(readers, readers.get("/errors", params=where)).offers("Look")
+        assert readers.post("/errors/look", data=where).status_code == 403
 
 
 def test_an_undated_message_stays_or_goes_at_once(running: Running) -> None:

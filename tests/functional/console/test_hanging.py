@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sqsdelay.console.server import create_app
 from sqsdelay.testing.local_aws import LocalAws
-from tests.functional.console.conftest import PORT, Running, browser
+from tests.functional.console.conftest import Running, browser
 from tests.functional.console.page import Page
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import DeafProxy
@@ -25,10 +24,8 @@ FOREVER = 10 * PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page's patience is a moment, a driver's has no end."""
-    monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr("sqsdelay.console.source.AGES_PATIENCE_SECONDS", 0.1)
+def forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver's patience has no end."""
     for name in ("sqs.client", "stores.dynamodb.table"):
         monkeypatch.setattr(f"sqsdelay.{name}.ANSWER_SECONDS", FOREVER)
     monkeypatch.setattr("sqsdelay.stores.postgres.pool.POSTGRES_ANSWER_SECONDS", FOREVER)
@@ -72,6 +69,14 @@ def shown(running: Running, path: str, *words: str, gone: str = "", **query: str
     return running.until(says, path, **query)
 
 
+def hang(proxy: DeafProxy, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on there is no answer, which a page waits for a moment; before, a busy machine may be slow."""
+    monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("sqsdelay.console.source.AGES_PATIENCE_SECONDS", 0.1)
+    proxy.swallowing.set()
+    running.services.source(running.endpoint).changed()
+
+
 @pytest.mark.parametrize("kind", ["postgres", "dynamodb"])
 def test_a_store_that_hangs(
     kind: str,
@@ -96,8 +101,7 @@ def test_a_store_that_hangs(
         while shown(running, "/").html.count(one) != 2:
             pass
         listed = shown(running, "/messages", ">a</a>")
-        proxy.swallowing.set()
-        running.services.source(running.endpoint).changed()
+        hang(proxy, running, monkeypatch)
 
         page = in_time(lambda: shown(running, "/", f"Store, {running.endpoint}: no answer for"))
         assert page.html.count(one) == 2, "what was known, and the error queue"
@@ -113,10 +117,10 @@ def test_a_store_that_hangs(
         result = in_time(lambda: cancel.press("Cancel 1 message"))
         assert "perhaps not done, look again" in result.text
 
-        app = create_app(running.services, port=PORT)
+        url = str(running.client.base_url)
         with ThreadPoolExecutor(12) as pool:
             path = f"/messages?endpoint={running.endpoint}"
-            answers = [pool.submit(browser(app).get, path) for _ in range(12)]
+            answers = [pool.submit(browser(url).get, path) for _ in range(12)]
             assert {each.result(PATIENCE_SECONDS).status_code for each in answers} == {200}
 
         monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", PATIENCE_SECONDS)
@@ -130,7 +134,11 @@ def test_a_store_that_hangs(
 
 @pytest.mark.parametrize("service", ["sqs", "cloudwatch"])
 def test_aws_that_hangs(
-    service: str, start: Start, deaf: Callable[[str], DeafProxy], in_time: Ask
+    service: str,
+    start: Start,
+    deaf: Callable[[str], DeafProxy],
+    in_time: Ask,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is parked is shown and changed."""
     proxy = deaf(service)
@@ -138,8 +146,7 @@ def test_aws_that_hangs(
     running.park("a", "b")
     if service == "sqs":
         shown(running, "/", parked, "idle")
-    proxy.swallowing.set()
-    running.services.source(running.endpoint).changed()
+    hang(proxy, running, monkeypatch)
     if service == "sqs":
         in_time(lambda: shown(running, "/", f"SQS, {running.endpoint}: no answer", parked))
         in_time(running.look)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from sqsdelay.console.services import Services
 from sqsdelay.ledger import EventKind, Source
 from sqsdelay.testing import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
-from tests.functional.console.conftest import Running, client_of
+from tests.functional.console.conftest import Running, visited
 from tests.functional.console.page import Page
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import HoldingProxy
@@ -35,36 +33,33 @@ def slow(aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdin
         yield proxy
 
 
-@dataclass
-class Watched(Running):
-    """A console whose clock is moved by hand."""
+@pytest.fixture
+def clock() -> ManualClock:
+    """The console's."""
+    return ManualClock(time.time_ns() // 1_000_000)
 
-    clock: ManualClock
 
-    def at(self) -> str:
-        """Its clock's time of day."""
-        return datetime.fromtimestamp(self.clock.true_ms // 1000, UTC).strftime("%H:%M:%S")
+def time_of(clock: ManualClock) -> str:
+    """What it shows."""
+    return datetime.fromtimestamp(clock.true_ms // 1000, UTC).strftime("%H:%M:%S")
 
 
 @pytest.fixture
-def watched(slow: HoldingProxy, start: Start, request: pytest.FixtureRequest) -> Iterator[Watched]:
-    """Of an endpoint whose workers recorded something at this moment."""
-    running = start(getattr(request, "param", None))
-    running.park("a", "b")
-    clock = ManualClock(time.time_ns() // 1_000_000)
-    services = Services(running.services.settings, Access(), clock)
-    own = vars(running) | {"services": services, "client": client_of(services)}
-    found = Watched(**own, clock=clock)
+def watched(
+    slow: HoldingProxy, start: Start, clock: ManualClock, request: pytest.FixtureRequest
+) -> Iterator[Running]:
+    """A console of an endpoint whose workers recorded something at this moment."""
+    found = start(getattr(request, "param", None), clock=clock)
+    found.park("a", "b")
     for source in (Source.CONSUMER, Source.DISPATCHER):
         found.record(EventKind.HOP, "m", source)
     found.until(lambda page: (page.tiles["In queues"], page.tiles["Parked"]) == ("0", "2"))
     yield found
     slow.let_go()
-    found.services.close()
 
 
 def test_an_sqs_that_is_silent(
-    watched: Watched, slow: HoldingProxy, monkeypatch: pytest.MonkeyPatch
+    watched: Running, slow: HoldingProxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First on the page; the worker is unknown, never working; the numbers age, and go after a minute."""
     watched.reject("bad")
@@ -74,7 +69,7 @@ def test_an_sqs_that_is_silent(
     assert "1 message could not be delivered" in page.notices[0]
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.1)
     slow.hold()
-    since = watched.at()
+    since = time_of(clock)
     watched.services.source(None).changed()
     for seconds, shown in (
         (0, "0"),
@@ -83,7 +78,7 @@ def test_an_sqs_that_is_silent(
         (45, "0 1 min old"),
         (121, f"\u2013 unknown since {since}, then 0"),
     ):
-        watched.clock.advance(seconds)
+        clock.advance(seconds)
         page = watched.page()
         assert page.tiles["In queues"] == shown
         assert page.text.startswith(f"SQS, {watched.endpoint}: no answer for")
@@ -103,77 +98,81 @@ def test_an_sqs_that_is_silent(
 
 @pytest.mark.parametrize("watched", ["dynamodb://{name}"], indirect=True)
 def test_a_store_that_is_silent(
-    watched: Watched, slow: HoldingProxy, monkeypatch: pytest.MonkeyPatch
+    watched: Running, slow: HoldingProxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same of its dispatcher; it is asked once a minute, so it may be judged by that for so long."""
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.1)
-    since = watched.at()
-    watched.clock.advance(55)
+    since = time_of(clock)
+    clock.advance(55)
     page = watched.page()
     assert page.tiles["Parked"] == "2 55 s old"
     assert page.workers["dispatcher"].startswith("working")
     slow.hold()
-    watched.clock.advance(10)
+    clock.advance(10)
     page = watched.page()
     assert page.text.startswith(f"Store, {watched.endpoint}: no answer for")
     assert page.tiles["Parked"] == f"\u2013 unknown since {since}, then 2"
     assert page.workers["dispatcher"].startswith(f"unknown since {since}")
 
 
-def test_what_the_ledger_tells_is_dated(watched: Watched) -> None:
+def test_what_the_ledger_tells_is_dated(watched: Running, clock: ManualClock) -> None:
     """Neither lateness nor an event of yesterday looks like one of now."""
     watched.record(EventKind.HANDED_OVER, "m-1", Source.CONSUMER, late_ms=1500)
     page = watched.page()
     assert page.tiles["Worst"] == "1.50 s"
     assert page.rows("Events")[0][1:3] == ["handed-over", "m-1"]
     assert page.workers["delay consumer"].startswith("working recorded something just now")
-    watched.clock.advance(86_400)
+    clock.advance(86_400)
     page = watched.page()
     assert "Of the last 1 arrivals in the ledger, the last 1 d ago" in page.text
     assert page.rows("Events")[0][0] == "1 d ago"
 
 
-def test_what_is_down_is_first_whatever_is_opened_first(watched: Watched) -> None:
+def test_what_is_down_is_first_whatever_is_opened_first(
+    watched: Running, clock: ManualClock
+) -> None:
     """In its own words, on a console that has asked nothing yet; what was wrong for a time is dated."""
     path = watched.services.settings.stores[watched.endpoint].removeprefix("sqlite:///")
     for each in Path(path).parent.glob("store.db*"):
         each.unlink()
     for first in ("/send", "/errors", "/messages", "/"):
-        services = Services(watched.services.settings, Access(), watched.clock)
-        with closing(services):
-            client = client_of(services)
+        with visited(Services(watched.services.settings, Access(), clock)) as client:
             page = Page(client, client.get(first))
             assert page.text.startswith(f"Store, {watched.endpoint}: "), page.text
             assert "store.db" in page.notices[0]
             assert first != "/" or page.workers["dispatcher"].startswith("unknown its store")
-            watched.clock.advance(300)
+            clock.advance(300)
             assert "5 min ago" in Page(client, client.get("/cost")).notices[0]
 
 
-def test_a_message_was_in_the_error_queue_when_it_was_looked_at(watched: Watched) -> None:
+def test_a_message_was_in_the_error_queue_when_it_was_looked_at(
+    watched: Running, clock: ManualClock
+) -> None:
     """Nothing says that it still is."""
     watched.reject("bad")
     errors = watched.services.source(None).errors_sample
     errors.forget()
     errors.get()
-    watched.clock.advance(7200)
+    clock.advance(7200)
     assert "It was in the error queue 2 h ago" in watched.page("/message", id="bad").text
 
 
-def test_a_slow_answer_is_kept_for_seconds(watched: Watched, slow: HoldingProxy) -> None:
+def test_a_slow_answer_is_kept_for_seconds(
+    watched: Running, slow: HoldingProxy, clock: ManualClock
+) -> None:
     """One of two seconds for ten, and then another is asked for."""
     watched.services.source(None).changed()
     slow.hold()
     asking = threading.Thread(target=watched.page)
     asking.start()
     slow.held.wait(PATIENCE_SECONDS)
-    watched.clock.advance(2)
+    clock.advance(2)
     slow.let_go()
     asking.join(PATIENCE_SECONDS)
     sample = watched.services.source(None).queues_sample
     asked_ms = sample.known().at_ms or 0
-    watched.clock.advance(7)
+    clock.advance(7)
     assert watched.page().tiles["In queues"] == "0"
     assert sample.known().at_ms == asked_ms, "it was not asked again"
-    watched.clock.advance(2)
+    clock.advance(2)
     watched.until(lambda _: sample.known().at_ms == asked_ms + 11_000)
