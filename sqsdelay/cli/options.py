@@ -245,9 +245,7 @@ ReleasedTo = Annotated[
 LedgerFile = Annotated[
     Path | None,
     typer.Option(
-        "--ledger",
-        dir_okay=False,
-        help="Append what happens to each message to this file, as JSON lines.",
+        "--ledger", dir_okay=False, help="Append each message's events to this file, as JSON lines."
     ),
 ]
 PricesFile = Annotated[

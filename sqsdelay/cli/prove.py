@@ -27,7 +27,7 @@ from sqsdelay.limits import (
     MAX_RECEIVE_WAIT_SECONDS,
     SCHEDULE_SECONDS,
 )
-from sqsdelay.operating.status import Role, endpoint_status
+from sqsdelay.operating.status import Role, endpoint_status, naming_the_command
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -109,7 +109,10 @@ def _counted(client: SQSClient) -> Counter[tuple[str, bool]]:
 
 
 def _check_empty(queues: SqsQueues, endpoint: Endpoint, options: str) -> None:
-    for queue in endpoint_status(queues, endpoint, options=options).queues:
+    for ref in endpoint.queues:
+        with naming_the_command(endpoint, ref, options):
+            queues.url(ref)
+    for queue in endpoint_status(queues, endpoint).queues:
         held = queue.visible + queue.in_flight + queue.delayed
         if held and queue.role is not Role.ERROR:
             raise ConfigurationError(

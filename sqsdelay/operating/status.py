@@ -287,13 +287,12 @@ class EndpointStatus:
 
 
 def endpoint_status(
-    queues: Queues, endpoint: Endpoint, ages: QueueAges | None = None, *, options: str = ""
+    queues: Queues, endpoint: Endpoint, ages: QueueAges | None = None
 ) -> EndpointStatus:
     """Read the state of an endpoint's queues.
 
     Args:
         ages: looks up the age of the oldest message; without it, the age stays unknown.
-        options: what the endpoint would be created with.
 
     Raises:
         QueueMissing: the endpoint or one of its queues does not exist; says how to create it.
@@ -308,7 +307,7 @@ def endpoint_status(
     }
     found: dict[QueueRef, Mapping[str, str]] = {}
     for ref in roles:
-        with naming_the_command(endpoint, ref, options):
+        with naming_the_command(endpoint, ref):
             found[ref] = queues.attributes(queues.url(ref))
     parking, unread = endpoint.parking_queue, None
     try:
