@@ -33,8 +33,8 @@ from kombu.transport.native_delayed_delivery import (
 )
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare, teardown
-from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import LEVELS, MAX_LEVEL
 from tests.services.rabbitmq import RabbitNode

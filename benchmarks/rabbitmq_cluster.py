@@ -184,8 +184,13 @@ def measure(timeout_seconds: int, waiting: int) -> bool:
             time.sleep(0.5)
         inbox.stopping.set()
         consuming.join()
+        missing = sorted(live.confirmed - inbox.late_ms.keys())
+        if missing:  # late rather than lost, if the broker holds as many
+            queues = Management(nodes[0].management_url, "/").queues().values()
+            held = {q["name"]: q["messages"] for q in queues if q.get("messages")}
+            print(f"    missing {missing}; on the broker {held}", flush=True)
     late = sorted(inbox.late_ms.values())
-    lost, early = len(live.confirmed - inbox.late_ms.keys()), sum(each < 0 for each in late)
+    lost, early = len(missing), sum(each < 0 for each in late)
     print(
         f"    {len(live.confirmed):,} confirmed: {lost} lost, {early} early, {inbox.twice} twice; late by "
         f"{late[len(late) // 2] / 1000:.2f} s (p50), {late[len(late) * 99 // 100] / 1000:.1f} s (p99), "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import pika
 from pika.adapters.select_connection import IOLoop
@@ -65,15 +65,8 @@ class Address:
 
 
 def parameters(url: str | Sequence[str]) -> Address:
-    """How to reach a broker: ``amqp://user:password@host:5672/vhost``, ``amqps://…`` for TLS.
-
-    Several nodes as kombu takes them, ``amqp://a/v;amqp://b/v`` or a list of URLs, or as hosts in one
-    URL: ``amqp://user:password@a,b:5673/vhost``.
-
-    Raises:
-        ConfigurationError: no such URL, or nodes that differ in virtual host or user. The message does
-            not repeat it, for the password's sake.
-    """
+    """How to reach a broker: one node or several, as `RabbitMqSender` takes them. No error repeats the URL,
+    for the password's sake."""
     urls = url.split(";") if isinstance(url, str) else list(url)
     nodes = tuple(_node(each) for whole in urls for each in _one_host_each(whole.strip()))
     if len({(each.virtual_host, each.user) for each in map(Address, zip(nodes))}) != 1:
@@ -118,6 +111,8 @@ _LIMIT: Final = re.compile(r"(?:\w+ )?connection limit \(\d+\) is reached")
 
 def translated(error: BaseException, given: Address) -> SqsDelayError:
     """The error to raise for what pika raised."""
+    if isinstance(error, SqsDelayError):
+        return error
     where = place(given)
     if isinstance(error, _DENIED):
         if limit := _LIMIT.search(str(error)):
@@ -152,11 +147,6 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
     return QueueUnavailable(f"RabbitMQ at {where} failed: {error!r}; try again later")
 
 
-def is_denied(error: BaseException, given: Address) -> bool:
-    """True for an error that no later attempt will cure: not let in, or no TLS between the two."""
-    return isinstance(translated(error, given), ConfigurationError)
-
-
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
     """The error to raise where the broker closed a channel."""
     if code == NOT_FOUND and "no queue" in text:
@@ -182,27 +172,6 @@ def _cause(error: BaseException) -> BaseException:
     return _cause(inner) if isinstance(inner, BaseException) else error
 
 
-_T = TypeVar("_T")
-
-
-def first_that_opens(
-    given: Address, open_one: Callable[[Any], _T], *, start: int = 0
-) -> tuple[int, _T]:
-    """Open a connection to the first node that answers, from number ``start`` on.
-
-    Raises:
-        what pika raised for the last node, rather for one that a later attempt may cure.
-    """
-    errors: list[Exception] = []
-    for offset in range(len(given.nodes)):
-        number = (start + offset) % len(given.nodes)
-        try:
-            return number, open_one(given.nodes[number])
-        except Exception as error:
-            errors.append(error)
-    raise next((each for each in errors if not is_denied(each, given)), errors[-1])
-
-
 CLOSE_SECONDS: Final = 3.0
 """How long the broker may take to say goodbye."""
 
@@ -211,19 +180,20 @@ DISCONNECT_SECONDS: Final = 1.0
 
 
 class Wire(SelectorIOServicesAdapter):
-    """pika's loop and sockets, and what no connection of pika's tells or does: what waits for the socket,
-    and to drop it without an answer."""
+    """pika's loop and sockets, for one connection after another, and what no connection of pika's tells or
+    does: what waits for the socket, and to drop it without an answer."""
 
     def __init__(self) -> None:
-        super().__init__(IOLoop())
-        self._transport: Any = None
+        self.loop: Any = IOLoop()
+        self.transport: Any = None
+        super().__init__(self.loop)
 
     def create_streaming_connection(
         self, protocol_factory: Any, sock: Any, on_done: Any, *context: Any, **more: Any
     ) -> Any:
         def keep(result: Any) -> None:
             if isinstance(result, tuple):
-                self._transport = result[0]
+                self.transport = result[0]
             on_done(result)
 
         return super().create_streaming_connection(protocol_factory, sock, keep, *context, **more)
@@ -231,50 +201,19 @@ class Wire(SelectorIOServicesAdapter):
     @property
     def unwritten(self) -> int:
         """Bytes that pika has and the socket has not taken."""
-        return int(self._transport.get_write_buffer_size())
+        return int(self.transport.get_write_buffer_size())
 
     def drop(self) -> None:
         """End the connection in the loop's next round, whatever it waits for."""
-        if self._transport is not None:
+        if self.transport is not None:
             # As if the broker had hung up: pika wants a reason.
-            self._transport.get_protocol().eof_received()
-            self._transport.abort()
+            self.transport.get_protocol().eof_received()
+            self.transport.abort()
 
-
-class Connection:
-    """An open connection to one node. For one thread, which serves it whenever it waits for something.
-
-    Raises:
-        what pika raised while it was opened; pika gives up by itself.
-    """
-
-    def __init__(self, node: pika.URLParameters) -> None:
-        self.lost: BaseException | None = None
-        """What ended the connection, or will."""
-        self.blocked, self.blocked_at = "", inf
-        """Why the broker takes no messages now, and since when; empty while it does."""
-        self.wire = Wire()
-        self.amqp: Any = pika.SelectConnection(
-            node,
-            on_open_error_callback=self._on_end,
-            on_close_callback=self._on_end,
-            custom_ioloop=self.wire,
-        )
-        self.loop: Any = self.amqp.ioloop
-        try:
-            self.run(lambda: self.amqp.is_open or self.lost)
-        except BaseException as error:
-            self.lost = error
-        if self.lost is not None:
-            self.close()
-            raise self.lost
-        self.amqp.add_on_connection_blocked_callback(self._on_blocked)
-        self.amqp.add_on_connection_unblocked_callback(self.on_unblocked)
-
-    def run(self, until: Callable[[], object], seconds: float = inf) -> None:
-        """Serve the connection until that is true, or for so many seconds."""
+    def wait(self, until: Callable[[], object], seconds: float = inf) -> None:
+        """Serve the connection and all timers until that is true, or for so many seconds."""
         over: list[bool] = []
-        timer = None if seconds == inf else self.loop.call_later(seconds, lambda: over.append(True))
+        timer = None if seconds == inf else self.call_later(seconds, lambda: over.append(True))
         self.loop.activate_poller()
         try:
             while not (until() or over):
@@ -283,58 +222,62 @@ class Connection:
         finally:
             self.loop.deactivate_poller()
             if timer is not None:
-                self.loop.remove_timeout(timer)
-
-    def close(self) -> None:
-        """End the connection in order, or, if it is lost or the broker does not answer, without."""
-        if self.amqp.is_open and self.lost is None:
-            with suppress(AMQPError):
-                self.amqp.close()
-            self.run(lambda: self.amqp.is_closed, CLOSE_SECONDS)
-        if not self.amqp.is_closed:
-            self.wire.drop()
-            self.run(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
-        self.loop.close()
-
-    def _on_blocked(self, _: Any, frame: Any) -> None:
-        self.blocked = (
-            f" (memory or disk alarm: the broker blocks publishers: {frame.method.reason})"
-        )
-        self.blocked_at = min(self.blocked_at, time.monotonic())
-
-    def on_unblocked(self, _: Any, __: Any) -> None:
-        self.blocked, self.blocked_at = "", inf
-
-    def _on_end(self, _: Any, reason: BaseException) -> None:
-        self.lost = self.lost or reason
+                timer.cancel()
 
 
 ADMIN_SECONDS: Final = 30.0
 """The most that administrative steps may take together, from when the connection is open."""
 
 
-class Session:
-    """A connection to one of a broker's nodes, and a channel, for administration. For one thread at a
-    time; a context manager that raises `translated` errors. All steps together may take ``seconds``."""
+class Connection:
+    """An open connection to the first node that answers, from number ``start`` on, and a channel. For one
+    thread, which serves it whenever it waits for something. All steps together may take ``seconds``."""
 
-    def __init__(self, given: Address, *, seconds: float = ADMIN_SECONDS) -> None:
-        self._given = given
+    def __init__(self, given: Address, wire: Wire, *, seconds: float, start: int = 0) -> None:
+        self.given, self.wire = given, wire
+        errors: list[SqsDelayError] = []
+        for offset in range(len(given.nodes)):
+            self.node = (start + offset) % len(given.nodes)
+            try:
+                self._open(given.nodes[self.node], seconds)
+            except Exception as error:  # pika's own for this are no AMQPError
+                errors.append(translated(error, given))
+                errors[-1].__cause__ = error
+            else:
+                return
+        # Rather that of a node that a later attempt may reach.
+        raise next((e for e in errors if not isinstance(e, ConfigurationError)), errors[-1])
+
+    def _open(self, node: pika.URLParameters, seconds: float) -> None:
+        self.lost: BaseException | None = None
+        """What ended the connection, or will."""
+        self.blocked, self.blocked_at = "", inf
+        """Why the broker takes no messages now, and since when; empty while it does."""
+        self.wire.transport = None
         self._channel: Any = None
         self._refused: BaseException | None = None
         self._got: list[Any] = []
+        self.amqp: Any = pika.SelectConnection(
+            node,
+            on_open_error_callback=self._on_end,
+            on_close_callback=self._on_end,
+            custom_ioloop=self.wire,
+        )
+        self.allow(inf)  # pika gives up by itself
         try:
-            _, self._connection = first_that_opens(given, Connection)
-        except Exception as error:  # pika's own for this are no AMQPError
-            raise translated(error, given) from error
-        self.allow(seconds)
+            self.wait(lambda: self.amqp.is_open)
+            self.amqp.add_on_connection_blocked_callback(self._on_blocked)
+            self.amqp.add_on_connection_unblocked_callback(self._on_unblocked)
+            self.allow(seconds)
+            self._set_up()
+        except BaseException as error:
+            self.lost = self.lost or error
+            self.disconnect()
+            raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.close()
-        if isinstance(error, AMQPError | OSError):
-            raise translated(error, self._given) from error
+    def _set_up(self) -> None:
+        """What belongs to opening a connection to a node."""
+        self.channel()
 
     def allow(self, seconds: float) -> None:
         """Let the steps from now on take so many seconds: pika sets no limit, and a queue without a leader
@@ -346,7 +289,7 @@ class Session:
         """The channel; a new one after the broker has closed the former."""
         if self._channel is None or not self._channel.is_open:
             opened: list[Any] = []
-            self._connection.amqp.channel(on_open_callback=opened.append)
+            self.amqp.channel(on_open_callback=opened.append)
             self.wait(lambda: opened)
             (self._channel,) = opened
             self._channel.add_on_close_callback(self._on_refused)
@@ -356,11 +299,8 @@ class Session:
         return self._channel
 
     def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call one of the channel's methods; the broker's answer.
-
-        Raises:
-            ChannelClosedByBroker: it refused; the next call has a new channel.
-        """
+        """Call one of the channel's methods; the broker's answer. It may refuse with
+        `ChannelClosedByBroker`; the next call has a new channel."""
         answers: list[Any] = []
         getattr(self.channel(), method)(*arguments, **options, callback=answers.append)
         self.wait(lambda: answers)
@@ -389,24 +329,64 @@ class Session:
         return taken
 
     def wait(self, until: Callable[[], object], *, seconds: float = inf) -> None:
-        """Serve the connection until that is true, or for so many seconds.
-
-        Raises:
-            what ended the connection, or the channel, or the time that was allowed.
-        """
-        on = self._connection
+        """Serve the connection until that is true, or for so many seconds. What ended it, or the channel,
+        or the time that was allowed, is raised."""
         left = max(0.0, self._until - time.monotonic())
-        on.run(lambda: until() or on.lost or self._refused, min(seconds, left))
+        self.wire.wait(lambda: until() or self.lost or self._refused, min(seconds, left))
         refused, self._refused = self._refused, None
-        if on.lost is None and left <= seconds and not (until() or refused):
-            on.lost = TimeoutError(f"no answer within {self._seconds:g} s{on.blocked}")
-        if on.lost or refused:
-            raise on.lost or refused or AssertionError
+        if self.lost is None and left <= seconds and not (until() or refused):
+            self.lost = TimeoutError(f"no answer within {self._seconds:g} s{self.blocked}")
+        if self.lost or refused:
+            raise self.lost or refused or AssertionError
 
-    def close(self) -> None:
-        """End the connection in order, or without the broker's answer if that does not come."""
-        self._connection.close()
+    def disconnect(self) -> None:
+        """End the connection in order, or, if it is lost or the broker does not answer, without."""
+        if self.amqp.is_open and self.lost is None:
+            with suppress(AMQPError):
+                self.amqp.close()
+            self.wire.wait(lambda: self.amqp.is_closed, CLOSE_SECONDS)
+        if not self.amqp.is_closed:
+            self.wire.drop()
+            self.wire.wait(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
+
+    def _on_blocked(self, _: Any, frame: Any) -> None:
+        self.blocked = (
+            f" (memory or disk alarm: the broker blocks publishers: {frame.method.reason})"
+        )
+        self.blocked_at = min(self.blocked_at, time.monotonic())
+
+    def _on_unblocked(self, _: Any, __: Any) -> None:
+        self.blocked, self.blocked_at = "", inf
 
     def _on_refused(self, _: Any, reason: BaseException) -> None:
         if isinstance(reason, ChannelClosedByBroker):
             self._refused = reason
+
+    def _on_end(self, _: Any, reason: BaseException) -> None:
+        self.lost = self.lost or reason
+
+
+class Session(Connection):
+    """A connection for administration, with a loop of its own. For one thread at a time; a context manager
+    that raises `translated` errors."""
+
+    def __init__(self, given: Address, *, seconds: float = ADMIN_SECONDS) -> None:
+        wire = Wire()
+        try:
+            super().__init__(given, wire, seconds=seconds)
+        except BaseException:
+            wire.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.close()
+        if isinstance(error, AMQPError | OSError):
+            raise translated(error, self.given) from error
+
+    def close(self) -> None:
+        """End the connection in order, or without the broker's answer if that does not come."""
+        self.disconnect()
+        self.wire.close()

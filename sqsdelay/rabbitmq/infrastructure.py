@@ -13,16 +13,15 @@ from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import (
     ACCESS_REFUSED,
     ADMIN_SECONDS,
     PRECONDITION_FAILED,
-    Address,
     Session,
     parameters,
     place,
 )
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
 from sqsdelay.rabbitmq.message import PERSISTENT, without_deaths
 from sqsdelay.rabbitmq.publisher import Publisher
@@ -132,36 +131,33 @@ def bind(
     """
     check_queue_name(endpoint)
     given, on = parameters(url), topology or Topology()
-    wanted: list[Exchange | Queue | Binding] = list(on.endpoint_bindings(endpoint))
-    if (queue := on.hand_over_queue(endpoint)) is not None:
-        wanted.insert(0, queue)
-    if conventional:
-        wanted.append(Exchange(name=endpoint, kind="fanout"))
-        wanted.append(Binding(source=endpoint, destination=endpoint, routing_key=""))
-    with Session(given) as session:
-        session.ask("queue_declare", endpoint, passive=True)
-        for each in wanted:
-            make(session, each)
-        return _send_on(session, given, on, endpoint)
+    publisher = Publisher(given, blocked_seconds=BLOCKED_SECONDS)
+    with Session(given) as session, closing(publisher):
+        for error in publisher.bind([endpoint], on).values():
+            raise error
+        session.allow(ADMIN_SECONDS)
+        if conventional:
+            make(session, Exchange(name=endpoint, kind="fanout"))
+            make(session, Binding(source=endpoint, destination=endpoint, routing_key=""))
+        return _send_on(session, publisher, on, endpoint)
 
 
-def _send_on(session: Session, given: Address, topology: Topology, endpoint: str) -> int:
+def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoint: str) -> int:
     """Send the undeliverable messages of one endpoint to its queue; how many these were. A message leaves
     the catch-all once the other queue has it: an interruption repeats up to `CHUNK`, and loses nothing."""
     sent = 0
     errors: list[SqsDelayError] = []
-    with closing(Publisher(given, blocked_seconds=BLOCKED_SECONDS)) as publisher:
-        for chunk in _chunks(session, topology, endpoint):
-            publisher.publish([publication for _, publication in chunk])
-            session.allow(ADMIN_SECONDS)
-            for tag, publication in chunk:
-                if publication.error is None:
-                    session.channel().basic_ack(tag)
-                    sent += 1
-                else:
-                    errors.append(publication.error)
-            if errors:
-                break
+    for chunk in _chunks(session, topology, endpoint):
+        publisher.publish([publication for _, publication in chunk])
+        session.allow(ADMIN_SECONDS)
+        for tag, publication in chunk:
+            if publication.error is None:
+                session.channel().basic_ack(tag)
+                sent += 1
+            else:
+                errors.append(publication.error)
+        if errors:
+            break
     if sent:
         settle_acks(session, topology.undeliverable)
     if errors:

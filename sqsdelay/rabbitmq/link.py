@@ -1,14 +1,19 @@
-"""One connection's life: opened, bound and published on as far as the window allows, lost or closed."""
+"""One connection's life: opened, bound and published on as far as the window allows, lost or closed.
+
+What waits for its answers is touched by the publisher's thread alone, once it was handed in."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import takewhile
 from math import inf
 from typing import Any, Final
 
 import pika
+from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.errors import (
@@ -18,18 +23,17 @@ from sqsdelay.errors import (
     SqsDelayError,
     Unconfirmed,
 )
-from sqsdelay.rabbitmq.confirms import BindJob, Job, Jobs, Outstanding, Publication
 from sqsdelay.rabbitmq.connection import (
     ACCESS_REFUSED,
-    CLOSE_SECONDS,
     NOT_FOUND,
     Address,
     Connection,
+    Wire,
     place,
     refusal,
     translated,
 )
-from sqsdelay.rabbitmq.topology import declare_command
+from sqsdelay.rabbitmq.topology import Queue, Topology, declare_command
 
 CHANNEL_SECONDS: Final = 15.0
 """How long a channel may take to open: as long as pika gives a connection."""
@@ -44,9 +48,9 @@ MAX_UNCONFIRMED_BYTES: Final = 16 * 1024 * 1024
 """Bytes in flight, a larger message by itself: what sender and broker hold in memory for one connection."""
 
 FIRST_ANSWER_SECONDS: Final = 1.0
-"""How long the first publication to an exchange is alone in flight. The broker closes the channel at one
-that it refuses, and a broker short of memory or disk says so at the first it gets, and by no other sign:
-what else was written by then would be in limbo."""
+"""How long, or a second more, the first publication to an exchange is alone in flight. The broker closes
+the channel at one that it refuses, and a broker short of memory or disk says so at the first it gets, and
+by no other sign: what else was written by then would be in limbo."""
 
 NACKS_SECONDS: Final = 1.0
 """How long a queue may refuse all it is sent before the connection is made anew. A channel that was
@@ -58,45 +62,194 @@ MAX_NACKS_SECONDS: Final = 3.0
 DRAIN_SECONDS: Final = 2.0
 """How long such a connection waits for its other answers, and writes nothing, before it closes."""
 
+REFUSES_ALL: Final = "one place refused all messages for a while"
+
 MAYBE_SENT: Final = (
     "it may have received it: send again with the same message_id, and let receivers deduplicate"
 )
 
 
-class Binder:
-    """Binds endpoints on a link: all that wait at once, and one answer tells. Not thread-safe."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """One thing to do on a connection, and in the end what became of it: ``error`` is None if the broker
+    did it; ``on_settled`` is called with it once, in either case."""
 
-    def __init__(self, link: Link) -> None:
+    error: SqsDelayError | None = None
+    settled: bool = False
+    written: bool = False
+    on_settled: Callable[[Job], None] | None = None
+
+    def settle(self, error: SqsDelayError | None = None) -> None:
+        """Say what became of it; what is said later changes nothing."""
+        if not self.settled:
+            self.settled, self.error = True, self.error or error
+            if self.on_settled is not None:
+                self.on_settled(self)
+
+
+@dataclass(slots=True, eq=False)
+class Publication(Job):
+    """One message on its way to the broker. ``on_write`` is called as it is written, for another exchange,
+    routing key, properties and due time: a delay counts from then."""
+
+    exchange: str
+    routing_key: str
+    body: bytes
+    properties: BasicProperties
+    due_ms: int = 0
+    on_write: Callable[[], tuple[str, str, BasicProperties, int]] | None = None
+    written_at: float = inf
+    size: int = 0
+    ends_at: int = 0
+
+    def renew(self) -> None:
+        """Say in it what depends on the time, just before it is written."""
+        if self.on_write is not None:
+            self.exchange, self.routing_key, self.properties, self.due_ms = self.on_write()
+
+
+@dataclass(slots=True, eq=False)
+class BindJob(Job):
+    """An endpoint whose due messages are to reach its queue. `InvalidEndpoint` where its name is too long
+    together with the prefix."""
+
+    endpoint: str
+    topology: Topology
+    queue: Queue | None = field(init=False)
+    retries: int = 0
+
+    def __post_init__(self) -> None:
+        self.queue = self.topology.hand_over_queue(self.endpoint)
+
+
+@dataclass(slots=True)
+class Outstanding:
+    """Publications of one channel without an answer, by delivery tag, oldest first."""
+
+    bytes: int = 0
+    """What they take on the wire, together."""
+    _by_tag: dict[int, Publication] = field(default_factory=dict)
+    _last_tag: int = 0
+
+    def __len__(self) -> int:
+        return len(self._by_tag)
+
+    @property
+    def oldest(self) -> Publication:
+        return next(iter(self._by_tag.values()))
+
+    def add(self, publication: Publication, *, begins_at: int, ends_at: int) -> None:
+        """Note that a publication was published, and which bytes of the connection's it takes."""
+        publication.written, publication.ends_at = True, ends_at
+        publication.size = ends_at - begins_at
+        self.bytes += publication.size
+        self._last_tag += 1
+        self._by_tag[self._last_tag] = publication
+
+    def taken(self, *, up_to: int, now: float) -> None:
+        """Start the confirm's clock of those that end there: the socket has taken so many bytes."""
+        for each in self._by_tag.values():
+            if each.ends_at > up_to:
+                break
+            each.written_at = min(each.written_at, now)
+
+    def answered(
+        self, tag: int, *, multiple: bool, error: SqsDelayError | None = None
+    ) -> list[Publication]:
+        """Settle what an ack (no ``error``) or a nack answers for; answers out of order are fine."""
+        tags = list(takewhile(lambda each: each <= tag, self._by_tag)) if multiple else [tag]
+        return [self._settle(each, error) for each in tags if each in self._by_tag]
+
+    def returned(
+        self, exchange: str, routing_key: str, message_id: str | None, error: SqsDelayError
+    ) -> None:
+        """Note that the broker could not route a publication; its ack follows and settles it."""
+        for publication in self._by_tag.values():
+            if (
+                publication.routing_key == routing_key
+                and publication.exchange == exchange
+                and publication.properties.message_id == message_id
+                and publication.error is None
+            ):
+                publication.error = error
+                return
+
+    def give_up(
+        self, error: SqsDelayError, of: Callable[[Publication], bool] = lambda _: True
+    ) -> None:
+        """Settle with ``error`` those of which that is true, or all."""
+        for tag in [tag for tag, each in self._by_tag.items() if of(each)]:
+            self._settle(tag, error)
+
+    def _settle(self, tag: int, error: SqsDelayError | None) -> Publication:
+        publication = self._by_tag.pop(tag)
+        self.bytes -= publication.size
+        publication.settle(error)
+        return publication
+
+
+@dataclass(slots=True)
+class Jobs:
+    """What waits for a connection, in the order in which it came; none of it is settled."""
+
+    bindings: deque[BindJob] = field(default_factory=deque)
+    publications: deque[Publication] = field(default_factory=deque)
+    patience: dict[str, float] = field(default_factory=dict)
+    """How many seconds a place that refuses all it is sent may go on until the next new connection."""
+
+    def __len__(self) -> int:
+        return len(self.bindings) + len(self.publications)
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if isinstance(job, Publication):
+                self.publications.append(job)
+            elif isinstance(job, BindJob):
+                self.bindings.append(job)
+
+    def fail(self, error: SqsDelayError, of: Callable[[Job], bool] = lambda _: True) -> None:
+        """Settle those of which that is true, or all that waits."""
+        for job in [*self.bindings, *self.publications]:
+            if of(job):
+                job.settle(error)
+        self.discard_settled()
+
+    def discard_settled(self) -> None:
+        """Forget what nobody waits for any more."""
+        self.bindings = deque(each for each in self.bindings if not each.settled)
+        self.publications = deque(each for each in self.publications if not each.settled)
+
+
+class Binder:
+    """Binds endpoints on a link: all that wait at once, and one answer tells."""
+
+    def __init__(self, link: Link, jobs: Jobs) -> None:
         self._link = link
-        self._waiting: deque[BindJob] = deque()
+        self._jobs = jobs
         self._asked: list[BindJob] = []
         self._one_by_one = 0
         self._declared: set[str] = set()
         self._channel: Any = None
-        self.oldest_at = inf
-        """Since when the broker has owed an answer; infinity where it owes none."""
 
-    def bind(self, jobs: Sequence[BindJob]) -> None:
-        """Bind these, and settle each when the broker has answered."""
-        self._waiting.extend(jobs)
-        self._ask()
+    @property
+    def asks(self) -> bool:
+        """Whether the broker owes an answer."""
+        opening = self._channel is not None and not self._channel.is_open
+        return bool(self._asked) or opening
 
-    def give_back(self) -> list[BindJob]:
-        """All that is without an answer: to bind again is fine, on another connection."""
-        return [*self._asked, *self._waiting]
-
-    def _ask(self) -> None:
+    def ask(self) -> None:
         """Ask for all that waits, or for one if the broker has refused one of several."""
-        if self._asked or not self._waiting or not self._link.amqp.is_open:
+        waiting = self._jobs.bindings
+        if self._asked or not waiting:
             return
-        self.oldest_at = min(self.oldest_at, time.monotonic())
+        self._link.note_question()
         if self._channel is None:
-            self._channel = self._link.amqp.channel(on_open_callback=lambda _: self._ask())
+            self._channel = self._link.amqp.channel(on_open_callback=lambda _: self._link.pump())
             self._channel.add_on_close_callback(self._on_closed)
         if not self._channel.is_open:
             return
-        count = 1 if self._one_by_one else min(len(self._waiting), MAX_BOUND)
-        self._asked = [self._waiting.popleft() for _ in range(count)]
+        count = 1 if self._one_by_one else min(len(waiting), MAX_BOUND)
+        self._asked = [waiting.popleft() for _ in range(count)]
         for job in self._asked:
             # The endpoint's own queue first: without it the broker ignores the rest, and no hand-over queue
             # is left behind by a wrong name.
@@ -111,18 +264,21 @@ class Binder:
                 last.destination, last.source, last.routing_key, callback=on_last
             )
 
+    def give_back(self) -> None:
+        """Let what has no answer wait again, before all else."""
+        self._jobs.bindings.extendleft(job for job in reversed(self._asked) if not job.settled)
+        self._asked = []
+
     def _on_bound(self, _: Any) -> None:
         self._declared.update(job.queue.name for job in self._asked if job.queue is not None)
         self._settle(None)
 
     def _settle(self, error: SqsDelayError | None) -> None:
-        self.oldest_at = inf
         self._one_by_one -= bool(self._one_by_one)
         for job in self._asked:
             job.settle(error)
         self._asked = []
         self._link.note_heard()
-        self._ask()
 
     def _on_closed(self, _: Any, reason: BaseException) -> None:
         """The broker refused one of those asked for: which, is found out by asking for each alone."""
@@ -131,11 +287,10 @@ class Binder:
             return
         if len(self._asked) > 1 or self._may_help(self._asked[0], reason):
             self._one_by_one = max(self._one_by_one, len(self._asked))
-            self._waiting.extendleft(reversed(self._asked))
-            self._asked = []
-            self._ask()
+            self.give_back()
+            self.ask()
         else:
-            self._settle(translated(reason, self._link.given))
+            self._settle(translated(reason, self._link.at))
 
     def _may_help(self, job: BindJob, reason: BaseException) -> bool:
         """Whether it may help to declare the hand-over queue, which was deleted, or not to declare it,
@@ -148,92 +303,80 @@ class Binder:
 
 
 class Link(Connection):
-    """A connection with one confirming channel. All methods but `wake` run in one thread.
+    """A connection whose channel confirms. It leaves in ``jobs`` what it has not asked the broker for; an
+    answer may take ``confirm_seconds`` from when the socket has taken the message."""
 
-    Args:
-        jobs: what is to be done; shared with whoever adds to it, and left as it is when the link ends.
-        confirm_seconds: how long an answer may take, from when the socket has taken the message.
-    """
-
-    def __init__(self, node: pika.URLParameters, jobs: Jobs, *, confirm_seconds: float) -> None:
-        self.given = Address((node,))
-        self._where = place(self.given)
+    def __init__(
+        self, given: Address, wire: Wire, jobs: Jobs, *, confirm_seconds: float, start: int = 0
+    ) -> None:
         self._jobs = jobs
         self._confirm_seconds = confirm_seconds
-        self._outstanding = Outstanding()
         self._serving = False
-        self._over = False
         self._draining = False
-        self._alone: str | None = None
         self._careful = True
         self._answered: set[str] = set()
         self._refused_since: dict[str, float] = {}
         self._heard_at = time.monotonic()
-        super().__init__(node)
-        self._binder = Binder(self)
-        ready: list[Any] = []
-        self._channel: Any = self.amqp.channel(on_open_callback=ready.append)
-        self._channel.add_on_close_callback(self._on_channel_closed)
-        self._channel.add_on_return_callback(self._on_return)
-        self.run(lambda: ready or self.lost, CHANNEL_SECONDS)
-        if ready and self.lost is None:
-            self._channel.confirm_delivery(self._on_answer, callback=ready.append)
-            self.run(lambda: ready[1:] or self.lost, CHANNEL_SECONDS)
-        if not ready[1:]:
-            self.lost = self.lost or TimeoutError(f"no channel within {CHANNEL_SECONDS:g} s")
-            self.close()
-            raise self.lost
+        self._outstanding = Outstanding()
+        self._binder = Binder(self, jobs)
+        super().__init__(given, wire, seconds=CHANNEL_SECONDS, start=start)
+
+    def _set_up(self) -> None:
+        self._over: object = None
+        self.at = Address((self.given.nodes[self.node],))
+        self._where = place(self.at)
+        self.channel().add_on_return_callback(self._on_return)
+        self.ask("confirm_delivery", self._on_answer)
 
     def serve(self) -> None:
-        """Do jobs until the connection ends; what it left unanswered is settled as unconfirmed.
-
-        Bindings without an answer wait for the next connection.
-        """
+        """Do jobs until the connection ends, and end it; what it left unanswered is settled as unconfirmed,
+        but bindings wait for the next connection."""
         self._serving = True
+        reason: object = None
         try:
-            self._pump()
             self._watch()
-            self.run(lambda: self._over or self.amqp.is_closed)
+            self.wire.wait(lambda: self._over or self.lost)
+            reason = self._over or self.lost
         finally:
-            # A `wake` may still run while the connection is closed: nobody would answer for what it
-            # took, and its sender would wait for ever.
             self._serving = False
-            self._settle_all()
+            try:
+                self.disconnect()
+            finally:
+                self._settle_all(reason)
 
-    def wake(self, *, end: bool = False) -> None:
-        """From any thread: there are jobs; or, with ``end``, close the connection."""
-        self.loop.add_callback_threadsafe(self.end if end else self._pump)
+    def end(self, reason: object = "closed") -> None:
+        """Let `serve` end the connection in order."""
+        self._over = self._over or reason
 
-    def end(self) -> None:
-        """Begin to end the connection in order; `serve` returns then, or if the broker does not answer."""
-        if self.amqp.is_open:
-            self.amqp.close()
-            self.loop.call_later(CLOSE_SECONDS, self._give_up)
-
-    def _give_up(self) -> None:
-        self._over = True
-
-    def on_unblocked(self, _: Any, __: Any) -> None:
-        super().on_unblocked(_, __)
+    def _on_unblocked(self, _: Any, __: Any) -> None:
+        super()._on_unblocked(_, __)
         self.note_heard()
+
+    def _on_refused(self, _: Any, reason: BaseException) -> None:
+        super()._on_refused(_, reason)
+        self.end(reason)
 
     def note_heard(self) -> None:
         self._heard_at = time.monotonic()
-        self._pump()
+        self.pump()
 
-    def _on_channel_closed(self, _: Any, reason: BaseException) -> None:
-        # One channel, one connection: a fresh connection is as good as a fresh channel, and simpler.
-        self.lost = self.lost or reason
-        self.end()
+    @property
+    def _asks(self) -> bool:
+        """Whether the broker owes an answer."""
+        return bool(self._outstanding or self._binder.asks)
 
-    def _pump(self) -> None:
+    def note_question(self) -> None:
+        """The broker owes an answer, at the latest from now on."""
+        if not self._asks:
+            self._heard_at = time.monotonic()
+
+    def pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
-        if not self._writes():
-            return
-        if bindings := self._jobs.take_bindings():
-            self._binder.bind(bindings)
-        while self._writes() and (publication := self._jobs.next_publication(self._fits)):
-            self._publish(publication)
+        if self._writes():
+            self._binder.ask()
+        waiting = self._jobs.publications
+        while waiting and self._writes() and self._fits(waiting[0]):
+            self._publish(waiting.popleft())
 
     def _writes(self) -> bool:
         return (
@@ -242,31 +385,21 @@ class Link(Connection):
 
     def _fits(self, publication: Publication) -> bool:
         """Whether it may be written now: alone, or with what is in flight."""
-        if not self._outstanding:
-            return True
-        if self._alone is not None:
-            return False
-        if self._careful and publication.exchange not in self._answered:
-            self._go_alone(publication.exchange)
-            return False
         room = MAX_UNCONFIRMED_BYTES - self._outstanding.bytes
-        return len(self._outstanding) < MAX_UNCONFIRMED and len(publication.body) <= room
+        if self._outstanding and not (
+            len(self._outstanding) < MAX_UNCONFIRMED and len(publication.body) <= room
+        ):
+            return False
+        publication.renew()
+        return not (self._outstanding and self._goes_alone(publication))
 
-    def _go_alone(self, exchange: str) -> None:
-        """Write nothing until what is in flight is answered, for a while."""
-        self._alone = exchange
-        self.loop.call_later(FIRST_ANSWER_SECONDS, lambda: self._stop_waiting(exchange))
-
-    def _stop_waiting(self, exchange: str) -> None:
-        """A queue does not answer: hold up nobody else for it any more."""
-        if self._alone == exchange:
-            self._alone, self._careful = None, False
-            self._pump()
+    def _goes_alone(self, publication: Publication) -> bool:
+        """Whether it waits for what is in flight, since either is the first to its exchange."""
+        exchanges = {publication.exchange, self._outstanding.oldest.exchange}
+        return self._careful and not exchanges <= self._answered
 
     def _publish(self, publication: Publication) -> None:
-        publication.renew()
-        if self._careful and publication.exchange not in self._answered:
-            self._go_alone(publication.exchange)
+        self.note_question()
         before = self.amqp.bytes_sent
         self._channel.basic_publish(
             publication.exchange,
@@ -275,8 +408,7 @@ class Link(Connection):
             publication.properties,
             mandatory=True,
         )
-        after = self.amqp.bytes_sent
-        self._outstanding.add(publication, begins_at=before, ends_at=after, now=time.monotonic())
+        self._outstanding.add(publication, begins_at=before, ends_at=self.amqp.bytes_sent)
 
     def _on_answer(self, frame: Any) -> None:
         self._heard_at = time.monotonic()
@@ -294,12 +426,9 @@ class Link(Connection):
         )
         for publication in answered:
             self._note_answer(publication, refused=error is not None)
-        if not self._outstanding:
-            self._alone = None
         if self._draining and not self._outstanding:
-            self.end()
-        elif self._jobs:
-            self._pump()
+            self.end(REFUSES_ALL)
+        self.pump()
 
     def _note_answer(self, publication: Publication, *, refused: bool) -> None:
         """Drain the connection, and close it, once one place has only refused for too long."""
@@ -314,8 +443,7 @@ class Link(Connection):
         if not self._draining and self._heard_at - since >= patience:
             self._jobs.patience[place_of] = min(2 * patience, MAX_NACKS_SECONDS)
             self._draining = True
-            self.lost = ConnectionError(f"{place_of} refused all messages for a while")
-            self.loop.call_later(DRAIN_SECONDS, self.end)
+            self.wire.call_later(DRAIN_SECONDS, lambda: self.end(REFUSES_ALL))
 
     def _on_return(self, _: Any, method: Any, properties: Any, __: bytes) -> None:
         error: SqsDelayError
@@ -338,28 +466,28 @@ class Link(Connection):
 
     def _watch(self) -> None:
         """Give up, now and then, on what has waited too long for its answer."""
+        if self.lost or not self._serving:
+            return
         now = time.monotonic()
         overdue = now - self._confirm_seconds
-        if self.amqp.is_open:
-            taken = self.amqp.bytes_sent - self.wire.unwritten
-            self._outstanding.written(up_to=taken, now=now)
-        oldest_at = min(self._outstanding.oldest_at, self._binder.oldest_at)
+        self._outstanding.taken(up_to=self.amqp.bytes_sent - self.wire.unwritten, now=now)
+        if self._asks and self._heard_at < overdue and not self.blocked:
+            # Not one queue is stuck but the connection, or the broker: start afresh.
+            self.lost = TimeoutError("no answer")
         told = (
             f"RabbitMQ at {self._where} did not confirm the message within "
             f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
         )
         self._outstanding.give_up(Unconfirmed(told), lambda each: each.written_at < overdue)
-        if oldest_at < overdue and self._heard_at < overdue and not self.blocked:
-            # Not one queue is stuck but the connection, or the broker: start afresh.
-            self.lost = TimeoutError("no answer")
-            self._give_up()
-            return
-        self._pump()
-        self.loop.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
+        waiting = self._jobs.publications
+        if waiting and self._outstanding and self._heard_at <= now - FIRST_ANSWER_SECONDS:
+            # A queue does not answer: hold up nobody else for it any more.
+            self._careful = self._careful and not self._goes_alone(waiting[0])
+        self.pump()
+        self.wire.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
 
-    def _settle_all(self) -> None:
+    def _settle_all(self, reason: object) -> None:
         """Settle what has no answer."""
-        reason: object = self.lost if self.lost is not None else "closed"
         if isinstance(reason, ChannelClosedByBroker):
             code, text = reason.reply_code, reason.reply_text
             reason = f"{code} {text}"
@@ -370,7 +498,7 @@ class Link(Connection):
             f"({reason}); {MAYBE_SENT}"
         )
         self._outstanding.give_up(Unconfirmed(told))
-        self._jobs.add(bindings=self._binder.give_back())
+        self._binder.give_back()
 
     def _refuse(self, told: str, text: str) -> None:
         """The broker closed the channel at a message that it refuses. What goes the same way was not sent:

@@ -27,17 +27,13 @@ _HELD: Final = "name,reductions,messages_unacknowledged,messages_dlx"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a quorum queue holds besides the messages that are ready, when it last counted.
-
-    Args:
-        dead_lettering: due, and not yet confirmed by the next queue (``messages_dlx``).
-        unacknowledged: with a consumer.
-        mark: another one each time the queue counts.
-    """
+    """What a quorum queue holds besides the messages that are ready, when it last counted."""
 
     dead_lettering: int
+    """Due, and not yet confirmed by the next queue (``messages_dlx``)."""
     unacknowledged: int
     mark: int
+    """Another one each time the queue counts."""
 
     @property
     def unseen(self) -> int:
@@ -46,15 +42,7 @@ class Held:
 
 
 class Management:
-    """Reads the management API of one virtual host. Changes nothing.
-
-    Args:
-        url: ``http://user:password@host:15672``, or ``https://…``.
-        virtual_host: whose queues to read.
-
-    Raises:
-        ConfigurationError: no such URL. The message does not repeat it, for the password's sake.
-    """
+    """Reads the management API of one virtual host. No error repeats the URL, for the password's sake."""
 
     def __init__(self, url: str, virtual_host: str) -> None:
         try:
@@ -107,12 +95,7 @@ class Management:
         }
 
     def get(self, path: str) -> Any:
-        """An answer of the API: ``get("/nodes")``.
-
-        Raises:
-            ConfigurationError: refused, or no management API there.
-            QueueUnavailable: cannot be reached.
-        """
+        """An answer of the API: ``get("/nodes")``."""
         request = urllib.request.Request(
             self.place + path, headers={"Authorization": self._authorization}
         )
@@ -152,10 +135,8 @@ UNCOUNTED: Final = (
 
 
 def ready(session: Session, topology: Topology) -> dict[str, int]:
-    """Messages that wait in each queue of the infrastructure, now; missing queues are left out.
-
-    From the highest level down, as messages go: none slips past the count.
-    """
+    """Messages that wait in each queue of the infrastructure, now; missing queues are left out. From the
+    highest level down, as messages go: none slips past the count."""
     names = (queue.name for queue in reversed(list(topology.queues())))
     counts = {name: session.count(name) for name in names}
     return {name: count for name, count in counts.items() if count is not None}
@@ -174,12 +155,7 @@ def held(
     sleep: Callable[[float], None] = time.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> dict[str, Held]:
-    """What each queue of ``names`` holds, counted by the broker after this call began: takes 5 to 10 s.
-
-    Raises:
-        ConfigurationError: the management API does not count these queues.
-        QueueUnavailable: its counts do not change.
-    """
+    """What each queue of ``names`` holds, counted by the broker after this call began: takes 5 to 10 s."""
     deadline = monotonic() + FRESH_SECONDS
     marks: dict[str, set[int]] = {name: set() for name in names}
     while True:

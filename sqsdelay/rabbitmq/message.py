@@ -75,7 +75,7 @@ class RabbitMqMessage:
 
 
 def check_message(message: object) -> None:
-    """Raise `InvalidMessage` for something else than a `RabbitMqMessage`."""
+    """Refuse something else than a `RabbitMqMessage`."""
     if not isinstance(message, RabbitMqMessage):
         raise InvalidMessage(
             f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
@@ -83,12 +83,7 @@ def check_message(message: object) -> None:
 
 
 def body_of(message: RabbitMqMessage, *, limit: int) -> bytes:
-    """The body as sent.
-
-    Raises:
-        InvalidMessage: neither text nor bytes, or text that UTF-8 cannot hold.
-        MessageTooLarge: more than ``limit`` bytes.
-    """
+    """The body as sent, at most ``limit`` bytes."""
     body = message.body
     if isinstance(body, str):
         try:
@@ -109,14 +104,7 @@ def properties_of(
     message: RabbitMqMessage, *, delay_seconds: int, due_ms: int, user: str
 ) -> BasicProperties:
     """The properties as sent: persistent, with an id and the delay's headers, without traces of former hops.
-
-    Args:
-        delay_seconds: 0 for a message that goes straight to its endpoint.
-        user: whom the connection belongs to; the broker refuses any other ``user_id``.
-
-    Raises:
-        InvalidMessage, MessageTooLarge: what would end the channel, or arrive early or twice.
-    """
+    What would end the channel, or arrive early or twice, is refused."""
     properties = copy.copy(message.properties) if message.properties else BasicProperties()
     headers = {**(properties.headers or {}), **message.headers}
     given = bool(headers or message.properties)
@@ -183,12 +171,7 @@ def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) ->
 
 
 def check_encoding(properties: BasicProperties) -> None:
-    """Find here what would otherwise end the channel, and with it everyone's messages.
-
-    Raises:
-        InvalidMessage: not to be written in AMQP 0-9-1.
-        MessageTooLarge: more than one frame holds.
-    """
+    """Find here what would otherwise end the channel, and with it everyone's messages."""
     try:
         size = len(b"".join(properties.encode()))
     except Exception as error:  # of values of another type pika raises what it likes
@@ -225,10 +208,8 @@ Source: rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
 
 
 def resendable(properties: BasicProperties) -> BasicProperties:
-    """The properties without what belongs to the former send: the broker's traces, its user, copies.
-
-    ``CC`` has had its effect when the message came; the broker takes no ``user_id`` but our own.
-    """
+    """The properties without what belongs to the former send: the broker's traces; its user, since the
+    broker takes none but our own; copies, which had their effect when the message came."""
     kept = copy.copy(properties)
     kept.user_id = None
     kept.headers = without_deaths(properties.headers)
@@ -244,11 +225,7 @@ def packed(properties: BasicProperties) -> dict[str, Attribute]:
 
 
 def unpacked(attributes: Mapping[str, Attribute]) -> BasicProperties:
-    """The properties that `packed` put in; empty ones where there are none.
-
-    Raises:
-        InvalidMessage: they cannot be read.
-    """
+    """The properties that `packed` put in; empty ones where there are none."""
     if PROPERTIES not in attributes:
         return BasicProperties()
     try:

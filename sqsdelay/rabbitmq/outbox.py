@@ -22,9 +22,9 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure
-from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Session, parameters
 from sqsdelay.rabbitmq.infrastructure import ensure_queue
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.message import (
     COPY_HEADERS,
     DEATH_HEADERS,
@@ -145,11 +145,8 @@ class RabbitMqOutbox:
 
 
 def _failure(error: SqsDelayError) -> Failure:
-    """A message's own failure, or an outage: whatever says nothing about the message itself.
-
-    No confirm, a nack (the queue is full, or has no leader), a refused login: tried again, not
-    counted. What was not confirmed may thereby arrive twice.
-    """
+    """A message's own failure, or an outage, which says nothing about the message itself: no confirm, a nack
+    (the queue is full, or has no leader), a refused login. What was not confirmed may arrive twice."""
     code = error.code if isinstance(error, SendFailed) else type(error).__name__
     invalid = isinstance(error, ValueError)
     outage = not invalid and not isinstance(error, QueueMissing)
@@ -157,11 +154,7 @@ def _failure(error: SqsDelayError) -> Failure:
 
 
 def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperties:
-    """A stored message's properties, and these headers.
-
-    Raises:
-        InvalidMessage: AMQP 0-9-1 cannot hold them.
-    """
+    """A stored message's properties, and these headers, if AMQP 0-9-1 can hold them."""
     properties = unpacked(message.attributes)
     headers = properties.headers or {}
     for name, value in message.attributes.items():
@@ -189,10 +182,8 @@ def _header(name: str, attribute: Attribute) -> str | bytes:
 
 
 def _rejected(message: StoredMessage, reason: str) -> tuple[bytes, BasicProperties]:
-    """Body and properties as they were, plus why.
-
-    What AMQP's properties cannot hold goes into a body of JSON, the reason with it: nothing is lost.
-    """
+    """Body and properties as they were, plus why. What AMQP's properties cannot hold goes into a body of
+    JSON, the reason with it: nothing is lost."""
     about: dict[str, Any] = {
         "reason": reason,
         "messageId": message.message_id,

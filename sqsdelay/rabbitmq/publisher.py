@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 import tenacity
 from pika import BasicProperties
@@ -24,9 +24,8 @@ from sqsdelay.errors import (
     Unconfirmed,
 )
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.rabbitmq.confirms import BindJob, Job, Jobs, Publication
-from sqsdelay.rabbitmq.connection import Address, first_that_opens, is_denied, place, translated
-from sqsdelay.rabbitmq.link import MAYBE_SENT, Link
+from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
+from sqsdelay.rabbitmq.link import MAYBE_SENT, BindJob, Job, Jobs, Link, Publication
 from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
 
 logger = logging.getLogger(__name__)
@@ -40,37 +39,34 @@ SLOWEST_PER_SECOND: Final = 100
 
 
 class _Call:
-    """How far one call's jobs are."""
+    """How far one call's jobs are. Touched by the publisher's thread alone, but for ``done``."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], began: float) -> None:
         self.jobs = jobs
+        self.began = began
         self.done = threading.Event()
         self.succeeded = 0
+        self.timer: Any = None
         self._left = len(jobs)
-        self._lock = threading.Lock()
         note = self._note
         for job in jobs:
             job.on_settled = note
 
     def _note(self, job: Job) -> None:
-        with self._lock:
-            self._left -= 1
-            self.succeeded += job.error is None
-            if not self._left:
-                self.done.set()
+        self._left -= 1
+        self.succeeded += job.error is None
+        if not self._left:
+            if self.timer is not None:
+                self.timer.cancel()
+            self.done.set()
 
 
 class Publisher:
     """Publishes with confirms. Thread-safe; nothing is opened before the first publication.
 
     A publication that was written to a connection is never written again: if its answer does not
-    come, its error is `Unconfirmed`. One that was not written waits for the next connection.
-
-    Args:
-        given: where to.
-        confirm_seconds: how long the broker may take to confirm.
-        connect_seconds: how long to try to connect before what waits fails.
-        blocked_seconds: how long a call waits for a broker that takes no messages.
+    come, its error is `Unconfirmed`. One that was not written waits for the next connection. A call
+    waits at most ``blocked_seconds`` for a broker that takes no messages.
     """
 
     def __init__(
@@ -90,36 +86,50 @@ class Publisher:
         self._confirm_seconds = confirm_seconds
         self._connect_seconds = connect_seconds
         self._blocked_seconds = blocked_seconds
-        self._closing = threading.Event()
+        self._closed = False
         self._node = 0
         self._begin_anew()
         in_each_child(self, Publisher._begin_anew)
 
     def _begin_anew(self) -> None:
         """Without a connection or a thread. What an earlier process submitted is that one's to send."""
-        closed = self._closing.is_set()
-        self._jobs = Jobs()
-        self._changed = threading.Condition()
-        self._link: Link | None = None
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
-        if closed:
-            self._closing.set()
+        # The rest is the thread's own.
+        self._jobs = Jobs()
+        self._link: Link | None = None
+        self._ending = False
 
-    def publish(self, publications: Sequence[Publication], *, since: float | None = None) -> None:
-        """Publish all, and wait until each is settled: by its answer, or by the call's deadline, which
-        counts from ``since`` (by `time.monotonic`; now if left out). `Publication.error` says how."""
-        self._do(time.monotonic() if since is None else since, publications=publications)
+    def publish(self, jobs: Sequence[Job], *, since: float | None = None) -> None:
+        """Publish (and bind) all, and wait until each is settled: by its answer, or by the call's deadline,
+        which counts from ``since`` (by `time.monotonic`; now if left out). `Job.error` says how."""
+        if not jobs:
+            return
+        call = _Call(jobs, time.monotonic() if since is None else since)
+
+        def submit() -> None:
+            self._watch(call)
+            self._jobs.add(job for job in jobs if not job.settled)
+            if self._link is not None:
+                self._link.pump()
+
+        with self._lock:
+            if self._closed:
+                raise ConfigurationError("the sender is closed; create a new one")
+            if self._thread is None:
+                self._wire = Wire()
+                self._thread = threading.Thread(
+                    target=self._run, name="sqsdelay-rabbitmq", daemon=True
+                )
+                self._thread.start()
+            self._wire.loop.add_callback_threadsafe(submit)
+        call.done.wait()
 
     def bind(
-        self, endpoints: Iterable[str], topology: Topology, *, since: float
+        self, endpoints: Iterable[str], topology: Topology, *, since: float | None = None
     ) -> dict[str, SqsDelayError]:
-        """Bind endpoints, all at once, so that due messages reach their queues; again is fine.
-
-        Returns:
-            the errors by endpoint: `InvalidEndpoint`, `QueueMissing`, `ConfigurationError` (no such
-            infrastructure, or no permission), `QueueUnavailable`.
-        """
+        """Bind endpoints, all at once, so that due messages reach their queues; again is fine. The errors,
+        by endpoint."""
         errors: dict[str, SqsDelayError] = {}
         jobs: list[BindJob] = []
         for endpoint in endpoints:
@@ -127,54 +137,28 @@ class Publisher:
                 jobs.append(BindJob(endpoint, topology))
             except InvalidEndpoint as error:
                 errors[endpoint] = error
-        self._do(since, bindings=jobs)
+        self.publish(jobs, since=since)
         return errors | {job.endpoint: job.error for job in jobs if job.error is not None}
 
-    def _do(
-        self,
-        began: float,
-        *,
-        publications: Sequence[Publication] = (),
-        bindings: Sequence[BindJob] = (),
-    ) -> None:
-        """Hand jobs to the thread, and wait until each is settled: by the broker, or by the deadline."""
-        jobs: list[Job] = [*publications, *bindings]
-        if not jobs:
+    def _watch(self, call: _Call) -> None:
+        """Settle what has no answer by the call's deadline, or look again then."""
+        now, link = time.monotonic(), self._link
+        deadline = call.began + self._connect_seconds + self._confirm_seconds
+        deadline += call.succeeded / SLOWEST_PER_SECOND
+        blocked_at, blocked = (inf, "") if link is None else (link.blocked_at, link.blocked)
+        left = min(deadline, blocked_at + self._blocked_seconds) - now
+        if left > 0:
+            look_again = partial(self._watch, call)
+            call.timer = self._wire.call_later(min(left, self._blocked_seconds / 4), look_again)
             return
-        call = _Call(jobs)
-        with self._changed:
-            if self._closing.is_set():
-                raise ConfigurationError("the sender is closed; create a new one")
-            self._jobs.add(publications=publications, bindings=bindings)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="sqsdelay-rabbitmq", daemon=True
-                )
-                self._thread.start()
-            self._changed.notify_all()
-            if self._link is not None:
-                self._link.wake()
-        call_seconds = self._connect_seconds + self._confirm_seconds
-        while not call.done.is_set():
-            now, link = time.monotonic(), self._link
-            blocked_at = inf if link is None else link.blocked_at
-            deadline = began + call_seconds + call.succeeded / SLOWEST_PER_SECOND
-            if now >= min(deadline, blocked_at + self._blocked_seconds):
-                self._expire(call, now - began, "" if link is None else link.blocked)
-                return
-            call.done.wait(min(deadline - now, self._blocked_seconds / 4))
-
-    def _expire(self, call: _Call, seconds: float, blocked: str) -> None:
+        within = f"the message within {now - call.began:.3g} s{blocked}"
         where = f"RabbitMQ at {place(self._given)}"
         untaken = QueueUnavailable(
-            f"{where} did not take the message within {seconds:.3g} s{blocked}; it was not sent: try "
-            "again later"
+            f"{where} did not take {within}; it was not sent: try again later"
         )
-        taken = Unconfirmed(
-            f"{where} did not confirm the message within {seconds:.3g} s{blocked}; {MAYBE_SENT}"
-        )
+        taken = Unconfirmed(f"{where} did not confirm {within}; {MAYBE_SENT}")
         for job in call.jobs:
-            job.settle(taken, untaken=untaken)
+            job.settle(taken if job.written else untaken)
         self._jobs.discard_settled()
 
     def catches(self, topology: Topology, *, since: float | None = None) -> bool:
@@ -193,61 +177,56 @@ class Publisher:
 
     def close(self) -> None:
         """End the connection and the thread. What still waits fails."""
-        with self._changed:
-            self._closing.set()
-            link, thread = self._link, self._thread
-            self._changed.notify_all()
-            if link is not None:
-                link.wake(end=True)
+
+        def end() -> None:
+            self._ending = True
+            if self._link is not None:
+                self._link.end()
+
+        with self._lock:
+            if self._thread is not None and not self._closed:
+                self._wire.loop.add_callback_threadsafe(end)
+            self._closed, thread = True, self._thread
         if thread is not None:
             thread.join()
 
     def _run(self) -> None:
         """The thread: connect whenever there is something to do, and serve until the link ends."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._jobs or self._closing.is_set())
-                if self._closing.is_set():
-                    break
+        while not self._ending:
             try:
-                self._serve_one_link()
+                self._wire.wait(lambda: self._jobs or self._ending)
+                if not self._ending:
+                    self._link = self._connect()
+                    self._link.serve()
             except SqsDelayError as error:
                 self._jobs.fail(error)
             except Exception as error:
                 # Whatever it is, nobody may be left waiting for an answer.
                 logger.exception("the connection to RabbitMQ at %s broke", place(self._given))
                 self._jobs.fail(translated(error, self._given))
-        self._jobs.fail(QueueUnavailable("the sender was closed before the message was sent"))
-
-    def _serve_one_link(self) -> None:
-        link = self._connect()
-        try:
-            with self._changed:
-                self._link = link
-                if self._closing.is_set():
-                    link.end()
-            link.serve()
-        finally:
-            with self._changed:
+            finally:
                 self._link = None
-            link.close()
+        self._jobs.fail(QueueUnavailable("the sender was closed before the message was sent"))
+        self._wire.close()
 
     def _connect(self) -> Link:
         """To the node that answered last, or the next that does."""
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_any(
-                tenacity.stop_after_delay(self._connect_seconds),
-                tenacity.stop_when_event_set(self._closing),
-            ),
+            stop=tenacity.stop_after_delay(self._connect_seconds),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
-            retry=tenacity.retry_if_exception(lambda error: not is_denied(error, self._given)),
-            sleep=tenacity.sleep_using_event(self._closing),
+            retry=tenacity.retry_if_exception(
+                lambda error: not (self._ending or isinstance(error, ConfigurationError))
+            ),
+            sleep=lambda seconds: self._wire.wait(lambda: self._ending, seconds),
             reraise=True,
         )
-        link = partial(Link, jobs=self._jobs, confirm_seconds=self._confirm_seconds)
-        try:
-            opened: Link
-            self._node, opened = retrying(first_that_opens, self._given, link, start=self._node)
-        except Exception as error:
-            raise translated(error, self._given) from error
-        return opened
+        link = retrying(
+            Link,
+            self._given,
+            self._wire,
+            self._jobs,
+            confirm_seconds=self._confirm_seconds,
+            start=self._node,
+        )
+        self._node = link.node
+        return link

@@ -19,8 +19,8 @@ from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports.forks import in_each_child
-from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.message import (
     MAX_MESSAGE_BYTES,
     RabbitMqMessage,

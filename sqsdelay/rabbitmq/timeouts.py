@@ -22,13 +22,19 @@ from sqsdelay.core.delay import Reject, due_time
 from sqsdelay.core.message import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, string
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidEndpoint, InvalidMessage, QueueMissing, QueueUnavailable
+from sqsdelay.errors import (
+    InvalidEndpoint,
+    InvalidMessage,
+    QueueMissing,
+    QueueUnavailable,
+    SqsDelayError,
+)
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
-from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import Address, Session, parameters, translated
 from sqsdelay.rabbitmq.infrastructure import ensure_queue
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.message import (
     MAX_MESSAGE_BYTES,
     PERSISTENT,
@@ -68,67 +74,94 @@ class Received:
     """A message as the broker delivered it. What came over a lost connection comes again."""
 
     consumer: QueueConsumer
-    channel: Any
+    session: _Delivering
     tag: int
     properties: BasicProperties
     body: bytes
+
+
+class _Delivering(Session):
+    """A connection over which the messages of a consumer's queue arrive."""
+
+    def __init__(self, consumer: QueueConsumer) -> None:
+        self._consumer = consumer
+        self.arrived: list[Received] = []
+        self.given_back: list[tuple[float, Received]] = []
+        self.cancelled = False
+        super().__init__(consumer.given, seconds=_OPEN_SECONDS)
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        self.channel().add_on_cancel_callback(self._on_cancel)
+        self.ask("basic_qos", prefetch_count=PREFETCH)
+        self.ask("basic_consume", self._consumer.queue, self._on_message)
+        self.allow(inf)
+
+    def _on_message(self, _: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
+        tag = method.delivery_tag
+        self.arrived.append(Received(self._consumer, self, tag, properties, body))
+
+    def _on_cancel(self, _: Any) -> None:
+        self.cancelled = True
+
+    def acknowledge(self, tag: int) -> None:
+        self._channel.basic_ack(tag)  # never on a later channel
+
+    def return_given_back(self) -> float:
+        """Return what has paused long enough; seconds until the next has."""
+        now = time.monotonic()
+        for due, received in self.given_back:
+            if due <= now:
+                self._channel.basic_nack(received.tag, requeue=True)
+        self.given_back = [each for each in self.given_back if each[0] > now]
+        return min((due - now for due, _ in self.given_back), default=inf)
 
 
 class QueueConsumer:
     """Receives from one queue. Thread-safe; nothing is opened before the first receive."""
 
     def __init__(self, given: Address, queue: str) -> None:
-        self._given = given
-        self._queue = queue
+        self.given, self.queue = given, queue
         self._begin_anew()
         in_each_child(self, QueueConsumer._begin_anew)
 
     def _begin_anew(self) -> None:
         """Without a connection: one that another process opened is left to that one."""
         self._lock = threading.Lock()
-        self._session: Session | None = None
-        self._channel: Any = None
-        self._cancelled = False
-        self._arrived: list[Received] = []
-        self._given_back: list[tuple[float, Received]] = []
+        self._session: _Delivering | None = None
 
     def receive(self, *, wait_seconds: float) -> list[Received]:
-        """Up to `PREFETCH` messages, waiting at most so long for the first.
-
-        Raises:
-            QueueMissing, QueueUnavailable
-        """
+        """Up to `PREFETCH` messages, waiting at most so long for the first."""
         with self._lock:
             try:
                 return self._receive(wait_seconds)
-            except (AMQPError, OSError) as error:
+            except QueueMissing:
+                raise
+            except (AMQPError, OSError, SqsDelayError) as error:
                 self._drop()
-                failure = translated(error, self._given)
-                if isinstance(failure, QueueMissing):
-                    raise failure from error
                 # A refused login, too: `check` has found it let in, so it may be again.
-                raise QueueUnavailable(str(failure)) from error
+                raise QueueUnavailable(str(translated(error, self.given))) from error
 
     def _receive(self, wait_seconds: float) -> list[Received]:
-        session = self._session or self._open()
+        self._session = session = self._session or _Delivering(self)
         deadline = time.monotonic() + wait_seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
-            pause = min(left, self._return_given_back())
-            session.wait(lambda: self._arrived or self._cancelled, seconds=pause)
-            if self._cancelled:
-                raise ConnectionError(f"the broker ended the delivery from {self._queue}")
-            if self._arrived or not left:
-                arrived, self._arrived = self._arrived, []
+            pause = min(left, session.return_given_back())
+            session.wait(lambda: session.arrived or session.cancelled, seconds=pause)
+            if session.cancelled:
+                raise ConnectionError(f"the broker ended the delivery from {self.queue}")
+            if session.arrived or not left:
+                arrived, session.arrived = session.arrived, []
                 return arrived
 
     def acknowledge(self, received: Received) -> None:
         """Be done with a message; one that could not be acknowledged is delivered again."""
         with self._lock:
-            if received.channel is not self._channel:
+            if received.session is not self._session:
                 return
             try:
-                self._channel.basic_ack(received.tag)
+                self._session.acknowledge(received.tag)
             except (AMQPError, OSError) as error:
                 logger.warning("not acknowledged, it will come again: %r", error)
                 self._drop()
@@ -137,44 +170,15 @@ class QueueConsumer:
         """Return a message to its queue after so many seconds, or sooner if the connection ends: a queue
         has no such pause, so it is kept unacknowledged meanwhile."""
         with self._lock:
-            if received.channel is self._channel:
-                self._given_back.append((time.monotonic() + seconds, received))
+            received.session.given_back.append((time.monotonic() + seconds, received))
 
     def close(self) -> None:
         """End the connection; what was not acknowledged returns to the queue."""
         with self._lock:
             self._drop()
 
-    def _open(self) -> Session:
-        self._session = session = Session(self._given, seconds=_OPEN_SECONDS)
-        self._channel = session.channel()
-        self._channel.add_on_cancel_callback(self._on_cancel)
-        self._cancelled = False
-        session.ask("basic_qos", prefetch_count=PREFETCH)
-        session.ask("basic_consume", self._queue, self._on_message)
-        session.allow(inf)
-        return session
-
-    def _on_message(
-        self, channel: Any, method: Any, properties: BasicProperties, body: bytes
-    ) -> None:
-        self._arrived.append(Received(self, channel, method.delivery_tag, properties, body))
-
-    def _on_cancel(self, _: Any) -> None:
-        self._cancelled = True
-
-    def _return_given_back(self) -> float:
-        """Return what has paused long enough; seconds until the next has."""
-        now = time.monotonic()
-        for due, received in self._given_back:
-            if due <= now:
-                self._channel.basic_nack(received.tag, requeue=True)
-        self._given_back = [each for each in self._given_back if each[0] > now]
-        return min((due - now for due, _ in self._given_back), default=inf)
-
     def _drop(self) -> None:
-        session, self._session, self._channel = self._session, None, None
-        self._arrived, self._given_back = [], []
+        session, self._session = self._session, None
         if session is not None:
             session.close()
 
@@ -191,11 +195,7 @@ _OURS: Final = (DESTINATION, DUE_AT, WAS_DUE_AT, MESSAGE_ID)
 
 
 def timeout_queues(endpoint: str) -> tuple[str, str]:
-    """The timeouts queue and the timeouts dispatcher queue of an endpoint.
-
-    Raises:
-        InvalidEndpoint: no usable name.
-    """
+    """The timeouts queue and the timeouts dispatcher queue of an endpoint."""
     check_queue_name(endpoint)
     return endpoint + TIMEOUTS_SUFFIX, endpoint + TIMEOUTS_DISPATCHER_SUFFIX
 
@@ -266,10 +266,8 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         return [Delivery(read_timeout(each.properties, each.body), each) for each in received]
 
     def receive_due_ids(self, *, wait_seconds: int) -> list[Delivery[str]]:
-        """Ids of due messages; one that is due only by a clock ahead of ours waits for ours.
-
-        Looked up at once, it would be taken for one moved to a later due time, and dropped.
-        """
+        """Ids of due messages; one that is due only by a clock ahead of ours waits for ours. Looked up at
+        once, it would be taken for one moved to a later due time, and dropped."""
         deliveries: list[Delivery[str]] = []
         for each in self._announced.receive(wait_seconds=wait_seconds):
             announced_ms = whole_number((each.properties.headers or {}).get(ANNOUNCED_AT)) or 0
@@ -314,11 +312,8 @@ class RabbitMqTimeouts(RabbitMqOutbox):
 
 
 def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Reject:
-    """The message to keep until it is due, or why that cannot be told.
-
-    Its id is the header ``sqsdelay.MessageId``, or else the property ``message_id``, or else made up:
-    then a copy that is delivered again is another message.
-    """
+    """The message to keep until it is due, or why that cannot be told. Its id is the header
+    ``sqsdelay.MessageId``, or the property ``message_id``, or made up: then a copy is another message."""
     headers = properties.headers or {}
     # A number is as good as its text.
     said = {

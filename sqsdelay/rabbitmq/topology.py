@@ -140,9 +140,6 @@ class Topology:
 
         A level hands over one message after the other. If the endpoint's queue were the next place, a
         full one would hold up all other endpoints' messages behind its own.
-
-        Raises:
-            InvalidEndpoint: prefix and name are too long together.
         """
         if self.shared:
             return None
@@ -192,9 +189,7 @@ class Topology:
 
     def queues(self) -> Iterator[Queue]:
         """Every queue but those of endpoints: the levels, which wait 2^level seconds, and the catch-all.
-
-        NServiceBus's levels have no delivery limit of their own: on RabbitMQ 4 a policy must set it.
-        """
+        NServiceBus's levels have no delivery limit of their own: on RabbitMQ 4 a policy must set it."""
         yield lasting_queue(self.undeliverable)
         for level in range(LEVELS):
             name, ttl_ms = self.level_name(level), 2**level * 1000
@@ -244,11 +239,7 @@ class RoutedDelay:
 
 
 def check_queue_name(endpoint: str) -> str:
-    """``endpoint`` itself, if a message can be routed to it.
-
-    Raises:
-        InvalidEndpoint: empty, too long, not encodable, or with a wildcard for a word.
-    """
+    """``endpoint`` itself, if a message can be routed to it."""
     if not isinstance(endpoint, str) or not endpoint:
         raise InvalidEndpoint(f"endpoint {endpoint!r} is not a queue name; give a non-empty string")
     try:
@@ -271,11 +262,7 @@ def check_queue_name(endpoint: str) -> str:
 
 
 def check_delay(seconds: int) -> int:
-    """``seconds`` itself, if 28 levels can hold it.
-
-    Raises:
-        DelayTooLong: with value, limit and remedy.
-    """
+    """``seconds`` itself, if 28 levels can hold it."""
     if seconds > MAX_DELAY_SECONDS:
         raise DelayTooLong(
             f"delay of {seconds} s exceeds the {MAX_DELAY_SECONDS} s that {LEVELS} delay levels hold "
@@ -295,10 +282,8 @@ def entry_level(seconds: int) -> int:
 
 
 def binding_key(endpoint: str) -> str:
-    """What binds an endpoint to the delivery exchange, and nothing else to it.
-
-    NServiceBus binds ``#.orders``, which also takes what is meant for ``eu.orders``.
-    """
+    """What binds an endpoint to the delivery exchange, and nothing else to it. NServiceBus binds
+    ``#.orders``, which also takes what is meant for ``eu.orders``."""
     return "*." * LEVELS + endpoint
 
 

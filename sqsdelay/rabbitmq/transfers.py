@@ -20,6 +20,7 @@ from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held
 from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER, RabbitMqMessage
 from sqsdelay.rabbitmq.sender import RabbitMqSender
 from sqsdelay.rabbitmq.topology import MAX_LEVEL, RoutedDelay, Topology, read_key
+from sqsdelay.timeouts.sender import NSERVICEBUS_TIME
 
 CHUNK: Final = 30
 """Messages taken from a level, sent and acknowledged together. RabbitMQ holds back a channel's 33rd
@@ -27,8 +28,6 @@ acknowledgement until it has applied earlier ones, and forgets it if the channel
 message would come back, and be delivered twice. Source: rabbit_fifo_client.erl, SOFT_LIMIT."""
 
 TIME_SENT_HEADER: Final = "NServiceBus.TimeSent"
-TIME_SENT_FORMAT: Final = "%Y-%m-%d %H:%M:%S:%f Z"
-"""How NServiceBus writes it. Source: NServiceBus, DateTimeOffsetHelper."""
 
 
 @dataclass(slots=True)
@@ -161,8 +160,8 @@ def _move(
 def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) -> int | None:
     """When a message waiting in ``level`` is due, epoch milliseconds; None where nothing tells.
 
-    In this order: our own header; NServiceBus's time of sending and delay; the second at which the
-    broker let it go from the level above (rounded up), and the delay from this level down.
+    By our own header, NServiceBus's time of sending and delay, or the second at which the broker let it
+    go from the level above (rounded up), and the delay from this level down.
     """
     headers = properties.headers or {}
     due_ms = whole_number(str(headers.get(DUE_AT_HEADER, "")))
@@ -181,6 +180,6 @@ def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) 
 
 def _time_sent(value: Any) -> datetime | None:
     try:
-        return datetime.strptime(str(value), TIME_SENT_FORMAT).replace(tzinfo=UTC)
+        return datetime.strptime(str(value), NSERVICEBUS_TIME).replace(tzinfo=UTC)
     except ValueError:
         return None

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from pika import BasicProperties
 
 from sqsdelay.errors import SendFailed, SqsDelayError
-from sqsdelay.rabbitmq.confirms import Job, Outstanding, Publication
+from sqsdelay.rabbitmq.link import Job, Outstanding, Publication
 
 REFUSED = SendFailed("refused", code="nack", transient=True)
 Settled = list[tuple[str, SqsDelayError | None]]
 
 
 def three() -> tuple[Outstanding, Settled]:
-    """Publications a, b and c, published at 10, 20 and 30 s, and the list of what settles."""
+    """Publications a, b and c, written at 10, 20 and 30 s, and the list of what settles."""
     outstanding, settled = Outstanding(), Settled()
     for number, name in enumerate("abc", start=1):
         publication = Publication("", name, b"", BasicProperties(message_id=name))
         publication.on_settled = _noting(settled, name)
-        outstanding.add(publication, begins_at=number, ends_at=number + 1, now=number * 10.0)
-        outstanding.written(up_to=number + 1, now=number * 10.0)
+        outstanding.add(publication, begins_at=number, ends_at=number + 1)
+        outstanding.taken(up_to=number + 1, now=number * 10.0)
     return outstanding, settled
 
 
@@ -50,7 +50,9 @@ def test_a_late_or_repeated_confirm_changes_nothing() -> None:
     outstanding.give_up(REFUSED, lambda each: each.written_at < 25.0)
     outstanding.answered(1, multiple=False)
     outstanding.answered(2, multiple=True)
-    assert settled == [("a", REFUSED), ("b", REFUSED)]
+    outstanding.oldest.settle(REFUSED)  # by its call's deadline
+    outstanding.answered(3, multiple=False)
+    assert settled == [("a", REFUSED), ("b", REFUSED), ("c", REFUSED)]
 
 
 def test_a_returned_message_fails_when_its_ack_comes() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from contextlib import closing
 from urllib.parse import unquote, urlsplit
 
-import pika
 import pytest
 from pika import BasicProperties
 
@@ -21,8 +21,8 @@ from sqsdelay.rabbitmq import (
     declare,
     transfer,
 )
-from sqsdelay.rabbitmq.confirms import Jobs, Publication
-from sqsdelay.rabbitmq.link import Link
+from sqsdelay.rabbitmq.connection import Wire, parameters
+from sqsdelay.rabbitmq.link import Jobs, Link, Publication
 from sqsdelay.rabbitmq.message import DELAY_HEADER
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS, wait_for
@@ -112,21 +112,16 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
     """Taken by the old link, it would be answered by nobody, and its sender would wait for ever."""
     broker.queue("orders")
     unheard, late = (Publication("", "orders", body, BasicProperties()) for body in (b"1", b"2"))
-    jobs = Jobs()
-    jobs.add(publications=[unheard])
-    with DeafProxy(broker.port) as proxy:
-        link = Link(
-            pika.URLParameters(broker.through(proxy)),
-            jobs,
-            confirm_seconds=0.2,
-        )
+    jobs = Jobs(publications=deque([unheard]))
+    with DeafProxy(broker.port) as proxy, closing(Wire()) as wire:
+        given = parameters(broker.through(proxy))
+        link = Link(given, wire, jobs, confirm_seconds=0.2)
         proxy.swallowing.set()
         link.serve()
         assert isinstance(unheard.error, Unconfirmed)
-        jobs.add(publications=[late])
-        link.wake()
-        link.close()
-    assert jobs.next_publication() is late
+        jobs.publications.append(late)
+        link.pump()
+    assert list(jobs.publications) == [late]
 
 
 def test_a_broker_that_cannot_be_reached() -> None:

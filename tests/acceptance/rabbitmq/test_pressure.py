@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from math import inf
 from unittest.mock import Mock
 
-import pika
 import pytest
 from pika import BasicProperties
 
@@ -22,9 +22,8 @@ from sqsdelay.rabbitmq import (
     bind,
     verify,
 )
-from sqsdelay.rabbitmq.confirms import Job, Jobs, Publication
-from sqsdelay.rabbitmq.connection import Address, Session, parameters
-from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Link
+from sqsdelay.rabbitmq.connection import Address, Session, Wire, parameters
+from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Jobs, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
@@ -106,9 +105,8 @@ def test_under_an_alarm_verify_and_bind_say_so_at_once(
 ) -> None:
     """Not after all their deadlines; what was to be sent on stays where it is."""
     acme = fragile_broker.ready("late", prefix="acme")
-    publisher = Publisher(parameters(fragile_broker.url))
-    publisher.publish([due(acme.delivery_exchange, "late") for _ in range(20)])
-    publisher.close()
+    with closing(Publisher(parameters(fragile_broker.url))) as publisher:
+        publisher.publish([due(acme.delivery_exchange, "late") for _ in range(20)])
     fragile.ctl("set_vm_memory_high_watermark", "absolute", "1")
     try:
         found: list[str] = []
@@ -174,23 +172,21 @@ def test_a_confirm_is_due_from_when_the_socket_has_taken_the_message(broker: Bro
     small, large = (
         Publication("", "orders", body, BasicProperties()) for body in (b"x", b"x" * 15 * 2**20)
     )
-    jobs = Jobs()
-    jobs.add(publications=[Publication("", "orders", b"first", BasicProperties())])
-    with StallingProxy(broker.port) as proxy:
-        node = pika.URLParameters(broker.through(proxy))
-        link = Link(node, jobs, confirm_seconds=1000)
+    jobs = Jobs(publications=deque([Publication("", "orders", b"first", BasicProperties())]))
+    with StallingProxy(broker.port) as proxy, closing(Wire()) as wire:
+        given = parameters(broker.through(proxy))
+        link = Link(given, wire, jobs, confirm_seconds=1000)
         serving = threading.Thread(target=link.serve)
         serving.start()
         assert broker.wait_count("orders", 1) == 1
         proxy.stalled.set()
-        jobs.add(publications=[small, large])
-        link.wake()
+        jobs.publications.extend([small, large])
+        wire.loop.add_callback_threadsafe(link.pump)
         wait_for(lambda: small.written_at < inf)
         assert large.written_at == inf
-        assert link.wire.unwritten
+        assert wire.unwritten
         proxy.down()
         serving.join()
-        link.close()
 
 
 def test_a_full_queue_costs_fewer_connections_and_a_new_leader_waits_5_s(
@@ -236,12 +232,11 @@ def test_twenty_thousand_undeliverable_messages(
 ) -> None:
     """Counted, and sent on to the queue that they are for, pipelined; others stay where they are."""
     acme = broker.ready(prefix="acme")
-    publisher = Publisher(parameters(broker.url))
     publications = [
         due(acme.delivery_exchange, "ghost" if n % 10 else "other") for n in range(MANY)
     ]
-    publisher.publish(publications)
-    publisher.close()
+    with closing(Publisher(parameters(broker.url))) as publisher:
+        publisher.publish(publications)
     assert [p for p in publications if p.error is not None] == []
     started = time.monotonic()
     texts = {problem.subject: problem.text for problem in verify(broker.url, acme)}
@@ -255,15 +250,3 @@ def test_twenty_thousand_undeliverable_messages(
         print(f"\nverify {verified - started:.1f} s, bind {bound - verified:.1f} s")  # noqa: T201
     assert broker.wait_count("ghost", 18_000) == 18_000
     assert broker.wait_count(acme.undeliverable, 2_000) == 2_000
-
-
-def test_publications_are_settled_once() -> None:
-    """By the deadline or by the broker, whichever comes first."""
-    publication = due("", "orders")
-    settled: list[Job] = []
-    publication.on_settled = settled.append
-    late, unsure = QueueUnavailable("late"), Unconfirmed("unsure")
-    publication.settle(unsure, untaken=late)
-    publication.settle()
-    assert (settled, publication.error) == ([publication], late)
-    assert not publication.take()

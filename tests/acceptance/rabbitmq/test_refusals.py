@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from urllib.parse import unquote
 
 import pytest
@@ -9,8 +10,8 @@ from pika import BasicProperties
 
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
-from sqsdelay.rabbitmq.confirms import Publication
 from sqsdelay.rabbitmq.connection import parameters
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.publisher import Publisher
 from tests.acceptance.rabbitmq.broker import Broker, manage
 from tests.services.network import CountingProxy
@@ -56,15 +57,12 @@ def test_a_topic_that_is_not_permitted_is_named_and_not_sent(broker: Broker) -> 
 def test_neighbours_of_a_refused_message_arrive_once(broker: Broker, position: int) -> None:
     """The broker ignores what follows a refused message, and forgets its answers to what came before."""
     broker.queue("orders")
-    publisher = Publisher(parameters(broker.url))
-    try:
-        publications = [
-            Publication("nowhere" if n == position else "", "orders", b"%d" % n, BasicProperties())
-            for n in range(100)
-        ]
+    publications = [
+        Publication("nowhere" if n == position else "", "orders", b"%d" % n, BasicProperties())
+        for n in range(100)
+    ]
+    with closing(Publisher(parameters(broker.url))) as publisher:
         publisher.publish(publications)
-    finally:
-        publisher.close()
     refused = publications.pop(position)
     assert isinstance(refused.error, ConfigurationError)
     assert [each.error for each in publications] == [None] * 99
@@ -90,7 +88,7 @@ def test_verify_needs_no_permission_to_configure_or_write(broker: Broker) -> Non
     declare(broker.url, Topology("acme"))
     url = broker.user("looker", configure="", write="", tags="monitoring")
     management = broker.management_url.replace("guest:guest@", "looker:looker@")
-    (unread,) = verify(url, Topology("acme"), management_url=management)
-    assert (unread.subject, unread.fatal) == ("feature flag stream_queue", False)
+    unread = verify(url, Topology("acme"), management_url=management)  # RabbitMQ 4 shows all
+    assert {(each.subject, each.fatal) for each in unread} <= {("feature flag stream_queue", False)}
     (unseen,) = verify(url, Topology("acme"), force=True)
     assert unseen.subject == "management API"

@@ -157,7 +157,7 @@ def test_the_guides_message_arrives_when_it_is_due(broker: Broker, tmp_path: Pat
 
 
 def test_due_already_is_sent_on_intact(broker: Broker, transport: RabbitMqTimeouts) -> None:
-    """At once, not stored; headers keep their types, and properties their values."""
+    """At once, not stored; headers keep their types, and properties their values. So is NServiceBus's own."""
     store = InMemoryStore(SystemClock())
     served = Served(store, transport)
     headers = due(-1000) | {"n": 7, "raw": b"\x00\xff", "yes": True, "deep": {"list": [1, "a"]}}
@@ -173,6 +173,14 @@ def test_due_already_is_sent_on_intact(broker: Broker, transport: RabbitMqTimeou
     was_due = {"sqsdelay.WasDueAt": headers.pop("sqsdelay.DueAt")}
     wanted = {name: value for name, value in headers.items() if name != "sqsdelay.Destination"}
     assert users(properties) == wanted | was_due
+    theirs = {
+        "NServiceBus.Timeout.RouteExpiredTimeoutTo": "orders",
+        "NServiceBus.Timeout.Expire": "2020-01-31 09:00:00:000000 Z",
+    }
+    send(broker, theirs)
+    served.manager.arrivals.turn()
+    ((_, properties, _),) = broker.drain("orders")
+    assert users(properties) == theirs | {"sqsdelay.WasDueAt": "1580461200000"}
     assert broker.wait_count(TIMEOUTS, 0) == 0
 
 
@@ -368,6 +376,13 @@ def test_a_connection_that_goes_silent_keeps_nobody(
         (again,) = consumer.receive(wait_seconds=5)
         assert again.body == received.body
         consumer.close()
+
+
+def test_a_refused_login_is_an_outage(broker: Broker) -> None:
+    """The manager's check has found it let in, so it may be again: nothing ends for it."""
+    refused = QueueConsumer(parameters(broker.url.replace(":guest@", ":sesame@")), TIMEOUTS)
+    with pytest.raises(QueueUnavailable, match="refused the user 'guest'"):
+        refused.receive(wait_seconds=0)
 
 
 def test_a_queue_deleted_while_it_is_received_from(

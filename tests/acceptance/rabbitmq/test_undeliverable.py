@@ -126,14 +126,17 @@ def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Brok
 
 
 def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
-    """What waits for another endpoint stays, through the command line."""
+    """What waits for another endpoint stays, through the command line. The second's queue is there, but the
+    sender leaves binding it to others."""
     declare(broker.url, Topology("acme"))
-    for name in ("first", "second"):
+    for name in ("second", "first"):
         broker.queue(name)
-        with RabbitMqSender(broker.url, prefix="acme") as sender:
+        with RabbitMqSender(broker.url, prefix="acme", bind=name == "first") as sender:
             sender.send(name, name, delay=1)
-        broker.delete_queue(name)
+    broker.delete_queue("first")
     assert broker.wait_count("acme.delay-undeliverable", 2) == 2
+    assert broker.count("second") == 0
+    broker.delete_queue("second")
     shown = broker.cli("--prefix", "acme", "verify")
     assert "warning: endpoint first 1 messages were due, but no queue was bound" in shown.stdout
     missing = broker.cli("--prefix", "acme", "bind", "second")
