@@ -291,8 +291,7 @@ def fill_parked(url: str, count: int, *, due_in_seconds: int) -> None:
     """
     from sqsdelay.core.checked_message import new_message_id
     from sqsdelay.core.stored_message import StoredMessage
-    from sqsdelay.stores.dynamodb import DynamoDbStore
-    from sqsdelay.stores.s3 import S3Store
+    from sqsdelay.stores import DynamoDbStore, S3Store
     from sqsdelay.testing import ManualClock
 
     now_ms = time.time_ns() // 1_000_000

@@ -26,7 +26,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import GATHERING_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
-from sqsdelay.stores.scheduler import SchedulerStore
+from sqsdelay.stores import SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.services.lambda_function import Context
 

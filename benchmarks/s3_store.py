@@ -31,7 +31,7 @@ from sqsdelay.relaying.mover import Outcome, RelaySettings
 from sqsdelay.relaying.parker import Gathering
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import Visibility
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.s3_store import TURN_SECONDS
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3

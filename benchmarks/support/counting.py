@@ -49,9 +49,8 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore, S3Store
 from sqsdelay.stores.dynamodb.layout import position
-from sqsdelay.stores.s3 import S3Store
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3

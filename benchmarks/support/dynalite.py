@@ -14,7 +14,7 @@ from typing import Any, Final
 import boto3
 from botocore.config import Config
 
-from sqsdelay.stores.dynamodb import table_definition
+from sqsdelay.stores import table_definition
 
 ROOT: Final = Path(__file__).parents[2]
 DYNALITE: Final = ROOT / "node_modules" / "dynalite" / "cli.js"

@@ -46,7 +46,7 @@ KEEP_OBJECTS: Final = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 """What who parks, releases, finds, cancels or moves messages does with objects; and lists them."""
 
 CALLS: Final = tuple(f"scheduler:{verb}Schedule" for verb in ("Create", "Delete", "Get", "Update"))
-"""On schedules: park a message, know it again, cancel and move it; the same for amendments."""
+"""On schedules: park a message, know it again, cancel and move it; amendments; the version."""
 
 MAX_GROUP_CHARS: Final = 64
 """Source: CreateScheduleGroup API reference, Name."""
@@ -274,7 +274,6 @@ class ScheduleGroup(Place):
         passed = {"StringEquals": {"iam:PassedToService": _SERVICE}}
         return [
             allow("Park", CALLS, self._schedules_arn),
-            allow("Group", ["scheduler:GetScheduleGroup"], self.group.schedule_group_arn),
             allow("PassRole", ["iam:PassRole"], self.role.role_arn, conditions=passed),
         ]
 

@@ -1,4 +1,4 @@
-"""The command line: parse, wire, print."""
+"""The command line: parse, wire, print. Of any error of a command `main` makes a line and a code."""
 
 from __future__ import annotations
 

@@ -187,11 +187,7 @@ def _dated(prices: Prices) -> dict[str, Any]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``500``, ``4KB`` or ``1M``; a KB is 1,024 bytes, as in AWS's limits.
-
-    Raises:
-        ConfigurationError: anything else.
-    """
+    """Bytes of ``500``, ``4KB`` or ``1M``; a KB is 1,024 bytes, as in AWS's limits."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise InvalidSetting(f"size {text!r} is not valid; use bytes (500), 4KB or 1000KB")
@@ -200,11 +196,7 @@ def parse_size(text: str) -> int:
 
 
 def read_prices(path: Path | None) -> Prices:
-    """The prices of a file, or the shipped ones.
-
-    Raises:
-        ConfigurationError: it cannot be read, or is no price file.
-    """
+    """The prices of a file, or the shipped ones."""
     if path is None:
         return shipped_prices()
     try:

@@ -154,12 +154,7 @@ def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quie
 
 
 def read_demo_file(file: Path, now: datetime) -> list[Message]:
-    """The file's messages, each with an id, absolute due times moved to be played from ``now``.
-
-    Raises:
-        typer.BadParameter: no such file.
-        InvalidMessage: a bad line, with its number.
-    """
+    """The file's messages, each with an id, absolute due times moved to be played from ``now``."""
     messages = []
     with opened_lines(file) as lines:
         for number, message in read_messages(lines, Defaults()):

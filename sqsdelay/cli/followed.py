@@ -139,11 +139,7 @@ class Run:
         self._lock = threading.Lock()
 
     def sent(self, messages: Sequence[Message], results: Iterable[SendResult]) -> None:
-        """Follow messages that were sent; each has its ``message_id``.
-
-        Raises:
-            SqsDelayError: why one was not sent.
-        """
+        """Follow messages that were sent; each has its ``message_id``."""
         for message, result in zip(messages, results, strict=True):
             if result.error is not None:
                 raise result.error
@@ -190,9 +186,6 @@ class Run:
             wait_seconds: of a long poll.
             beside: what else runs until the event is set.
             quiet: show nothing.
-
-        Raises:
-            SqsDelayError: the endpoint's queue cannot be read.
         """
         stop = threading.Event()
         with ThreadPoolExecutor(1 + len(beside)) as pool:

@@ -16,16 +16,20 @@ from sqsdelay.cli.options import (
     Hop,
     Json,
     OptionalPlaceUrl,
-    OptionalStoreUrl,
     PlaceUrl,
-    StoreUrl,
     Target,
     instant_ms,
 )
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, age, instant
-from sqsdelay.errors import QueueMissing, QueueUnavailable, StoreError
+from sqsdelay.errors import (
+    QueueMissing,
+    QueueUnavailable,
+    SchemaMismatch,
+    StoreError,
+    StoreMissing,
+)
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
 from sqsdelay.operating.status import (
@@ -135,7 +139,7 @@ def endpoint_create(
 def endpoint_check(
     endpoint: EndpointName,
     hop: Hop = DEFAULT_HOP_SECONDS,
-    store: OptionalStoreUrl = None,
+    store: OptionalPlaceUrl = None,
     as_json: Json = False,
 ) -> None:
     """Report what keeps an endpoint from delaying messages, and the fix.
@@ -189,17 +193,23 @@ def _store_problems(target: Target) -> list[Problem]:
 
 def _problems_of(target: Target, url: str, *, given_up: bool) -> list[Problem]:
     """What is wrong with a store; ``given_up``: the deployed delay consumer does not have it."""
-    if url.startswith("scheduler://") and not given_up:
-        return []  # What is due fires by itself, and counting takes a call for each hundred.
     now_ms = target.queues.broker_clock.now_ms()
     try:
         with Target(target.name, url).opened_place() as opened:
+            if opened.fires and not given_up:
+                opened.amendments(["-"])
+                return []  # What is due fires by itself, and counting takes a call for each hundred.
             if opened.fires:
                 status = StoreStatus(parked=opened.pending_count(), next_due_ms=None)
             else:
                 status = store_status(opened, now_ms=now_ms)
     except StoreError as error:
-        return [Problem("(store)", str(error), "check its URL")] if target.store else []
+        if not target.store and not isinstance(error, SchemaMismatch):
+            return []  # Nothing was deployed, or nobody may ask.
+        text, remedy = str(error), "check the connection and permissions, and try again"
+        if isinstance(error, SchemaMismatch | StoreMissing):
+            text, _, remedy = text.rpartition("; ")
+        return [Problem("(store)", text, remedy)]
     text = f"{status.parked} parked messages"
     if status.overdue:
         since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
@@ -269,7 +279,12 @@ def store_create(endpoint: EndpointName, store: PlaceUrl) -> None:
 @store_app.command("migrate")
 def store_migrate(
     endpoint: EndpointName,
-    store: StoreUrl,
+    store: Annotated[
+        str,
+        typer.Option(
+            envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///FILE or postgresql://…."
+        ),
+    ],
     due_from: Annotated[
         str | None,
         typer.Option(

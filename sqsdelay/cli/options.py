@@ -12,7 +12,6 @@ from contextlib import (
     closing,
     contextmanager,
     nullcontext,
-    suppress,
 )
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +36,7 @@ from sqsdelay.errors import (
     InvalidDelay,
     QueueMissing,
     QueueUnavailable,
+    SchemaMismatch,
     SqsDelayError,
     StoreError,
     StoreMissing,
@@ -257,21 +257,12 @@ PricesFile = Annotated[
 
 
 def whole_seconds(delay: str) -> int:
-    """Seconds of a delay as people write it, rounded up.
-
-    Raises:
-        InvalidDelay
-    """
+    """Seconds of a delay as people write it, rounded up."""
     return -(-delay_ms(parse_delay(delay)) // 1000)
 
 
 def max_delay_seconds(text: str) -> int:
-    """The value of --max-delay in seconds.
-
-    Raises:
-        BadParameter: no length of time.
-        ConfigurationError: out of range.
-    """
+    """The value of --max-delay in seconds."""
     try:
         seconds = whole_seconds(text)
     except InvalidDelay as error:
@@ -280,11 +271,7 @@ def max_delay_seconds(text: str) -> int:
 
 
 def instant_ms(option: str, text: str | None) -> int | None:
-    """The time an option names, epoch milliseconds; None where it was not given.
-
-    Raises:
-        BadParameter: it is no time with its offset.
-    """
+    """The time an option names, epoch milliseconds; None where it was not given."""
     try:
         return None if text is None else due_at_ms(parse_due_at(text))
     except InvalidDelay as error:
@@ -296,10 +283,6 @@ def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], in
 
     Args:
         now_ms: what a delay counts from; asked for a delay only.
-
-    Raises:
-        BadParameter: both or none of them.
-        InvalidDelay
     """
     if (delay is None) == (due_at is None):
         raise typer.BadParameter("give either --delay or --due-at")
@@ -328,11 +311,7 @@ class Target:
 
     @cached_property
     def client(self) -> SQSClient:
-        """SQS, as the environment has it.
-
-        Raises:
-            ConfigurationError: no region or credentials.
-        """
+        """SQS, as the environment has it."""
         from sqsdelay.sqs.client import default_client
 
         return default_client(connections=1)
@@ -371,29 +350,25 @@ class Target:
     @contextmanager
     def known_place(self) -> Iterator[ParkingPlace | None]:
         """The store that was named, or else the one that a deployment makes, which is ``store`` then; None
-        where that is not there or may not be read: one that was let go of may hold messages still.
-
-        Raises:
-            StoreError: of a store that was named.
+        where that is not there or may not be read: one that was let go of may hold messages still. Another
+        version's is refused, named or not.
         """
         named = self.store is not None
         self.store = self.store or deployed_store(self.endpoint)
         with ExitStack() as opened:
             place = None
-            with nullcontext() if named else suppress(StoreError):
+            try:
                 there = opened.enter_context(self.opened_place())
                 if not named:
                     there.pending_count()
                 place = there
+            except StoreError as error:
+                if named or isinstance(error, SchemaMismatch):
+                    raise
             yield place
 
     def delay_counts_from(self, place: ParkingPlace) -> int:
-        """The most that the clock may read now by which messages are released, epoch milliseconds.
-
-        Raises:
-            ConfigurationError, QueueUnavailable: SQS cannot be asked.
-            StoreUnavailable, StoreMissing: the database cannot be asked.
-        """
+        """The most that the clock may read now by which messages are released, epoch milliseconds."""
         if self._sqs_tells_time:
             try:
                 return latest_of_sqs(self.queues, self.endpoint.queue)
@@ -428,9 +403,5 @@ class Target:
 
 
 def opened_ledger(file: Path | None) -> FileLedger | None:
-    """The ledger in that file, None without one.
-
-    Raises:
-        ConfigurationError: it cannot be written.
-    """
+    """The ledger in that file, None without one."""
     return None if file is None else FileLedger(file)

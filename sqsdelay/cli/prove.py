@@ -113,8 +113,9 @@ def _check_empty(queues: SqsQueues, endpoint: Endpoint, options: str) -> None:
         with naming_the_command(endpoint, ref, options):
             queues.url(ref)
     for queue in endpoint_status(queues, endpoint).queues:
-        held = queue.visible + queue.in_flight + queue.delayed
-        if held and queue.role is not Role.ERROR:
+        if queue.role is not Role.ERROR and (
+            held := queue.visible + queue.in_flight + queue.delayed
+        ):
             raise ConfigurationError(
                 f"{queue.name} already holds messages, about {held}; use an endpoint of its own: "
                 f"sqsdelay endpoint create proof-{endpoint.name}{options}"
@@ -164,10 +165,11 @@ def _send(
 ) -> None:
     from sqsdelay.sqs.sender import DelaySender
 
-    for route, messages in routes.items():
+    # To the store first: it may be another version's, and then nothing is sent at all.
+    for route in sorted(routes, key=lambda each: each is not Route.STORE):
         stores: dict[str, Any] = {"store": place, "park_after_seconds": hop}
         sender = DelaySender(client, hop_seconds=hop, **(stores if route is Route.STORE else {}))
-        run.sent(messages, sender.send_many(endpoint.name, messages))
+        run.sent(routes[route], sender.send_many(endpoint.name, routes[route]))
 
 
 _HEADERS: Final = (

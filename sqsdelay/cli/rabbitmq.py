@@ -33,11 +33,7 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """The broker's URL.
-
-        Raises:
-            BadParameter: none was given. It is not asked for earlier, so that --help shows without it.
-        """
+        """The broker's URL; asked for no earlier, so that --help shows without it."""
         if self.given_url is None:
             raise typer.BadParameter("give sqsdelay rabbitmq --url, or set SQSDELAY_RABBITMQ_URL")
         return self.given_url

@@ -41,6 +41,7 @@ from sqsdelay.dispatching.circuit_breakers import (
     DEFAULT_TRIGGER_SECONDS,
 )
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, Dispatcher, DispatchSettings
+from sqsdelay.errors import StoreUnavailable
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     MAX_MESSAGE_TIMER_SECONDS,
@@ -52,6 +53,7 @@ from sqsdelay.limits import (
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.operating.status import naming_the_command
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
 from sqsdelay.timeouts.arrivals import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
 
 CLOSING_SECONDS: Final = 0.5
 """What a store may take to close: with the `STOP_SECONDS` before, a process ends in 5 s."""
+
+_LOOK_SECONDS: Final = 0.02
 
 
 def log_to_stderr() -> None:
@@ -191,6 +195,7 @@ def consume(
     Runs until SIGTERM or Ctrl-C, and finishes the messages in hand first.
     """
     from sqsdelay.sqs.consumer import DelayConsumer
+    from sqsdelay.sqs.receivers import in_thread
 
     log_to_stderr()
     tally = Tally(as_json=as_json)
@@ -225,6 +230,13 @@ def consume(
             tracing=tracing,
         )
         stop = stop_on_signals()
+        if opened is not None:
+            # What cannot be used is refused before anything is said; what does not answer is waited for.
+            looking = in_thread(opened.amendments, ["-"])
+            while not looking.done() and not stop.wait(_LOOK_SECONDS):
+                pass
+            with suppress(StoreUnavailable):
+                _ = looking.done() and looking.result()
         served = consumer.endpoint.delay_queue.name
         if consumer.endpoint.fifo:
             served += f" and {consumer.endpoint.due_queue.name}"
@@ -304,6 +316,7 @@ def dispatch(
             ledger=book,
         )
         stop = stop_on_signals(lambda: str(tally))
+        opened.initialize(TransactionMode.AT_LEAST_ONCE)
         tell(f"dispatching {target.name}; stop with Ctrl-C or SIGTERM")
         dispatcher.run(stop)
     tell(str(tally))
@@ -394,6 +407,7 @@ def timeout_manager(
             opened.set_up()
         manager = TimeoutManager(opened, transport, settings=settings, on_done=report)
         stop = stop_on_signals(lambda: str(tally))
+        opened.initialize(TransactionMode.AT_LEAST_ONCE)
         tell(f"serving {' and '.join(queues)}; stop with Ctrl-C or SIGTERM")
         manager.run(stop)
     tell(str(tally))

@@ -272,11 +272,7 @@ class Defaults:
 
 
 def opened_lines(file: Path) -> IO[str]:
-    """The file's lines, or stdin's for "-"; bytes that are not UTF-8 spoil their own line only.
-
-    Raises:
-        BadParameter: the file cannot be read.
-    """
+    """The file's lines, or stdin's for "-"; bytes that are not UTF-8 spoil their own line only."""
     if str(file) == "-":
         return open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False)
     try:
@@ -299,11 +295,7 @@ def read_messages(
 
 
 def read_message(line: str, defaults: Defaults) -> Message:
-    """One line's message.
-
-    Raises:
-        InvalidMessage, InvalidDelay: what is wrong with the line.
-    """
+    """One line's message."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:

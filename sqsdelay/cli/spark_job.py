@@ -87,10 +87,6 @@ def on_spark(
         what: the command's name.
         master: Spark's; None is this machine.
         sends: the options of what it sends; None if it sends nothing.
-
-    Raises:
-        SqsDelayError: Spark failed; with the reason in one line.
-        Exit: Ctrl-C was pressed. What a job had sent is in its receipts.
     """
     from sqsdelay.spark.session import LOCAL, ONE_PROCESS, session
 
@@ -118,11 +114,7 @@ def on_spark(
 def with_table(
     what: str, table: str, file_format: str | None, run: Callable[[DataFrame], _Found], **more: Any
 ) -> _Found:
-    """What a command does with the rows of a file; see `on_spark`.
-
-    Raises:
-        BadParameter: neither the file's name nor --format says how it holds its rows.
-    """
+    """What a command does with the rows of a file; see `on_spark`."""
     chosen = (
         None if table.endswith(".gz") and file_format is None else format_of(table, file_format)
     )

@@ -84,10 +84,7 @@ def pending(
 
 
 def _checked_ids(given: list[str] | str) -> list[str] | str:
-    """
-    Raises:
-        BadParameter: one of them cannot be a message's.
-    """
+    """The ids as they are, if each can be a message's."""
     for message_id in [given] if isinstance(given, str) else given:
         try:
             check_stored_id(message_id)

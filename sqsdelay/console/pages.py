@@ -180,14 +180,13 @@ def _asked(form: FormData) -> tuple[str, list[str]]:
 def _confirm(request: Request, form: FormData, source: Source) -> Response:
     """Say for how many messages it is, show some, and ask for what else has to be known."""
     (action, marks), every = _asked(form), _text(form, "which") == "all"
-    given = {name: _text(form, name).strip() for name in ("delay", "due_at")}
     which = Filter.of(dict(parse_qsl(_text(form, "filter"), errors="surrogatepass")))
+    given = {name: _text(form, name).strip() for name in ("delay", "due_at")}
     values: dict[str, Any] = {"due_ms": None, "trouble": None, "first": False, "given": given}
     if action in ON_FAILED:
         looked_at = messages.failed(source, which, unquote(_text(form, "group")))
-        failed = {each.key: each for each in looked_at}
-        marks = list(failed) if every else marks
-        chosen = [failed[mark] for mark in marks if mark in failed]
+        chosen = [each for each in looked_at if every or each.key in marks]
+        marks = [each.key for each in chosen] if every else marks
         values["undated"] = any(each.due_ms is None for each in chosen)
         values["examples"] = [
             (each.message_id, each.due_ms, each.reason, each.body) for each in chosen[:EXAMPLES]
@@ -198,28 +197,19 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
             marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in some.rows]
             values["first"] = some.next is not None
         parked = [Chosen.of(mark) for mark in marks]
-        values["hops"] = any(each.due_ms is None for each in parked)
         sample = source.store_sample.get()
         known = sample.value if sample.tells(source.clock.now_ms()) else None
+        values["hops"] = any(each.due_ms is None for each in parked)
         values["unserved"] = known is not None and known.overdue
+        values["examples"] = _examples(source, parked[:EXAMPLES])
         if action == "reschedule" and any(given.values()):
             try:
                 values["due_ms"] = _new_due_ms(source, given["delay"], utc_input(given["due_at"]))
             except InvalidDelay as error:
                 values["trouble"] = one_line(error)
-        values["examples"] = _examples(source, parked[:EXAMPLES])
     _check_count(marks)
-    return page(
-        request,
-        "confirm.html",
-        of=source,
-        action=action,
-        target="/errors" if action in ON_FAILED else "/messages",
-        marks=marks,
-        some="1 message" if len(marks) == 1 else f"{len(marks):,} messages",
-        key=secrets.token_urlsafe(12),
-        **values,
-    )
+    values |= {"action": action, "marks": marks, "key": secrets.token_urlsafe(12)}
+    return page(request, "confirm.html", of=source, **values)
 
 
 def _check_count(marks: list[str]) -> None:

@@ -22,6 +22,7 @@ from sqsdelay.errors import (
     NoStore,
     QueueMissing,
     QueueUnavailable,
+    SchemaMismatch,
     SqsDelayError,
     StoreError,
     StoreUnavailable,
@@ -253,7 +254,8 @@ class Source:
                     place.pending_count()
                 except StoreError as error:
                     place.close()
-                    found_none = error if _hangs(error) else self._no_store()
+                    told = isinstance(error, SchemaMismatch) or _hangs(error)
+                    found_none = error if told else self._no_store()
                     seconds = self.clock.monotonic() + NO_STORE_SECONDS
                     self._no_place = seconds, found_none
                     raise found_none from error

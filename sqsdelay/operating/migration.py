@@ -88,9 +88,9 @@ class Migration:
     ) -> None:
         if not isinstance(store, Movable):
             raise ConfigurationError(
-                f"a {type(store).__name__} cannot hand its messages over, only SQLite and PostgreSQL "
-                "stores can; point senders at the delay queue, and run this store's dispatcher until it "
-                "is empty"
+                f"a {type(store).__name__} cannot hand its messages over, only sqlite:///FILE and "
+                "postgresql://… can; point senders at the delay queue, and run this store's dispatcher "
+                "until it is empty"
             )
         self._store = store
         self._movable: Movable = store

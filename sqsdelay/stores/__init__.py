@@ -136,7 +136,7 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
         url = f"{address}?{of_libpq}" if of_libpq else address
         return PostgresStore(url, endpoint=endpoint, **{"schema": DEFAULT_SCHEMA, **settings})
     if parts.scheme == "dynamodb" and DYNAMODB_TABLE.fullmatch(parts.netloc) and not parts.path:
-        from sqsdelay.stores.dynamodb import DynamoDbStore
+        from sqsdelay.stores.dynamodb.dynamodb_store import DynamoDbStore
 
         settings = _settings(
             parts,
@@ -148,8 +148,8 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
             settings["table_class"] = settings.pop("class")
         return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings)
     if parts.scheme == "s3":
-        from sqsdelay.stores.s3 import S3Store
         from sqsdelay.stores.s3.layout import BUCKET
+        from sqsdelay.stores.s3.s3_store import S3Store
 
         if BUCKET.fullmatch(parts.netloc) and not parts.fragment:
             return S3Store(parts.netloc, endpoint=endpoint, **s3_settings_of(parts))
@@ -159,7 +159,7 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
             raise InvalidSetting(
                 "the URL of a schedule group is not valid; give scheduler://GROUP?role=ROLE_ARN"
             )
-        from sqsdelay.stores.scheduler import SchedulerStore
+        from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
 
         return SchedulerStore(parts.netloc, role_arn=given[0][1], endpoint=endpoint)
     raise _not_understood(parts.scheme)

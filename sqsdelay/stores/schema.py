@@ -1,5 +1,5 @@
-"""The schema of a database's tables: named queries, kept in ``.sql`` files beside the stores, and a version,
-written down when a table is made. A table of any other version is refused at once."""
+"""The version of what stores keep, which each writes down: what has another one is refused at once. And the
+named queries of database tables, kept in ``.sql`` files beside the stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from sqsdelay.errors import SchemaMismatch
 
 VERSION: Final = 1
-"""Of all tables of this sqsdelay, in SQLite, PostgreSQL and DynamoDB."""
+"""Of all stores and inboxes of this sqsdelay."""
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
@@ -29,23 +29,24 @@ def _without_comments(query: str) -> str:
     return "\n".join(lines)
 
 
-def check_version(found: int | None, *, table: str) -> None:
-    """Refuse a table of another version: what it means by its columns is not known here.
+def check_version(found: int | None, name: str, kind: str = "table") -> None:
+    """Refuse what is of another version: what it means by its fields is not known here.
 
     Args:
         found: the version written down; None where there is none.
+        name, kind: what it was found in.
 
     Raises:
         SchemaMismatch
     """
     if found != VERSION:
         has = "no schema version" if found is None else f"schema version {found}"
-        raise mismatch(table, f"it has {has}")
+        raise mismatch(name, f"it has {has}", kind)
 
 
-def mismatch(table: str, why: object) -> SchemaMismatch:
-    """The error for a table that this sqsdelay did not make."""
+def mismatch(name: str, why: object, kind: str = "table") -> SchemaMismatch:
+    """The error for what this sqsdelay did not make."""
     return SchemaMismatch(
-        f"table {table} was made by another sqsdelay: {why}, and this one supports version {VERSION} "
-        "only; name another table, and empty this one with the sqsdelay that made it"
+        f"{kind} {name} was made by another sqsdelay: {why}, and this one supports version {VERSION} "
+        f"only; name another {kind}, and empty this one with the sqsdelay that made it"
     )

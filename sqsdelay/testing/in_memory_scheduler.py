@@ -28,6 +28,7 @@ _CONTEXT: Final = re.compile(
 )
 _RETRY_SECONDS: Final = 60
 _PAGE: Final = 100
+_NEVER_MS: Final = 2**63
 
 
 @dataclass(slots=True)
@@ -81,12 +82,6 @@ class InMemoryScheduler:
             )
         self._groups[asked["Name"]] = {}
         return self._answer()
-
-    def get_schedule_group(self, **asked: Any) -> dict[str, Any]:
-        """Describe a group."""
-        self._check("GetScheduleGroup", asked)
-        self._group(asked["Name"])
-        return self._answer(Name=asked["Name"], State="ACTIVE")
 
     def create_schedule(self, **asked: Any) -> dict[str, Any]:
         """Make a schedule."""
@@ -145,7 +140,7 @@ class InMemoryScheduler:
     def next_ms(self) -> int | None:
         """When the next schedule fires, epoch milliseconds; None when there is none."""
         times = [s.fires_ms + self._late_ms for g in self._groups.values() for s in g.values()]
-        return min(times, default=None)
+        return min((each for each in times if each < _NEVER_MS), default=None)
 
     def _invoke(self, schedule: _Schedule) -> bool:
         """Whether it has ended: sent, or given up."""
@@ -272,5 +267,7 @@ def _decoded(value: Mapping[str, str]) -> Attribute:
 
 
 def _due_ms(asked: Mapping[str, Any]) -> int:
+    if asked.get("State") == "DISABLED":
+        return _NEVER_MS
     text = f"{asked['ScheduleExpression']}+0000"
     return int(datetime.strptime(text, "at(%Y-%m-%dT%H:%M:%S)%z").timestamp() * 1000)

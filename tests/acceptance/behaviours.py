@@ -34,7 +34,7 @@ from sqsdelay.sending.batches import (
 from sqsdelay.sqs.consumer import DelayConsumer, checked_relay
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing.in_memory_store import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.grants import Actor

@@ -21,8 +21,7 @@ from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import Claim, DelayedMessageStore
-from sqsdelay.stores import open_store
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore, open_store
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
 AFTER_CLAIM = "after-claim"

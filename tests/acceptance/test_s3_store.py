@@ -14,7 +14,7 @@ from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.layout import parse
 from sqsdelay.testing import InMemoryOutbox
 from sqsdelay.testing.local_aws import LocalAws

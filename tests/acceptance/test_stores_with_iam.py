@@ -29,8 +29,7 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.parker import Forwarding, Parker
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores.s3 import S3Store
-from sqsdelay.stores.scheduler import SchedulerStore
+from sqsdelay.stores import S3Store, SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.grants import Actor, Policy, deployed_policy, granted, template_policies
 
@@ -310,8 +309,8 @@ def test_both_functions_may_do_just_what_schedules_take(
             arn = str(statement["Resource"]).replace("schedule/timed/", "schedule/default/")
             statement["Resource"] = arn
             names[arn] = "schedules"
-        elif statement["Sid"] in ("Group", "Help"):
-            names[str(statement["Resource"])] = str(statement["Sid"]).lower()
+        elif statement["Sid"] == "Help":
+            names[str(statement["Resource"])] = "help"
     role = timed.outputs["StoreUrl"].partition("role=")[2]
     actor = Actor(aws, f"as-timed-{holder}")
     queues = {"parking queue": TIMED.parking_queue, "queue": TIMED.queue}
@@ -398,8 +397,6 @@ def test_both_functions_may_do_just_what_schedules_take(
         | heed,
         ("scheduler:UpdateSchedule", "schedules"): {"move"},
         ("scheduler:DeleteSchedule", "schedules"): {"cancel"},
-        # Asked for the service's time by a process that parks first.
-        ("scheduler:GetScheduleGroup", "group"): {"park"} | heed,
     }
 
 

@@ -13,10 +13,8 @@ from botocore.config import Config
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore, S3Store, SchedulerStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
-from sqsdelay.stores.s3 import S3Store
-from sqsdelay.stores.scheduler import SchedulerStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import (
     InMemoryOutbox,

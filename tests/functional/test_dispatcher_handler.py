@@ -28,7 +28,7 @@ from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs import create_endpoint
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore
 from tests.patience import PATIENCE_SECONDS
 from tests.services.lambda_function import Context
 

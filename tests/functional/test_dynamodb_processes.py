@@ -12,7 +12,7 @@ from moto import mock_aws
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment, StoredMessage
 from sqsdelay.errors import SchemaMismatch, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.dynamodb.table import LOOKED_AT_MS
 from sqsdelay.stores.schema import VERSION
 from sqsdelay.testing import ManualClock

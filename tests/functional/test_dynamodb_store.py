@@ -29,7 +29,7 @@ from sqsdelay.errors import (
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.parking.parking import Parking
 from sqsdelay.ports.stores import TransactionMode
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.dynamodb.layout import FAR_FROM_MS, FAR_MS, HOUR_MS
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.local_aws import LocalAws

@@ -27,7 +27,7 @@ from sqsdelay.relaying import parker
 from sqsdelay.relaying.mover import Outcome
 from sqsdelay.sqs import DelayConsumer, create_endpoint
 from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
-from sqsdelay.stores.scheduler import SchedulerStore
+from sqsdelay.stores import SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.lambda_function import Context

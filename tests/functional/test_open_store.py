@@ -12,8 +12,7 @@ import pytest
 
 from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stores import open_place, open_store, to_store
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore, open_place, open_store, to_store
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,17 +15,23 @@ from typing import Any
 import psycopg
 import pytest
 
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.dispatcher import DelayedDelivery
 from sqsdelay.errors import SchemaMismatch, StoreMissing
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.receiving.deduplication import Copy
-from sqsdelay.stores import open_store
+from sqsdelay.sqs import create_endpoint
+from sqsdelay.stores import SchedulerStore, open_store
 from sqsdelay.stores.postgres.postgres_store import PostgresInbox
 from sqsdelay.stores.schema import VERSION
 from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox
 from sqsdelay.testing import InMemoryOutbox, ManualClock
+from sqsdelay.testing.local_aws import LocalAws
+from tests.services.processes import run
 
+ROLE = "arn:aws:iam::123456789012:role/orders"
+KEPT = ("GroupName", "Name", "ScheduleExpression", "FlexibleTimeWindow", "Target", "State")
 MESSAGE = StoredMessage(message_id="a", destination="orders", due_ms=5, body=b"x")
 NEWER = rf"orders\.delayed .* schema version {VERSION + 1}, .* supports version {VERSION} only; name another"
 
@@ -138,24 +143,54 @@ def test_a_table_that_is_missing_says_so(case: Case) -> None:
         store.store([MESSAGE])
 
 
-@pytest.mark.parametrize("command", ["store create", "pending", "cancel"])
-def test_a_command_refuses_it_in_one_line(case: Case, command: str) -> None:
-    """Before anything is changed."""
-    with closing(case.store()) as store:
-        store.set_up()
+DUE = "--due-at 2030-01-31T09:00:00Z"
+COMMANDS = (
+    *("store create orders", "status orders", "endpoint check orders", "consume orders"),
+    *("pending orders", "cancel orders a", f"reschedule orders a {DUE}"),
+    *(f"send orders --body x {DUE}", f"send orders --body x --store-only {DUE}"),
+)
+OF_A_STORE = (
+    *("dispatch orders", "timeout-manager orders", "store migrate orders"),
+    "prove orders --messages 9 --longest 2d",
+)
+"""What schedules do not need."""
+
+
+@pytest.fixture
+def schedules(local_aws: LocalAws) -> Iterator[Case]:
+    client, group = local_aws.client("scheduler"), f"g-{uuid.uuid4().hex[:12]}"
+    place = SchedulerStore(group, role_arn=ROLE, endpoint="orders", client=client)
+    with closing(place):
+        place.set_up()
+        (mark,) = client.list_schedules(GroupName=group)["Schedules"]
+
+        def set_version(version: int | None) -> None:
+            found = client.get_schedule(GroupName=group, Name=mark["Name"])
+            client.update_schedule(**{name: found[name] for name in KEPT}, Description=str(version))
+
+        yield Case(f"scheduler://{group}?role={ROLE}", lambda _: [], set_version)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "schedules"])
+def test_every_command_refuses_it_at_once(
+    request: pytest.FixtureRequest, kind: str, local_aws: LocalAws
+) -> None:
+    """With the remedy, before anything is changed, and before a worker says that it works."""
+    case: Case = request.getfixturevalue(kind)
+    create_endpoint(local_aws.client("sqs"), Endpoint.parse("orders"))
+    if kind == "sqlite":
+        with closing(case.store()) as store:
+            store.set_up()
     case.set_version(VERSION + 1)
-    sqsdelay = [str(Path(sys.executable).parent / "sqsdelay"), *command.split(), "orders"]
-    more = ["a", "--to", "amqp://localhost"] if command == "cancel" else []
-    done = subprocess.run(
-        [*sqsdelay, *more, "--store", case.url],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert f"has schema version {VERSION + 1}" in done.stderr
-    assert len(done.stderr.splitlines()) <= 2
+    for command in COMMANDS + (() if kind == "schedules" else OF_A_STORE):
+        done = run(*command.split(), "--store", case.url, env=local_aws.environment())
+        told = done.stdout + done.stderr
+        assert done.returncode == 1, (command, told)
+        assert f"has schema version {VERSION + 1}" in told, command
+        assert re.search("name another (table|schedule group), and empty this one", told), command
+        assert not re.search("consuming|dispatching|serving|store create|ready|9 sent", told), (
+            command
+        )
 
 
 def test_many_set_up_at_once(case: Case) -> None:

@@ -29,8 +29,7 @@ from sqsdelay.errors import QueueUnavailable
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.sqs.cloudwatch import CloudWatchAges
 from sqsdelay.sqs.consumer import DelayConsumer
-from sqsdelay.stores import open_store
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore, open_store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.services.processes import typed
 
@@ -319,6 +318,25 @@ def test_a_store_that_nobody_empties_is_noticed(
     assert json.loads(out)["overdue_seconds"] >= 10_800
     assert "in the store is 3 h" in err
     assert remedy in err
+
+
+def test_a_deployed_store_of_another_version_is_told_though_nobody_named_it(
+    cli: Cli, local_aws: LocalAws, orders: Endpoint
+) -> None:
+    """With the remedy that the error carries: making the store anew is none."""
+    client = local_aws.client("dynamodb")
+    with closing(
+        DynamoDbStore(f"{orders.name}.parked", endpoint=orders.name, client=client)
+    ) as store:
+        store.set_up()
+        (mark,) = store._table.get([store._table.format])
+        store._table.put({**mark, "v": {"N": "7"}})
+    code, out, _ = cli("endpoint", "check", orders.name, "--json")
+    (problem,) = json.loads(out)["problems"]
+    assert (code, "has schema version 7" in problem["text"]) == (1, True)
+    assert problem["remedy"].startswith("name another table, and empty this one")
+    code, out, err = cli("status", orders.name)
+    assert (code, "has schema version 7" in err, "pending" in out) == (1, True, True)
 
 
 @pytest.mark.parametrize("has_store", [False, True])

@@ -26,8 +26,8 @@ ELSEWHERE: Final = (
         "tests/acceptance/deployed/test_endpoint.py",
     ),
     Elsewhere(
-        r"aws (s3 cp|cloudformation deploy) .*",
-        "needs the AWS CLI; the test deploys the template with boto3",
+        r"aws (s3 cp|cloudformation deploy) .*|sam deploy .*",
+        "needs their command lines; the test deploys the template with boto3",
         "tests/acceptance/deployed/test_templates.py",
     ),
     Elsewhere(

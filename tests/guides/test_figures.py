@@ -45,8 +45,8 @@ from sqsdelay.sending.batches import (
     Pointer,
 )
 from sqsdelay.sqs import create_endpoint
+from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.dynamodb import DynamoDbStore
 from sqsdelay.stores.postgres.pool import LOCK_SECONDS, SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.postgres.watching import POLL_SECONDS
@@ -202,7 +202,7 @@ def test_the_stores_pages_cursor_is_one() -> None:
 def test_the_stores_pages_error_is_the_one_that_is_raised() -> None:
     """About a schema's version."""
     with pytest.raises(SchemaMismatch) as raised:
-        check_version(VERSION + 1, table="orders.delayed")
+        check_version(VERSION + 1, "orders.delayed")
     assert f"\n{raised.value}\n" in text("stores.md")
 
 

@@ -39,8 +39,7 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.stores import open_store
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore, open_store
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
 from tests.services.lambda_function import Context

@@ -29,9 +29,9 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
 from sqsdelay.sqs import create_endpoint
+from sqsdelay.stores import DynamoDbStore, table_definition
 from sqsdelay.stores.calls import CONCURRENCY as THREADS
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.dynamodb import DynamoDbStore, table_definition
 from sqsdelay.stores.dynamodb.layout import EXPIRY
 from tests.infra.resources import (
     Templates,

@@ -31,7 +31,7 @@ from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.parker import ForwardingRelay, unpacked
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from tests.infra.resources import (
     Templates,
     actions,

@@ -13,7 +13,7 @@ from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.testing import ManualClock
 from tests.faulty import FaultyQueues
 from tests.services.in_memory_s3 import InMemoryS3

@@ -16,7 +16,7 @@ from sqsdelay.spark.sink.receipts import Receipts
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, new_job_batch
 from sqsdelay.spark.sink.task import Task
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.layout import Hierarchy
 from sqsdelay.stores.s3.wheel import Wheel

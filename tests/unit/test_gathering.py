@@ -14,7 +14,7 @@ from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.parker import GATHERED_SECONDS, Gathering
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import Visibility
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
 

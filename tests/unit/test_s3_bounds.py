@@ -13,7 +13,7 @@ import pytest
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import StoreError
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.testing import ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
 

@@ -16,8 +16,7 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
-from sqsdelay.stores import open_store
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store, open_store
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.layout import MONTH, ObjectName, Slot
 from sqsdelay.testing import ManualClock
@@ -195,28 +194,33 @@ def test_what_does_not_fit_is_refused_at_once(store: S3Store, s3: InMemoryS3) ->
 
 
 @pytest.mark.parametrize("version", ["v2", "v10"])
-@pytest.mark.parametrize(
-    "use",
-    [
+@pytest.mark.parametrize("lookup", [False, True])
+def test_what_another_version_wrote_is_refused_at_once(
+    s3: InMemoryS3, clock: ManualClock, version: str, lookup: bool
+) -> None:
+    """By whatever opens the store, before it writes anything; of its own ids and of the user's."""
+    client: Any = s3
+    s3.objects[f"delays/orders/{version}/x"] = b""
+    known = "order-7" if lookup else new_message_id(1)
+    uses: list[Callable[[S3Store], object]] = [
+        lambda store: store.set_up(),
         lambda store: store.initialize(TransactionMode.AT_LEAST_ONCE),
-        lambda store: store.store([message(1)]),
+        lambda store: store.store([message(1, known)]),
         lambda store: store.pending(1),
         lambda store: store.pending_count(),
         lambda store: store.next_due_ms(),
-        lambda store: store.cancel([new_message_id(1)]),
-        lambda store: store.reschedule(new_message_id(1), 2),
+        lambda store: store.find(known),
+        lambda store: store.cancel([known]),
+        lambda store: store.reschedule(known, 2),
         lambda store: store.amendments(["x"]),
         lambda store: store.amend([Amendment(message_id="x", at_ms=1)]),
         lambda store: store.claim(1, due_by_ms=1).__enter__(),
-    ],
-)
-def test_what_another_version_wrote_is_refused_at_once(
-    store: S3Store, s3: InMemoryS3, version: str, use: Callable[[S3Store], object]
-) -> None:
-    """By whatever opens the store, before it writes anything."""
-    s3.objects[f"delays/orders/{version}/x"] = b""
-    with pytest.raises(SchemaMismatch, match="use the same sqsdelay everywhere"):
-        use(store)
+    ]
+    given: Any = {"prefix": "delays", "lookup": lookup, "client": client, "clock": clock}
+    for use in uses:
+        told = f"prefix parked/delays/orders/ .* it has delays/orders/{version}/x, .* name another prefix"
+        with pytest.raises(SchemaMismatch, match=told):
+            use(S3Store("parked", endpoint="orders", **given))
     assert len(s3.objects) == 1
 
 

@@ -22,6 +22,7 @@ from sqsdelay.errors import (
     InvalidMessage,
     MessageTooLarge,
     ReadInPart,
+    SchemaMismatch,
     StoreError,
     StoreMissing,
     StoreUnavailable,
@@ -35,8 +36,11 @@ from sqsdelay.sending.batches import Pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.stores import open_place, open_store
+from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
+from sqsdelay.stores.schema import VERSION
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
+from sqsdelay.testing.in_memory_scheduler import _Schedule
 
 ROLE = "arn:aws:iam::123456789012:role/orders-scheduler"
 DELAY, ERRORS, PARKING = "orders-delay.fifo", "orders-delay-error", "orders-parking"
@@ -55,11 +59,10 @@ class World:
         self.clock = ManualClock()
         self.queues = InMemoryQueues(self.clock)
         self.endpoint = self.queues.create_endpoint("orders")
-        self.scheduler = InMemoryScheduler(
-            self.clock, self.queues, late_seconds=late_seconds, requests_per_second=per_second
-        )
+        self.scheduler = InMemoryScheduler(self.clock, self.queues, late_seconds=late_seconds)
         self.store = self.new_store()
         self.store.set_up()
+        self.scheduler._quota = per_second
         self.queues.create_queue(PARKING)
         settings = RelaySettings(parking=ParkingSettings(self.store, 7_200))
         self.relay = Relay(self.queues, self.endpoint, settings)
@@ -80,6 +83,11 @@ class World:
             client=client or self.scheduler,
             clock=self.clock,
         )
+
+    def waiting(self) -> list[_Schedule]:
+        """The schedules of messages."""
+        group = self.scheduler._groups["orders"]
+        return [schedule for name, schedule in group.items() if name.startswith("m.")]
 
     def send(self, message_id: str, seconds: float, *, body: str = "x") -> Route | None:
         return self.sender.send("orders", body, delay=seconds, message_id=message_id).route
@@ -167,7 +175,7 @@ def test_a_schedule_that_fires_twice_delivers_once() -> None:
     """The service may; so may SQS hand out what it sent twice."""
     world = World()
     world.send("m1", DAY)
-    (schedule,) = world.scheduler._groups["orders"].values()
+    (schedule,) = world.waiting()
     request = json.loads(schedule.fields["Target"]["Input"])
     world.scheduler._send(request)
     world.run()
@@ -281,7 +289,7 @@ def test_a_schedule_that_sends_elsewhere_is_nobody_s_message() -> None:
     read is not none: its message waits."""
     world = World()
     world.send("m1", DAY)
-    (schedule,) = world.scheduler._groups["orders"].values()
+    (schedule,) = world.waiting()
     target = schedule.fields["Target"]
     target["Input"] = target["Input"].replace("orders-parking", "another-parking")
     amended = name_of("m1", world.store._amendments)
@@ -299,13 +307,13 @@ def test_a_group_of_somebody_else_s_schedules_is_refused() -> None:
     world = World()
     world.send("m1", DAY)
     world.store.set_up()
-    (made,) = (dict(s.fields) for s in world.scheduler._groups["orders"].values())
-    schedules = world.scheduler._groups["orders"]
-    (schedule,) = schedules.values()
+    schedules, (schedule,) = world.scheduler._groups["orders"], world.waiting()
     schedules |= {name_of(f"m{n}", world.store._names): schedule for n in range(20_000)}
-    world.scheduler.create_schedule(**{**made, "Name": "nightly-backup"})
+    world.scheduler.create_schedule(**{**schedule.fields, "Name": "nightly-backup"})
+    before = len(schedules)
     with pytest.raises(ConfigurationError, match=r"nightly-backup.*a group of its own"):
         world.new_store("invoices").set_up()
+    assert len(schedules) == before
 
 
 class Interrupted:
@@ -368,8 +376,9 @@ def test_a_mover_that_stood_still_writes_nothing() -> None:
     read = store._read
 
     def slowly(*given: Any) -> Any:
+        found = read(*given)
         world.clock.advance(100)
-        return read(*given)
+        return found
 
     store._read = slowly  # type: ignore[method-assign, assignment]
     with pytest.raises(StoreUnavailable, match="try again"):
@@ -550,8 +559,8 @@ def test_its_schedules_ask_for_what_the_docs_say() -> None:
     """The role, the retries, the dead-letter queue, and that it is gone afterwards."""
     world = World()
     world.send("m1", DAY)
-    (name,) = [s["Name"] for s in world.scheduler.list_schedules(GroupName="orders")["Schedules"]]
-    made = world.scheduler.get_schedule(Name=name, GroupName="orders")
+    (one,) = world.scheduler.list_schedules(GroupName="orders", NamePrefix="m.")["Schedules"]
+    made = world.scheduler.get_schedule(Name=one["Name"], GroupName="orders")
     assert made["ActionAfterCompletion"] == "DELETE"
     assert made["Target"]["RoleArn"] == ROLE
     assert made["Target"]["DeadLetterConfig"] == {
@@ -612,6 +621,84 @@ def test_a_group_that_is_missing_is_noticed_at_the_start() -> None:
     ):
         with pytest.raises(StoreMissing, match="schedule group order does not exist"):
             ask()
+
+
+def test_the_version_is_a_schedule_that_never_fires() -> None:
+    """Written by the first who comes, whatever he comes for; one each for endpoints that share a group. Two
+    who come at once agree."""
+    world = World()
+    world.run()
+    (name,) = [s["Name"] for s in world.scheduler.list_schedules(GroupName="orders")["Schedules"]]
+    mark = world.scheduler.get_schedule(Name=name, GroupName="orders")
+    assert (mark["Description"], mark["State"]) == (str(VERSION), "DISABLED")
+    for endpoint in ("invoices", "refunds"):
+        assert world.new_store(endpoint).find("m1") is None
+    listed = world.scheduler.list_schedules(GroupName="orders", NamePrefix="v.")["Schedules"]
+    assert len(listed) == 3
+    get: Any = world.scheduler.get_schedule
+
+    def too_early(**asked: Any) -> Any:
+        world.scheduler.get_schedule = get  # type: ignore[method-assign]
+        return get(**asked | {"Name": "not-there"})
+
+    world.scheduler.get_schedule = too_early  # type: ignore[method-assign]
+    assert world.new_store().pending(1) == []
+    assert world.store.pending_count() == 0
+
+
+@pytest.mark.parametrize("version", [str(VERSION + 1), "", "one"])
+def test_another_version_is_refused_by_whatever_opens_it(version: str) -> None:
+    """With the remedy, and nothing is written; by a process that lives on once it has been still."""
+    world = World()
+    world.send("m1", DAY)
+    (mark,) = world.scheduler.list_schedules(GroupName="orders", NamePrefix="v.")["Schedules"]
+    schedules = world.scheduler._groups["orders"]
+    schedules[mark["Name"]].fields["Description"] = version
+    before = set(schedules)
+    now_ms = world.clock.true_ms
+    uses: list[Callable[[SchedulerStore], object]] = [
+        lambda store: store.set_up(),
+        lambda store: store.store([_message(world)]),
+        lambda store: store.pending(1),
+        lambda store: store.pending_count(),
+        lambda store: store.find("m1"),
+        lambda store: store.cancel(["m1"]),
+        lambda store: store.reschedule("m1", now_ms + 9 * DAY * 1000),
+        lambda store: store.amend([Amendment(message_id="m1", at_ms=now_ms)]),
+        lambda store: store.amendments(["m1"]),
+    ]
+    world.clock.advance(600)
+    for use in uses:
+        for store in (world.new_store(), world.store):
+            told = "schedule group orders was made by another sqsdelay: .*; name another schedule group"
+            with pytest.raises(SchemaMismatch, match=told):
+                use(store)
+    assert set(schedules) == before
+
+
+def test_more_are_cancelled_at_once_than_there_are_threads() -> None:
+    """None waits for a thread that waits for it."""
+    world = World()
+    messages = [_message(world, message_id=f"m{n}") for n in range(3 * CONCURRENCY)]
+    world.store.store(messages)
+    assert all(world.store.cancel([each.message_id for each in messages]))
+    assert world.store.pending_count() == 0
+
+
+def test_the_version_is_asked_for_once() -> None:
+    """However many messages are stored, found and cancelled."""
+    world = World()
+    world.scheduler.calls.clear()
+    store = world.new_store()
+    messages = [_message(world, message_id=f"m{n}") for n in range(50)]
+    store.store(messages)
+    asked = Counter(world.scheduler.calls)
+    again = world.new_store()
+    again.store([_message(world, message_id=f"n{n}") for n in range(100)])
+    twice = Counter(world.scheduler.calls)
+    twice.subtract(asked)
+    assert twice["GetSchedule"] - 1 == 2 * (asked["GetSchedule"] - 1)
+    assert (asked["CreateSchedule"], twice["CreateSchedule"]) == (50, 100)
 
 
 def test_no_region_is_a_setting_to_correct(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from sqsdelay.errors import (
 from sqsdelay.parking.parking import Change, Parking
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.mover import Status
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
 from tests.unit.s3_site import DAY, Site

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sqsdelay.stores.sqlite import SqliteStore
+from sqsdelay.stores import SqliteStore
 from sqsdelay.testing import ManualClock
 from sqsdelay.timeouts.arrivals import TimeoutStatus
 from tests.unit.timeout_site import DISPATCHER, ERRORS, TIMEOUTS, World

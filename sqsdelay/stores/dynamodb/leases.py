@@ -208,8 +208,7 @@ class LeasedTable(Table):
         kept = []
         for item in items:
             if self.format.items() <= item.items():
-                table = f"{self.name} of endpoint {self.endpoint}"
-                check_version(int(item[VERSION]["N"]), table=table)
+                check_version(int(item[VERSION]["N"]), f"{self.name} of endpoint {self.endpoint}")
             else:
                 kept.append(item)
         self.remember(_CHECKED)

@@ -319,7 +319,7 @@ class PostgresTable(SqlTable):
         exists, comment = row or (False, None)
         if exists:
             told = _VERSION.fullmatch(comment or "")
-            check_version(None if told is None else int(told[1]), table=self._table)
+            check_version(None if told is None else int(told[1]), self._table)
         return bool(exists)
 
     def _commits_at_once(self, transaction: psycopg.Connection[Any]) -> bool:

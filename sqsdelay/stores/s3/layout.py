@@ -24,8 +24,6 @@ from typing import Any, Final
 from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.errors import InvalidSetting
 
-VERSION: Final = 1
-
 MONTH: Final = 30 * 86_400
 DEFAULT_SLOTS: Final = (MONTH, 86_400, 900)
 """Seconds, the coarsest first."""

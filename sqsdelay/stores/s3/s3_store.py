@@ -108,8 +108,13 @@ class S3Store(Wakes, DelayedMessageStore):
         self._swept_ms = -(10**12)
 
     def set_up(self) -> None:
-        """Create the bucket unless it exists."""
+        """Create the bucket unless it exists.
+
+        Raises:
+            SchemaMismatch: what is there was made by another sqsdelay.
+        """
         self._bucket.create()
+        self._wheel.check_version()
 
     def initialize(self, mode: TransactionMode) -> None:
         check_no_transaction("an S3 store", mode)
@@ -334,15 +339,18 @@ class S3Store(Wakes, DelayedMessageStore):
         return [each.message for each in found.values()]
 
     def find(self, message_id: str) -> StoredMessage | None:
+        self._wheel.check_version()
         return self._changes.find(message_id)
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        self._wheel.check_version()
         cancelled = [self._changes.cancel(message_id) for message_id in message_ids]
         self._forget()
         return cancelled
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
         check_stored_due(due_ms)
+        self._wheel.check_version()
         moved = self._changes.reschedule(message_id, due_ms)
         self._forget()
         self._wake()

@@ -18,10 +18,11 @@ from urllib.parse import quote
 
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import SchemaMismatch, StoreUnavailable
+from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket
+from sqsdelay.stores.schema import VERSION, mismatch
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Wheel:
         self.hierarchy = hierarchy
         prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.prefix = f"{prefix}{quote(endpoint, safe='')}/"
-        self.slots_prefix = f"{self.prefix}v{layout.VERSION}/"
+        self.slots_prefix = f"{self.prefix}v{VERSION}/"
         self.batches = Batches(bucket, self.prefix)
         self._checked = False
         self._lock = threading.Lock()
@@ -110,11 +111,7 @@ class Wheel:
         if self._checked:
             return
         for key, _ in self.bucket.listed(f"{self.prefix}v", start_after=f"{self.slots_prefix}~"):
-            raise SchemaMismatch(
-                f"bucket {self.bucket.name} has {key}, which another version of sqsdelay wrote; "
-                f"this one reads version {layout.VERSION} only: use the same sqsdelay everywhere, or another "
-                "prefix"
-            )
+            raise mismatch(f"{self.bucket.name}/{self.prefix}", f"it has {key}", "prefix")
         self._checked = True
 
     def key(self, name: layout.ObjectName, *, state: bool = False) -> str:

@@ -1,16 +1,19 @@
-"""One endpoint's schedule group, and the calls on it: many at a time, paced, errors translated."""
+"""One endpoint's schedule group: its version, and calls, many at a time, paced, errors translated."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
-from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.received_message import whole_number
+from sqsdelay.core.schedule_input import name_of, prefix_of
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidSetting,
@@ -18,7 +21,8 @@ from sqsdelay.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from sqsdelay.stores.calls import Calls, answered_ms
+from sqsdelay.stores.calls import Calls, R, T, answered_ms
+from sqsdelay.stores.schema import VERSION, check_version
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
 """The universal target for ``SendMessage``. Source: EventBridge Scheduler User Guide, "Using universal
@@ -42,12 +46,12 @@ _MEANS_NO: Final = frozenset(
     | {(call, _NOT_THERE) for call in ("GetSchedule", "UpdateSchedule", "DeleteSchedule")}
 )
 """Refusals that are answers: there is one of that name, or none. What is not found is taken for the
-schedule. That the group is gone, `Group.check` and CreateSchedule tell: no answer's wording is relied on."""
+schedule. That the group is gone, CreateSchedule tells: no answer's wording is relied on."""
 
 _ROLE: Final = re.compile(r"arn:(aws[a-z-]*):iam::(\d{12}):role/[\w+=,.@/-]+", re.ASCII)
 """Source: Target API reference, RoleArn."""
 
-_OURS: Final = re.compile(r"[mnsa]\.[0-9a-f]{16}\.[0-9a-f]{45}", re.ASCII)
+_OURS: Final = re.compile(r"[mnsav]\.[0-9a-f]{16}\.[0-9a-f]{45}", re.ASCII)
 """Names of our schedules: `sqsdelay.core.schedule_input`."""
 
 
@@ -68,6 +72,7 @@ class Group(Calls):
     Args:
         name: the group's.
         role_arn: the role that the service assumes to send.
+        endpoint: whose schedules these are.
         client: a boto3 EventBridge Scheduler client.
         clock: this machine's; the service's own is learned from its answers.
 
@@ -75,7 +80,9 @@ class Group(Calls):
         ConfigurationError: a role that is no ARN, a client without a region.
     """
 
-    def __init__(self, name: str, *, role_arn: str, client: Any, clock: Clock | None) -> None:
+    def __init__(
+        self, name: str, *, role_arn: str, endpoint: Endpoint, client: Any, clock: Clock | None
+    ) -> None:
         role = _ROLE.fullmatch(role_arn)
         if role is None:
             raise InvalidSetting(
@@ -86,33 +93,55 @@ class Group(Calls):
         self.name = name
         self.clock = BrokerClock(clock or SystemClock())
         self._role_arn = role_arn
-
-    def queue_url(self, queue: QueueRef) -> str:
-        """A queue's URL, as the service is to send to it."""
+        self._error_queue_arn = self._queue_arn(endpoint.error_queue)
         domain = "amazonaws.com.cn" if self._partition == "aws-cn" else "amazonaws.com"
-        _, _, _, region, account, name = self.queue_arn(queue).split(":")
-        return f"https://sqs.{region}.{domain}/{account}/{name}"
+        _, _, _, region, account, queue = self._queue_arn(endpoint.parking_queue).split(":")
+        self.queue_url = f"https://sqs.{region}.{domain}/{account}/{queue}"
+        """The parking queue's, as the service is to send to it."""
+        self._version_name = name_of("", prefix_of(self.queue_url, "v"))
+        self._checked = False
 
-    def queue_arn(self, queue: QueueRef) -> str:
-        """A queue's ARN."""
+    def _queue_arn(self, queue: QueueRef) -> str:
         region = queue.region or self.client.meta.region_name
         account = queue.account_id or self._account
         return f"arn:{self._partition}:sqs:{region}:{account}:{queue.name}"
 
     def now_ms(self) -> int:
-        """The service's now, epoch milliseconds, never ahead of it; asked for if it is not known."""
-        if not self.clock.synchronised:
-            self.check()
+        """The service's now, epoch milliseconds, never ahead of it."""
+        self.check()
         return self.clock.now_ms()
 
     def check(self) -> None:
-        """Refuse to work without the group."""
-        self._call(self.client.get_schedule_group, Name=self.name)
+        """Refuse to work without the group, or with another version's. It is asked for at first, and again
+        where the service's time is not known any more: the answer tells it.
+
+        A schedule that never fires tells the version. The first who comes makes it.
+        """
+        if self._checked and self.clock.synchronised:
+            return
+        never = {"State": "DISABLED", "ScheduleExpression": "rate(365 days)"}
+        version = self.silent(0, str(VERSION)) | never | {"ActionAfterCompletion": "NONE"}
+        if not (self._is_ours() or self.create(self._version_name, version) or self._is_ours()):
+            raise StoreUnavailable(f"schedule group {self.name} is being set up; try again")
+        self._checked = True
+
+    def _is_ours(self) -> bool:
+        told = self.get(self._version_name)
+        if told is not None:
+            check_version(whole_number(told.get("Description")), self.name, "schedule group")
+        return told is not None
+
+    def each(self, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """As `Calls.each`, of a group that was checked."""
+        self.check()
+        return super().each(do, items)
 
     def set_up(self) -> None:
         """Create the group unless it exists, with schedules that are all sqsdelay's; then a call for each
         hundred of them."""
+        self._checked = False
         if self._call(self.client.create_schedule_group, Name=self.name) is None:
+            self._is_ours()
             # All of them: a listing is in no order that would show a foreign one first.
             foreign = next((name for name in self.names() if not _OURS.fullmatch(name)), None)
             if foreign is not None:
@@ -120,52 +149,52 @@ class Group(Calls):
                     f"schedule group {self.name} holds {foreign}, which is not sqsdelay's; give the "
                     "endpoint a group of its own, or one that only sqsdelay's endpoints use"
                 )
+        self.check()
 
     def create(self, name: str, shape: Shape) -> bool:
         """Make a schedule; False where there is one of that name."""
-        return self._call(self.client.create_schedule, Name=name, **shape) is not None
+        return self._ask(self.client.create_schedule, name, **shape) is not None
 
     def replace(self, name: str, shape: Shape) -> bool:
         """Write every field of a schedule anew; False where there is none of that name."""
-        return self._call(self.client.update_schedule, Name=name, **shape) is not None
+        return self._ask(self.client.update_schedule, name, **shape) is not None
 
-    def shape(
-        self, *, fires_at: int, text: str, description: str, dead_letters: str | None
-    ) -> Shape:
-        """A one-time schedule.
+    def sending(self, fires_at: int, text: str, description: str) -> Shape:
+        """A one-time schedule: what could not be sent in a day goes to the error queue.
 
         Args:
             fires_at: epoch seconds.
             text: the target's input.
-            dead_letters: ARN of the queue for what could not be sent in a day; None does not retry.
         """
-        target: dict[str, Any] = {"Arn": SEND_MESSAGE, "RoleArn": self._role_arn, "Input": text}
-        age, attempts = (60, 0) if dead_letters is None else (RETRY_SECONDS, MAX_RETRIES)
-        target["RetryPolicy"] = {"MaximumEventAgeInSeconds": age, "MaximumRetryAttempts": attempts}
-        if dead_letters is not None:
-            target["DeadLetterConfig"] = {"Arn": dead_letters}
+        policy = {"MaximumEventAgeInSeconds": RETRY_SECONDS, "MaximumRetryAttempts": MAX_RETRIES}
+        dead_letters = {"DeadLetterConfig": {"Arn": self._error_queue_arn}}
+        return self._shape(fires_at, text, description, RetryPolicy=policy, **dead_letters)
+
+    def silent(self, fires_at: int, description: str) -> Shape:
+        """One that only tells something until then. SQS refuses what it sends, an empty body."""
+        text = json.dumps({"QueueUrl": self.queue_url, "MessageBody": ""})
+        policy = {"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 0}
+        return self._shape(fires_at, text, description, RetryPolicy=policy)
+
+    def _shape(self, fires_at: int, text: str, description: str, **target: Any) -> Shape:
         return {
-            "GroupName": self.name,
             "Description": description,
             "ScheduleExpression": f"at({datetime.fromtimestamp(fires_at, UTC):%Y-%m-%dT%H:%M:%S})",
             "ScheduleExpressionTimezone": "UTC",
             "FlexibleTimeWindow": {"Mode": "OFF"},
             "ActionAfterCompletion": "DELETE",
             "State": "ENABLED",
-            "Target": target,
+            "Target": {"Arn": SEND_MESSAGE, "RoleArn": self._role_arn, "Input": text, **target},
         }
 
     def get(self, name: str) -> Schedule | None:
         """A schedule, None where there is none of that name."""
-        schedule: Schedule | None = self._call(
-            self.client.get_schedule, Name=name, GroupName=self.name
-        )
+        schedule: Schedule | None = self._ask(self.client.get_schedule, name)
         return schedule
 
     def delete(self, name: str) -> bool:
         """Delete a schedule; False where there was none."""
-        answer = self._call(self.client.delete_schedule, Name=name, GroupName=self.name)
-        return answer is not None
+        return self._ask(self.client.delete_schedule, name) is not None
 
     def names(self, prefix: str = "") -> Iterator[str]:
         """The names of the group's schedules that begin so, in no order; a call for each hundred."""
@@ -181,6 +210,9 @@ class Group(Calls):
             if not page.get("NextToken"):
                 return
             more["NextToken"] = page["NextToken"]
+
+    def _ask(self, call: Callable[..., Any], name: str, **shape: Any) -> Any:
+        return self._call(call, Name=name, GroupName=self.name, **shape)
 
     def _call(self, call: Callable[..., Any], **arguments: Any) -> Any:
         """The service's answer; None where it says that there is one of that name, or none."""

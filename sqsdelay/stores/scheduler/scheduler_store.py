@@ -94,19 +94,20 @@ class SchedulerStore(ParkingPlace):
         clock: Clock | None = None,
     ) -> None:
         self._endpoint = Endpoint.parse(endpoint)
-        self._group = Group(group, role_arn=role_arn, client=client, clock=clock)
-        self._queue_url = self._group.queue_url(self._endpoint.parking_queue)
+        of = self._endpoint
+        self._group = Group(group, role_arn=role_arn, endpoint=of, client=client, clock=clock)
+        self._queue_url = self._group.queue_url
         # A message has its second name where one of its id was cancelled a moment ago.
         self._names, self._second_names, self._second_used, self._amendments = (
             prefix_of(self._queue_url, kind) for kind in "mnsa"
         )
-        self._error_queue_arn = self._group.queue_arn(self._endpoint.error_queue)
 
     def set_up(self) -> None:
         """Create the schedule group unless it exists.
 
         Raises:
             ConfigurationError: it holds schedules that are not sqsdelay's.
+            SchemaMismatch: another sqsdelay uses it.
         """
         self._group.set_up()
 
@@ -196,12 +197,7 @@ class SchedulerStore(ParkingPlace):
             kept_since_ms = self._group.clock.latest_ms() + CLOCKS_APART_MS
         at = max(at, now_ms // 1000 + CREATION_SECONDS)
         text = input_of(message, self._queue_url, fires_at=at, kept_since_ms=kept_since_ms)
-        return self._group.shape(
-            fires_at=at,
-            text=text,
-            description=message.destination,
-            dead_letters=self._error_queue_arn,
-        )
+        return self._group.sending(at, text, message.destination)
 
     def too_large(self, message: StoredMessage) -> bool:
         """Whether a message takes more than a schedule's input holds."""
@@ -216,6 +212,7 @@ class SchedulerStore(ParkingPlace):
         return len(self._all_names())
 
     def _all_names(self) -> list[str]:
+        self._group.check()
         return [*self._group.names(self._names), *self._group.names(self._second_names)]
 
     def pending(
@@ -290,10 +287,9 @@ class SchedulerStore(ParkingPlace):
         return self._group.replace(waiting.name, shape)
 
     def _waiting(self, message_id: str) -> _Waiting | None:
-        first, second = self._group.each(
-            self._read, [name_of(message_id, each) for each in (self._names, self._second_names)]
-        )
-        return first or second
+        self._group.check()
+        names = (name_of(message_id, prefix) for prefix in (self._names, self._second_names))
+        return next(filter(None, map(self._read, names)), None)
 
     def _read(self, name: str) -> _Waiting | None:
         read_at = self._group.clock.local.monotonic()
@@ -336,12 +332,7 @@ class SchedulerStore(ParkingPlace):
         self._note(name_of(message_id, self._second_used), until_ms, "second name")
 
     def _note(self, name: str, until_ms: int, description: str) -> None:
-        shape = self._group.shape(
-            fires_at=-(-until_ms // 1000),
-            text=json.dumps({"QueueUrl": self._queue_url, "MessageBody": ""}),
-            description=description,
-            dead_letters=None,
-        )
+        shape = self._group.silent(-(-until_ms // 1000), description)
         while not self._group.create(name, shape):
             if self._group.replace(name, shape):
                 return
@@ -352,7 +343,6 @@ class SchedulerStore(ParkingPlace):
         Raises:
             ReadInPart: some could not be read.
         """
-        # Asks for the group where its time is not known: without it there would be no amendments.
         now_ms = self._group.now_ms()
         read = self._group.each(self._amendment, message_ids)
         found = {

@@ -103,7 +103,7 @@ class SqliteTable(SqlTable):
         there, versioned = connection.execute(self._sql["exists"]).fetchone()
         if there:
             row = connection.execute(self._sql["version"]).fetchone() if versioned else None
-            check_version(None if row is None else int(row[0]), table=self._table)
+            check_version(None if row is None else int(row[0]), self._table)
         return bool(there)
 
     @contextmanager

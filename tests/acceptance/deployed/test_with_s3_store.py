@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra.local import CdkCommand, CdkFailed
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployment import given_up, receive, sqsdelay
 from tests.patience import PATIENCE_SECONDS

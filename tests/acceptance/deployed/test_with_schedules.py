@@ -15,7 +15,7 @@ import pytest
 
 from infra.local import CdkCommand
 from sqsdelay import Change, DelaySender
-from sqsdelay.stores.scheduler import SchedulerStore
+from sqsdelay.stores import SchedulerStore
 from sqsdelay.stores.scheduler.group import SEND_MESSAGE
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployment import given_up, receive, sqsdelay

@@ -15,7 +15,7 @@ import pytest
 
 from infra.local import CdkCommand, CdkFailed
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import STORED
 from tests.acceptance.deployment import log_lines, proven, receive, sqsdelay

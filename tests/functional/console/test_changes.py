@@ -39,7 +39,7 @@ def test_by_forms_from_the_list_to_the_result(stored: Running) -> None:
     """Cancel two, move one, release one: confirmed in words, done, and seen in the store."""
     due_ms = stored.park("a", "b", "c", "d", "e", body=b'{"n": 1}')
     listed = stored.page("/messages")
-    assert listed.ids == ["a", "b", "c", "d", "e"]
+    assert listed.ids == ["a", "b", "c", "d", "e"], listed.text
     assert "All 5 parked · 0 hop, which SQS cannot list" in listed.text
 
     asked = listed.press("Cancel…", m=listed.marks("a", "b"))

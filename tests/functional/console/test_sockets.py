@@ -27,7 +27,7 @@ GET = "GET /sign-in HTTP/1.1\r\nHost: {host}\r\n"
 POST = "POST /sign-in HTTP/1.1\r\nHost: {host}\r\n"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def host() -> Iterator[str]:
     """A console that asks for a token."""
     services = Services(ConsoleSettings(endpoints=("orders",)), Access(token=TOKEN))
@@ -154,6 +154,15 @@ def test_who_takes_no_answer_keeps_nobody_out(
         for _ in range(40):
             slow.enter_context(closing(begun(*large)))
         assert status(large[0], GET) == 303, "nobody has to sign in"
+
+
+def test_requests_are_counted_and_not_connections(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where too many are worked on, another is told to come again; a file is no work."""
+    monkeypatch.setattr(guard, "MOST_AT_ONCE", 0)
+    assert status(host, GET) == 503
+    assert status(host, GET.replace("/sign-in", "/static/console.css")) == 200
 
 
 def test_the_next_request_waits_for_the_answer(host: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.spark.sink.rows import derived_id
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.testing.local_aws import free_port
 from tests.functional.spark.conftest import QUICK_JAVA
 from tests.functional.spark.sent import due_ms, ids, on_the_stub

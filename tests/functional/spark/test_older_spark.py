@@ -18,7 +18,7 @@ from pyarrow import parquet
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.ledger.events import Event, EventKind, Source, to_json
 from sqsdelay.spark.sink.rows import derived_id
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from tests.functional.spark import told
 from tests.functional.spark.older_spark import JOBS
 from tests.functional.spark.sent import ids, on_the_stub

@@ -12,7 +12,7 @@ import pytest
 
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.layout import line_of, new_batch
 from sqsdelay.testing import ManualClock
 from tests.services.in_memory_s3 import InMemoryS3

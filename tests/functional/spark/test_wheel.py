@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.spark.sink import send
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from sqsdelay.testing import ManualClock
 from tests.functional.spark.sent import ids, on_the_stub
 from tests.functional.spark.test_resume import kill_all, workers

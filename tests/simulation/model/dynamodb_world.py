@@ -19,7 +19,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from sqsdelay.stores.dynamodb import DynamoDbStore
+from sqsdelay.stores import DynamoDbStore
 from tests.simulation.model.store_world import AHEAD_MS, HOUR_MS, LEASE_SECONDS, Known, StoreWorld
 
 SHARDS = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from sqsdelay.stores.s3 import S3Store
+from sqsdelay.stores import S3Store
 from tests.services.in_memory_s3 import InMemoryS3
 from tests.simulation.model.store_world import LEASE_SECONDS, StoreWorld
 
