@@ -37,6 +37,7 @@ WAYS: Final[Mapping[str, tuple[str, bool]]] = {
     "DynamoDB, Standard-IA": ("parked", True),
     "S3": ("parked-in-s3-by-functions", False),
     "Scheduler": ("scheduled", False),
+    "Scheduler, by the sender": ("scheduled-by-sender", False),
     "EventBridge Scheduler alone": ("eventbridge-scheduler", False),
 }
 """Each way's strategy, and whether its table is of the class for infrequent access."""
@@ -45,9 +46,7 @@ DELAYS: Final = {
     "30 min": HOUR // 2,
     "1 h": HOUR,
     "3 h": 3 * HOUR,
-    "12 h": 12 * HOUR,
     "1 day": DAY,
-    "7 days": 7 * DAY,
     "30 days": 30 * DAY,
     "1 year": YEAR,
     "5 years": 5 * YEAR,
@@ -167,7 +166,7 @@ def draw(prices: Prices, file: Path) -> None:
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": file.stem, "font.size": 9}):
         figure = Figure(figsize=(8, 4.8), layout="constrained")
         axes: Any = figure.subplots()
-        for way, style in zip(WAYS, ("-", "-", "--", "-", "-", ":"), strict=True):
+        for way, style in zip(WAYS, ("-", "-", "--", "-", "-", "-.", ":"), strict=True):
             amounts = [float(paid(way, delay, prices)[0]) for delay in _PLOTTED]
             axes.plot(_PLOTTED, amounts, style, label=way, linewidth=1.6)
         axes.set_xscale("log")

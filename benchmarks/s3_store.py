@@ -166,7 +166,8 @@ def worker_requests(messages: int = 1_000) -> int:
     clock.advance(900)
     relay = Relay(queues, endpoint, RelaySettings(parking=ParkingSettings(store)))
     visibility = Visibility(queues, clock)
-    gathering = Gathering(relay, visibility, clock, most=messages)
+    gathering = Gathering(relay, visibility, clock)
+    gathering.most = messages
     parked: list[Outcome] = []
     while not parked:
         gathering.keep(visibility.receive(QueueRef("orders-delay.fifo"), wait_seconds=0))

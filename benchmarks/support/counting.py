@@ -148,13 +148,15 @@ class CountedQueues(InMemoryQueues):
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """Messages of a strategy: so many groups, each of messages that are due together."""
+    """Messages of a strategy: so many groups, each of messages that are due together; by chance in so many
+    seconds for each, or far apart."""
 
     code: str
     groups: int
     batch: int
     due_together: int
     own_ids: bool
+    by_chance_in: int | None = None
 
     @property
     def messages(self) -> int:
@@ -182,15 +184,19 @@ class Site:
         self.first_ms = self.clock.now_ms() + (delay_seconds + 600) * 1000
         # A DynamoDB store releases together what is due within a minute, one in S3 within ten. What
         # schedules have sent is handed over every five.
-        self.apart_ms = 180_000 if kind.code in ("parked", "stored") else 900_000
+        apart = 180 if kind.code in ("parked", "stored") else 900
+        self.apart_ms = 1000 * (kind.by_chance_in or apart)
         chance = random.Random(repr(kind))
+        due = range(0, kind.groups * self.apart_ms, self.apart_ms)
         self.messages = [
             Message(
                 body,
-                due_at=utc(self.first_ms + group * self.apart_ms),
+                due_at=utc(self.first_ms + after_ms),
                 message_id=f"order-{chance.getrandbits(64)}" if kind.own_ids else None,
             )
-            for group in range(kind.groups)
+            for after_ms in (
+                sorted(chance.choices(range(due.stop), k=len(due))) if kind.by_chance_in else due
+            )
             for _ in range(kind.due_together)
         ]
         self.s3 = InMemoryS3()

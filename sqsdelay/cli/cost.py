@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 from fractions import Fraction
@@ -27,7 +27,7 @@ from sqsdelay.cost import (
     shipped_prices,
     shipped_text,
 )
-from sqsdelay.cost.strategies import due_queue, ways
+from sqsdelay.cost.strategies import OF_STORE, due_queue, ways
 from sqsdelay.cost.workload import DISPATCH_MS, FUNCTION_MS, TOGETHER
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
@@ -97,62 +97,55 @@ def cost(
     used = read_prices(prices)
     found, advice = bills(load, used), recommend(load, used)
     if as_json:
-        print_json(
-            {
-                "delay_seconds": load.delay_seconds,
-                "messages": load.messages,
-                "message_bytes": load.message_bytes,
-                "batch": load.batch,
-                "due_together": load.together,
-                **_dated(used),
-                "strategies": [_record(bill) for bill in found],
-                "recommended": advice[0][0],
-                "totals": {deploy: bill.total for deploy, bill in advice},
-            }
-        )
+        given = ("delay_seconds", "messages", "message_bytes", "batch")
+        told: dict[str, Any] = {name: getattr(load, name) for name in given}
+        told |= {"due_together": load.together, **_dated(used)}
+        told["strategies"] = [_record(bill) for bill in found]
+        told["recommended"] = [{"deploy": to, "strategy": each.strategy} for to, each in advice]
+        print_json(told)
         return
-    plain = next(each for each in found if each.strategy == "eventbridge-scheduler")
-    _recommend(load, advice, plain, used)
+    _recommend(load, advice, {each.strategy: each for each in found}, used)
     if every:
         _print_ways(load, found)
-    tell(
-        f"{used.currency}, {used.region}, prices read on {used.read_on}; "
-        "for what each word means, see docs/cost.md"
-    )
+    _tell_prices(used, "for what each word means, see docs/cost.md")
 
 
 def _recommend(
-    load: Workload, advice: Sequence[tuple[str, Bill]], plain: Bill, used: Prices
+    load: Workload, advice: Sequence[tuple[str, Bill]], found: Mapping[str, Bill], used: Prices
 ) -> None:
     """The best with its sum in words, the two next best, and what one would have without sqsdelay."""
-    (best_deploy, best), *others = advice[:3]
-    watched = best.part("CloudWatch")
-    messages = "1 message" if load.messages == 1 else f"{load.messages:,} messages"
-    messages += f", {load.together:,} due together" if load.together > 1 else ""
-    first = "None is on time; the least late is" if best.late_seconds else "Recommended is"
-    say(
-        f"{first} {best.name} ({best_deploy}): {dollars(best.total)} {used.currency} for {messages}"
-    )
-    say(
-        f"  {dollars(best.for_messages)} for the messages; however few they are, "
-        f"{dollars(best.fixed - watched)} for polls, schedules and logs, {dollars(watched)} for "
-        "CloudWatch"
-    )
-    say(
-        f"  in it storage {dollars(best.part('GB-months'))}, compute {dollars(best.part('GB-seconds'))} "
-        f"(assumed: {FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a released message), "
-        f"logs {dollars(best.part('Logs'))}"
-    )
-    say(f"  not in it: {dollars(due_queue(load, used))} more where the destination is a FIFO queue")
-    for warning in best.warnings:
-        say(f"  {warning}")
-    for deploy, bill in others:
+    plain = found["eventbridge-scheduler"]
+    for deploy, best in advice[:1]:
+        watched = best.part("CloudWatch")
+        messages = "1 message" if load.messages == 1 else f"{load.messages:,} messages"
+        messages += f", {load.together:,} due together" if load.together > 1 else ""
+        first = "Best, though late, is" if best.late_seconds else "Recommended is"
+        say(f"{first} {best.name} ({deploy}): {dollars(best.total)} {used.currency} for {messages}")
+        say(
+            f"  {dollars(best.for_messages)} for the messages; however few they are, "
+            f"{dollars(best.fixed - watched)} for polls, schedules and logs, {dollars(watched)} for "
+            "CloudWatch"
+        )
+        say(
+            f"  in it storage {dollars(best.part('GB-months'))}, compute "
+            f"{dollars(best.part('GB-seconds'))} (assumed: {FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a "
+            f"released message), logs {dollars(best.part('Logs'))}"
+        )
+        say(
+            f"  not in it: {dollars(due_queue(load, used))} more where the destination is a FIFO queue"
+        )
+        sender = found[OF_STORE.get(deploy.partition("=")[2], "relay")]
+        if not sender.impossible and (less := sender.for_messages) < best.for_messages:
+            say(f"  {dollars(less)} for the messages if the sender parks them (docs/parking.md)")
+        for warning in best.warnings:
+            say(f"  {warning}")
+    if not advice:
+        say(f"None holds them as deployed. {found['relay'].name}: {found['relay'].impossible}")
+    for deploy, bill in advice[1:3]:
         say(f"Next: {bill.name} ({deploy}): {_with_warnings(bill)}")
     say(f"Without sqsdelay: {plain.name}: {plain.impossible or _with_warnings(plain)}")
-    if best.late_seconds or any(bill.late_seconds for _, bill in others):
-        say(
-            "Late is reckoned as deployed, with default quotas (docs/capacity.md has what is faster)"
-        )
+    if any(bill.late_seconds for _, bill in advice[:3]):
+        say("Late is reckoned as deployed, if all are sent in one delay; docs/capacity.md has more")
 
 
 def _with_warnings(bill: Bill) -> str:
@@ -174,12 +167,13 @@ def _record(bill: Bill) -> dict[str, Any]:
     named = {"strategy": bill.strategy, "name": bill.name}
     if bill.impossible:
         return named | {"impossible": bill.impossible}
-    lines = [
-        asdict(line) | {"quantity": Fraction(line.quantity), "amount": line.amount}
-        for line in bill.lines
-    ]
     told = ("for_messages", "fixed", "total", "late_seconds", "warnings")
+    lines = [asdict(e) | {"quantity": Fraction(e.quantity), "amount": e.amount} for e in bill.lines]
     return named | {name: getattr(bill, name) for name in told} | {"lines": lines}
+
+
+def _tell_prices(used: Prices, more: str) -> None:
+    tell(f"{used.currency}, {used.region}, prices read on {used.read_on}; {more}")
 
 
 def _dated(prices: Prices) -> dict[str, Any]:
@@ -265,10 +259,7 @@ def cost_of_table(
         print_json({**_dated(used), "estimates": [asdict(each) for each in found]})
     else:
         _print_estimates(found, [way.name for way in compared])
-        tell(
-            f"{used.currency}, {used.region}, prices read on {used.read_on}; * cheapest; "
-            "-: some messages are too large"
-        )
+        _tell_prices(used, "* cheapest; -: some messages are too large")
 
 
 _SCHEMA: Final = (
@@ -303,6 +294,5 @@ def _print_estimates(found: Sequence[Estimate], names: Sequence[str]) -> None:
 
 
 def _cost(cells: Sequence[Estimate]) -> str:
-    if any(each.impossible for each in cells):
-        return "-"
-    return dollars(Fraction(sum((each.cost for each in cells), Decimal(0))))
+    sum_ = Fraction(sum((each.cost for each in cells), Decimal(0)))
+    return "-" if any(each.impossible for each in cells) else dollars(sum_)

@@ -113,9 +113,8 @@ def _check_empty(queues: SqsQueues, endpoint: Endpoint, options: str) -> None:
         with naming_the_command(endpoint, ref, options):
             queues.url(ref)
     for queue in endpoint_status(queues, endpoint).queues:
-        if queue.role is not Role.ERROR and (
-            held := queue.visible + queue.in_flight + queue.delayed
-        ):
+        held = queue.visible + queue.in_flight + queue.delayed
+        if held and queue.role is not Role.ERROR:
             raise ConfigurationError(
                 f"{queue.name} already holds messages, about {held}; use an endpoint of its own: "
                 f"sqsdelay endpoint create proof-{endpoint.name}{options}"

@@ -163,6 +163,8 @@ def advised(query: Mapping[str, str]) -> dict[str, Any]:
             batch=_whole("batch", given["batch"]),
         )
         shown["advice"] = recommend(shown["load"], prices())
+        if not shown["advice"]:
+            shown["trouble"] = bill("relay", shown["load"], prices()).impossible
     except SqsDelayError as error:
         shown["trouble"] = one_line(error)
     return shown | {"given": given, "prices": prices()}

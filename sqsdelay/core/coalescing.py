@@ -107,19 +107,26 @@ class Coalescer(Generic[T]):
         Args:
             key: only a group of this key.
         """
+        group = self.ready(now, key)
+        if group:
+            line = self._lines[group[0].key]
+            for waiting in group:
+                self._remove(line, waiting)
+            line.in_flight += 1
+            self._in_flight += 1
+        return group
+
+    def ready(self, now: float, key: Hashable | None = None) -> list[Waiting[T]]:
+        """The group that `take` would give."""
         line = self._next(now, self._lines if key is None else (key,))
-        if line is None:
-            return []
         group, size = list[Waiting[T]](), 0
+        if line is None:
+            return group
         for waiting in line.waiting:
             if group and (len(group) == line.most or size + waiting.size > MAX_BATCH_BYTES):
                 break
             group.append(waiting)
             size += waiting.size
-        for waiting in group:
-            self._remove(line, waiting)
-        line.in_flight += 1
-        self._in_flight += 1
         return group
 
     def done(self, group: list[Waiting[T]]) -> None:
@@ -142,11 +149,6 @@ class Coalescer(Generic[T]):
     def hurry(self) -> None:
         """Let nothing linger from now on: no more callers will come."""
         self._hurried = True
-
-    def first(self, now: float) -> Waiting[T] | None:
-        """The oldest item of the group that `take` would give, None for none."""
-        line = self._next(now, self._lines)
-        return None if line is None else next(iter(line.waiting))
 
     def _next(self, now: float, keys: Iterable[Hashable]) -> _Line[T] | None:
         free = self._lanes - self._in_flight
@@ -202,6 +204,7 @@ class _Thread(Generic[T, R]):
     results: list[R | None]
     missing: int
     since: float
+    until: float
     error: BaseException | None = None
     woken: threading.Event = field(default_factory=threading.Event)
 
@@ -219,7 +222,8 @@ class SharedCalls(Generic[T, R]):
     """Makes calls for the threads that need them, by these threads: there are none in the background, so
     there is nothing to close. Thread-safe.
 
-    A thread makes calls of its own key only: another's may not be answered.
+    A thread makes calls of its own key only: another's may not be answered. Of those that share a call,
+    the one with the most time left makes it, and none of the others waits for longer than it may.
 
     Args:
         work: makes a call.
@@ -238,7 +242,13 @@ class SharedCalls(Generic[T, R]):
         self._lock = threading.Lock()
 
     def call(
-        self, key: Hashable, items: Sequence[T], *, sizes: Sequence[int], most: int
+        self,
+        key: Hashable,
+        items: Sequence[T],
+        *,
+        sizes: Sequence[int],
+        most: int,
+        within_seconds: float = math.inf,
     ) -> list[R]:
         """The items' own results, in order.
 
@@ -246,24 +256,32 @@ class SharedCalls(Generic[T, R]):
             key: what they share with those they may leave with.
             sizes: each one's bytes.
             most: how many one call takes.
+            within_seconds: how long it may wait for another thread.
 
         Raises:
-            What ``work`` raised in this thread. In the others whose items it had: `Interrupted`.
+            What ``work`` raised in this thread.
+            Interrupted: another had its items, and failed or has no result in time.
+            TimeoutError: its time was over before a call had its items.
         """
         now = self._clock.monotonic()
-        thread = _Thread[T, R]([None] * len(items), len(items), now)
+        thread = _Thread[T, R]([None] * len(items), len(items), now, now + within_seconds)
         with self._lock:
             waiting = [
                 self._coalescer.add(key, _Item(item, n, thread), size=sizes[n], most=most, now=now)
                 for n, item in enumerate(items)
             ]
+        never_left = False
         try:
             self._serve(key, thread)
         finally:
             if thread.missing:
-                self._withdraw(waiting)
+                never_left = self._withdraw(waiting)
         if thread.error is not None:
             raise Interrupted(f"the thread that made the call failed: {thread.error!r}")
+        if never_left:
+            raise TimeoutError
+        if thread.missing:
+            raise Interrupted("the thread that makes the call has no answer in time")
         return cast(list[R], thread.results)
 
     def _serve(self, key: Hashable, thread: _Thread[T, R]) -> None:
@@ -271,7 +289,14 @@ class SharedCalls(Generic[T, R]):
             thread.woken.clear()
             with self._lock:
                 now = self._clock.monotonic()
-                group = self._coalescer.take(now, key)
+                if now >= thread.until:
+                    return
+                group = self._coalescer.ready(now, key)
+                if group and thread.until >= _maker(group).until:
+                    self._coalescer.take(now, key)
+                elif group:
+                    _maker(group).woken.set()
+                    group = []
                 if group:
                     self._give_turn()
             if group:
@@ -279,7 +304,8 @@ class SharedCalls(Generic[T, R]):
             elif thread.missing:
                 left = thread.since + self._linger - now
                 # Once it has lingered, who gives back a lane gives it its turn.
-                thread.woken.wait(left if left > 0 else None)
+                left = min(left if left > 0 else math.inf, thread.until - now)
+                thread.woken.wait(None if left == math.inf else left)
 
     def _make(self, key: Hashable, group: list[Waiting[_Item[T, R]]]) -> None:
         items = [waiting.item for waiting in group]
@@ -301,18 +327,22 @@ class SharedCalls(Generic[T, R]):
                 self._coalescer.done(group)
                 self._give_turn()
 
-    def _withdraw(self, waiting: Sequence[Waiting[_Item[T, R]]]) -> None:
-        """Interrupted while they waited: they do not leave, and another takes the turn."""
+    def _withdraw(self, waiting: Sequence[Waiting[_Item[T, R]]]) -> bool:
+        """They do not leave any more, and another takes the turn; whether none had left."""
         with self._lock:
-            for each in waiting:
-                self._coalescer.withdraw(each)
+            stayed = [self._coalescer.withdraw(each) for each in waiting]
             self._give_turn()
+        return all(stayed)
 
     def _give_turn(self) -> None:
-        following = self._coalescer.first(self._clock.monotonic())
-        if following is not None:
-            following.item.thread.woken.set()
+        if group := self._coalescer.ready(self._clock.monotonic()):
+            _maker(group).woken.set()
+
+
+def _maker(group: Sequence[Waiting[_Item[T, R]]]) -> _Thread[T, R]:
+    """The thread with the most time left, the first of those."""
+    return max((each.item.thread for each in group), key=lambda thread: thread.until)
 
 
 class Interrupted(Exception):
-    """The thread that made a call for several failed; whether the call was made is not known."""
+    """The thread that makes a call for several failed, or takes too long; whether it is made is not known."""

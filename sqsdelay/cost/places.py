@@ -46,6 +46,11 @@ def last_send(requests: Fraction | int) -> Used:
     return {"SQS standard requests (send to the destination)": requests}
 
 
+def _released(load: Workload) -> Used:
+    """It, in tens of each release, as full as 1 MiB allows."""
+    return last_send(load.releases * load.billed_in_tens(load.together))
+
+
 LOGGED_GB: Final = Fraction(525, _GB)
 """What a run writes to its log: its metrics, where no ledger is on. Source: ``benchmarks.ledger``."""
 
@@ -98,10 +103,8 @@ def hopped(load: Workload, hops: int, *, functions: bool) -> Used:
         deleted = spans * -(-load.messages // (spans * limits.MAX_BATCH_ENTRIES))
     requests = hops * (load.billed_requests + load.billed_receives + deleted)
     runs = invoked("delay consumer", hops * load.runs, limits.DELAY_CONSUMER_MEMORY_MB)
-    return {
-        "SQS FIFO requests (send, receive, delete a hop)": requests,
-        **(runs if functions else {}),
-    }
+    used = {"SQS FIFO requests (send, receive, delete a hop)": requests}
+    return {**used, **runs} if functions else used
 
 
 SHARDS: Final = 8
@@ -179,7 +182,7 @@ def in_dynamodb(load: Workload, hops: int) -> Used | str:
         "DynamoDB read units (whether any message was cancelled or moved)": amendments,
         f"DynamoDB read units (settings, every {SETTINGS_SECONDS} s)": settings,
         "DynamoDB storage, GB-months": Fraction(stored, _GB) * months,
-        **last_send(load.released_requests),
+        **_released(load),
         **_dispatched(load),
     }
 
@@ -306,7 +309,7 @@ def _from_objects(load: Workload, hops: int, calls: _Calls, *, lookup: bool = Fa
         "S3 PUT requests (look-ups by ids of your own)": lookups,
         "S3 GET requests (look-ups by ids of your own)": 2 * lookups,
         "S3 storage, GB-months": Fraction(stored, _GB) * months,
-        **last_send(load.released_requests),
+        **_released(load),
     }
 
 
@@ -317,9 +320,11 @@ def _groups(load: Workload, apart: Fraction | int) -> list[tuple[Fraction, Fract
 
 
 def in_s3(load: Workload, hops: int) -> Used:
-    """By a sender, an object for each call; by a worker, for what comes within ten seconds."""
+    """By a sender, an object for each call, and the dispatcher is a function; by a worker, for what comes
+    within ten seconds."""
     apart = load.arrivals(GATHERED_SECONDS) if hops else -(-load.messages // load.batch)
-    return _from_objects(load, hops, _groups(load, apart), lookup=load.own_ids)
+    used = _from_objects(load, hops, _groups(load, apart), lookup=load.own_ids)
+    return used if hops else {**used, **_dispatched(load)}
 
 
 def s3_runs(load: Workload) -> Used:

@@ -104,6 +104,15 @@ PARKED_A_SECOND: Final = 720
 """How many may be pending, or due together in such a store, and none is late; and what the delay consumer
 parks. As deployed, in batches of ten of up to 64 KiB. Source: docs/capacity.md, "Answers"."""
 
+_AHEAD: Final = limits.MAX_MESSAGE_TIMER_SECONDS
+"""What is due is released so long before."""
+_HOPS_A_SECOND: Final = Fraction(RELAYED_ON_TIME, _AHEAD)
+_NONE: Final = Fraction(0)
+_LOST: Final = (
+    "messages would be lost: copies wait up to {days:,.1f} days in the delay queue, and SQS drops them "
+    "after 14; send them more slowly, or have more functions run at once (docs/capacity.md)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -124,9 +133,9 @@ class Place:
     schedules: bool = False
 
 
-_DELAY_QUEUE: Final = Place(None, on_time=RELAYED_ON_TIME, finds=False)
-_DYNAMODB: Final = Place(places.in_dynamodb, places.dynamodb_runs, on_time=DYNAMODB_ON_TIME)
-_S3: Final = Place(places.in_s3, places.s3_runs, on_time=S3_ON_TIME)
+_DYNAMODB: Final = Place(places.in_dynamodb, places.dynamodb_runs, DYNAMODB_ON_TIME)
+_S3: Final = Place(places.in_s3, places.s3_runs, S3_ON_TIME)
+_S3_BY_SENDER: Final = Place(places.in_s3, places.s3_function_runs, S3_ON_TIME)
 _S3_BY_FUNCTIONS: Final = Place(
     places.in_s3_by_functions, places.s3_function_runs, S3_ON_TIME, finds=False
 )
@@ -155,6 +164,11 @@ class Strategy:
     functions: bool = True
     ours: bool = True
 
+    @property
+    def told(self) -> str:
+        """What to tell ``cdk deploy``."""
+        return f"-c store={self.store}" if self.store else "no store"
+
     def made(self, load: Workload) -> tuple[Used | str, Used]:
         """What messages use, or why it cannot be; and what runs meanwhile."""
         if not self.ours and self.place.takes:
@@ -162,6 +176,8 @@ class Strategy:
         hops, used = load.hops, last_send(load.billed_requests)
         if hops == 0:
             return used, {}
+        if (waits := self._queued(load)[0] + load.hop_seconds) > limits.MAX_RETENTION_SECONDS:
+            return _LOST.format(days=float(waits / 86_400)), {}
         if self.place.takes and self._parks(load):
             hops, taken = self.hops, self.place.takes(load, self.hops)
             if isinstance(taken, str):
@@ -181,32 +197,51 @@ class Strategy:
             return False
         return load.hops > 0 and left > load.park_after_seconds
 
+    def _queued(self, load: Workload) -> tuple[Fraction, Fraction]:
+        """How long the last copy waits in the delay queue besides its hop, and how many hop to the end, if
+        all are sent evenly in one delay, and those of a release at once. What comes too near to be parked
+        while it waits hops, too."""
+        together, all_ = map(load.in_full_requests, (load.together, load.messages))
+        if not self._parks(load):
+            return all_ / _HOPS_A_SECOND, all_
+        near = Fraction(load.delay_seconds - load.hop_seconds - load.park_after_seconds)
+        waits, hopping = _NONE, _NONE
+        for many, seconds in ((together, 0), (all_, load.delay_seconds)):
+            parked = many / PARKED_A_SECOND - seconds
+            if self.hops and self.functions and parked > 0:
+                rest = max(_NONE, 1 - near / parked)
+                longer = max(_NONE, rest * (many / _HOPS_A_SECOND - seconds))
+                waits, hopping = max(waits, min(parked, near) + longer), max(hopping, rest * many)
+        return waits, hopping
+
     def late_seconds(self, load: Workload) -> int:
-        """How late the last may be, if all are sent evenly in one delay, and those of a release at once."""
+        """How late the last may be, if they are sent like this."""
         if self.place.on_time is None or (self.ours and load.hops == 0):
             return 0
-        ahead, delay = limits.MAX_MESSAGE_TIMER_SECONDS, load.delay_seconds
-        a_second = Fraction(self.place.on_time, ahead)
-        # What was sent in the same minute meets at its first hop, with less time where that is its last.
-        met = delay - ahead + 60
-        # How many a second; how long those of a release may take (alone, a minute), and all of them.
-        if not self.ours:
-            stages = [(a_second, 60, delay + 60)]
-        elif not self._parks(load):
-            stages = [(Fraction(RELAYED_ON_TIME, ahead), min(ahead, met), ahead)]
+        together, all_ = map(load.in_full_requests, (load.together, load.messages))
+        late = []
+        if self.ours:
+            late.append(self._queued(load)[1] / _HOPS_A_SECOND - _AHEAD)
+        if self._parks(load) or not self.ours:
+            # Alone, the service has a minute.
+            ahead, a_second = _AHEAD if self.ours else 60, Fraction(self.place.on_time, _AHEAD)
+            late.append(max(together, all_ - load.delay_seconds * a_second) / a_second - ahead)
         else:
-            stages = [(a_second, ahead, delay + ahead)]
-            if self.hops and self.functions:
-                stages.append((Fraction(PARKED_A_SECOND), met, delay))
-        together, everything = map(load.in_full_requests, (load.together, load.messages))
-        late = [max(together / s - release, everything / s - all_) for s, release, all_ in stages]
+            # What was sent in the same minute meets at its first hop, with less time where that is its last.
+            late.append(together / _HOPS_A_SECOND - (load.delay_seconds - _AHEAD + 60))
         return max(0, ceil(max(late)))
 
     def warnings(self, load: Workload) -> Iterator[str]:
         """What one has to know of it."""
         if late := self.late_seconds(load):
-            hours = f"{late} s" if late < 3600 else f"{late / 3600:,.1f} h"
-            yield f"the last message arrives {hours} late"
+            so = f"{late} s" if late < 3600 else f"{late / 3600:,.1f} h"
+            yield f"the last message arrives {so} late"
+        elif not self.ours and self.place.schedules:
+            yield "each up to a minute late"
+        if self.ours and load.hops == 0:
+            yield "SQS's own message timer holds them: no hop"
+        elif self.ours and self.place.takes and not self._parks(load):
+            yield "such a delay is too short to be parked: they hop"
         if load.own_ids and not self.place.finds:
             yield "messages with ids of your own cannot be found, to cancel or move them"
         many = load.messages > limits.DEFAULT_SCHEDULES
@@ -214,36 +249,25 @@ class Strategy:
             yield f"ask AWS for a higher quota of schedules than {limits.DEFAULT_SCHEDULES:,}"
 
 
-OF_STORE: Final = {
-    "dynamodb": "stored",
-    "s3": "stored-in-s3",
-    "scheduler": "scheduled-by-sender",
-}
+OF_STORE: Final = {"dynamodb": "stored", "s3": "stored-in-s3", "scheduler": "scheduled-by-sender"}
 """The strategy of what waits in a store that is paid for by the message, by its URL's scheme."""
+
+_BY_CONSUMER: Final = "parked by the delay consumer"
+_ALONE: Final = Place(_eventbridge, on_time=SCHEDULES_ON_TIME, schedules=True)
 
 STRATEGIES: Final[Mapping[str, Strategy]] = {
     "formula": Strategy("NServiceBus's documented formula", Place(_formula), ours=False),
-    "relay": Strategy("hops", _DELAY_QUEUE, store=""),
-    "parked": Strategy(
-        "DynamoDB, parked by the delay consumer", _DYNAMODB, hops=1, store="dynamodb"
-    ),
-    "stored": Strategy("DynamoDB, parked by the sender", _DYNAMODB, store="dynamodb"),
-    "parked-in-s3": Strategy("S3, parked by a worker", _S3, hops=1, functions=False),
-    "parked-in-s3-by-functions": Strategy(
-        "S3, parked by functions", _S3_BY_FUNCTIONS, hops=1, store="s3"
-    ),
-    "stored-in-s3": Strategy("S3, parked by the sender", _S3),
-    "scheduled": Strategy(
-        "EventBridge Scheduler, parked by the delay consumer", _SCHEDULER, hops=1, store="scheduler"
-    ),
+    "relay": Strategy("hops", Place(None, on_time=RELAYED_ON_TIME, finds=False), store=""),
+    "parked": Strategy(f"DynamoDB, {_BY_CONSUMER}", _DYNAMODB, 1, "dynamodb"),
+    "stored": Strategy("DynamoDB, parked by the sender", _DYNAMODB, 0, "dynamodb"),
+    "parked-in-s3": Strategy("S3, parked by a worker", _S3, 1, functions=False),
+    "parked-in-s3-by-functions": Strategy("S3, parked by functions", _S3_BY_FUNCTIONS, 1, "s3"),
+    "stored-in-s3": Strategy("S3, parked by the sender", _S3_BY_SENDER, 0, "s3"),
+    "scheduled": Strategy(f"EventBridge Scheduler, {_BY_CONSUMER}", _SCHEDULER, 1, "scheduler"),
     "scheduled-by-sender": Strategy(
-        "EventBridge Scheduler, parked by the sender", _SCHEDULER, store="scheduler"
+        "EventBridge Scheduler, parked by the sender", _SCHEDULER, 0, "scheduler"
     ),
-    "eventbridge-scheduler": Strategy(
-        "EventBridge Scheduler alone",
-        Place(_eventbridge, on_time=SCHEDULES_ON_TIME, schedules=True),
-        ours=False,
-    ),
+    "eventbridge-scheduler": Strategy("EventBridge Scheduler alone", _ALONE, ours=False),
     "step-functions": Strategy("Step Functions", Place(_step_functions), ours=False),
 }
 """By the code that JSON has."""
@@ -261,13 +285,9 @@ def bill(code: str, load: Workload, prices: Prices) -> Bill:
     used, meanwhile = strategy.made(load)
     if isinstance(used, str):
         return Bill(strategy=code, name=strategy.name, impossible=used)
-    return Bill(
-        strategy=code,
-        name=strategy.name,
-        lines=(*_lines(used, load, prices), *_lines(meanwhile, load, prices, fixed=True)),
-        late_seconds=strategy.late_seconds(load),
-        warnings=tuple(strategy.warnings(load)),
-    )
+    lines = (*_lines(used, load, prices), *_lines(meanwhile, load, prices, fixed=True))
+    late, told = strategy.late_seconds(load), tuple(strategy.warnings(load))
+    return Bill(strategy=code, name=strategy.name, lines=lines, late_seconds=late, warnings=told)
 
 
 def due_queue(load: Workload, prices: Prices) -> Fraction:
@@ -290,7 +310,7 @@ _FULL_BATCHES: Final = lcm(*range(1, limits.MAX_BATCH_ENTRIES + 1), TOGETHER)
 """So many messages fill batches of any size: none is charged for a last batch with room."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Way:
     """A strategy, and how many messages share a request; longer delays than these are ``stored``, with
     ``own_ids`` in a store that looks them up."""
@@ -317,17 +337,12 @@ def ways(park_after_seconds: Sequence[int]) -> list[Way]:
     """
     if below := [seconds for seconds in park_after_seconds if seconds < 0]:
         raise InvalidSetting("use 0 or more", park_after_seconds=below[0])
-    in_tens = Way(name="hops, in tens", strategy="relay", batch=limits.MAX_BATCH_ENTRIES)
+    tens, after = limits.MAX_BATCH_ENTRIES, sorted(set(park_after_seconds))
     return [
-        Way(name="hops, one by one", strategy="relay", batch=1),
-        in_tens,
-        *(
-            replace(
-                in_tens, name=f"DynamoDB, parked after {s / 3600:g} h", parks_above_seconds=s + _HOP
-            )
-            for s in sorted(set(park_after_seconds))
-        ),
-        Way(name="EventBridge Scheduler alone", strategy="eventbridge-scheduler", batch=1),
+        Way("hops, one by one", "relay", 1),
+        Way("hops, in tens", "relay", tens),
+        *(Way(f"DynamoDB, parked after {s / 3600:g} h", "relay", tens, s + _HOP) for s in after),
+        Way("EventBridge Scheduler alone", "eventbridge-scheduler", 1),
     ]
 
 
@@ -337,48 +352,39 @@ _FAR_HOPS: Final = 31 * 86_400 // _HOP
 
 @lru_cache(maxsize=100_000)
 def rate(
-    strategy: str,
-    message_bytes: int,
-    batch: int,
-    prices: Prices,
-    *,
-    own_ids: bool = False,
+    strategy: str, message_bytes: int, batch: int, prices: Prices, *, own_ids: bool = False
 ) -> tuple[Fraction, Fraction, Fraction] | None:
     """What a message of this size costs, without what runs anyway: a base, so much for each hop, and for each
     second of its delay. None if it is too large for the strategy."""
-
-    def each(delay_seconds: int) -> Fraction | None:
-        messages = _FULL_BATCHES if batch > 1 else 1
-        load = Workload(
-            delay_seconds=delay_seconds,
-            messages=messages,
-            message_bytes=message_bytes,
-            batch=batch,
-            park_after_seconds=0,
-            own_ids=own_ids,
-        )
-        paid = bill(strategy, load, prices)
-        return None if paid.impossible else paid.for_messages / messages
-
-    far = _FAR_HOPS * _HOP
-    few, more, longer = map(each, (far + 1, far + _HOP, far + 2 * _HOP))
-    if few is None or more is None or longer is None:
+    messages, far = _FULL_BATCHES if batch > 1 else 1, _FAR_HOPS * _HOP
+    load = Workload(
+        delay_seconds=0,
+        messages=messages,
+        message_bytes=message_bytes,
+        batch=batch,
+        park_after_seconds=0,
+        own_ids=own_ids,
+    )
+    after = (far + 1, far + _HOP, far + 2 * _HOP)
+    paid = [bill(strategy, replace(load, delay_seconds=seconds), prices) for seconds in after]
+    if any(each.impossible for each in paid):
         return None
+    few, more, longer = (each.for_messages / messages for each in paid)
     second = (more - few) / (_HOP - 1)
     hop = longer - more - _HOP * second
     return few - _FAR_HOPS * hop - (far + 1) * second, hop, second
 
 
 def recommend(load: Workload, prices: Prices) -> list[tuple[str, Bill]]:
-    """Of what `cdk deploy` makes, what to tell it and its bill, the best first: what is on time, or the least
-    late; then what finds messages by their ids; then what costs, and of equal ones deploys, the least."""
-    found = [
-        (f"-c store={each.store}" if each.store else "no store", each, bill(code, load, prices))
-        for code, each in STRATEGIES.items()
-        if each.store is not None and (each.hops or not each.place.takes)
-    ]
-    possible = [each for each in found if each[2].impossible is None]
-    possible.sort(
-        key=lambda e: (e[2].late_seconds, load.own_ids and not e[1].place.finds, e[2].total)
-    )
-    return [(deploy, paid) for deploy, _, paid in possible]
+    """Of what `cdk deploy` makes and loses nothing, what to tell it and its bill, the best first: what finds
+    messages by their ids; then what is on time, the sender's parking last; then what costs the least. Of what
+    is late the best has the least product of sum and lateness."""
+    deployed = {code: way for code, way in STRATEGIES.items() if way.store is not None}
+
+    def rank(paid: Bill) -> tuple[bool, int, Fraction]:
+        way, late = deployed[paid.strategy], paid.late_seconds
+        order = 2 if late else int(way.place.takes is not None and not way.hops)
+        return load.own_ids and not way.place.finds, order, paid.total * max(1, late)
+
+    possible = [b for b in (bill(code, load, prices) for code in deployed) if not b.impossible]
+    return [(deployed[each.strategy].told, each) for each in sorted(possible, key=rank)]

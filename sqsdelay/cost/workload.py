@@ -22,8 +22,7 @@ DELAY_ATTRIBUTES_BYTES: Final = size_of(
 )
 """What the delay itself adds to a message in the delay queue."""
 
-_HOUR: Final = 3600
-_DAY: Final = 24 * _HOUR
+_DAY: Final = 86_400
 
 TOGETHER: Final = 1_000
 """Messages that fall due in the same minute, where they are sent in tens and it is not said."""
@@ -87,7 +86,7 @@ class Workload:
     @property
     def billed_requests(self) -> int:
         """Sends of all, each as full as ``batch`` and 1 MiB allow: one for each 64 KiB begun of a payload."""
-        return self._billed(self.per_request)
+        return self._billed(min(self.batch, limits.MAX_BATCH_BYTES // self._bytes))
 
     @property
     def billed_receives(self) -> int:
@@ -108,8 +107,7 @@ class Workload:
     @property
     def together(self) -> int:
         """Messages of one release."""
-        usual = TOGETHER if self.in_tens else self.batch
-        return min(self.messages, self.due_together or usual)
+        return min(self.messages, self.due_together or (TOGETHER if self.in_tens else self.batch))
 
     @property
     def in_tens(self) -> bool:
@@ -130,34 +128,22 @@ class Workload:
         """How often so many are released."""
         return Fraction(self.messages, self.together)
 
-    @property
-    def released_requests(self) -> Fraction:
-        """Sends of what is released, as billed: tens of each release, as full as 1 MiB allows."""
-        return self.releases * self.billed_in_tens(self.together)
-
     def billed_in_tens(self, messages: int) -> int:
         """Requests, as billed, of so many messages that share them as far as they can."""
         return replace(self, messages=messages, batch=limits.MAX_BATCH_ENTRIES).billed_requests
 
-    def in_full_requests(self, messages: int) -> int:
+    def in_full_requests(self, messages: int) -> Fraction:
         """So many messages, or ten for each request as billed: what a rate in tens is for."""
-        return max(messages, self.billed_in_tens(messages) * limits.MAX_BATCH_ENTRIES)
+        return Fraction(max(messages, self.billed_in_tens(messages) * limits.MAX_BATCH_ENTRIES))
 
     @property
     def _bytes(self) -> int:
         return self.message_bytes + DELAY_ATTRIBUTES_BYTES
 
-    @property
-    def per_request(self) -> int:
-        """Messages of a request, as many as ``batch`` and 1 MiB allow."""
-        return min(self.batch, limits.MAX_BATCH_BYTES // self._bytes)
-
     def _billed(self, at_once: int) -> int:
         full, rest = divmod(self.messages, at_once)
-        return full * self._chunks(at_once) + self._chunks(rest)
-
-    def _chunks(self, messages: int) -> int:
-        return -(-messages * self._bytes // CHUNK_BYTES)
+        chunks, of_rest = (-(-n * self._bytes // CHUNK_BYTES) for n in (at_once, rest))
+        return full * chunks + of_rest
 
 
 class Band(NamedTuple):
@@ -170,8 +156,8 @@ class Band(NamedTuple):
 BANDS: Final = (
     Band("up to 1 min", 60),
     Band("up to 15 min", limits.MAX_MESSAGE_TIMER_SECONDS),
-    Band("up to 1 h", _HOUR),
-    Band("up to 6 h", 6 * _HOUR),
+    Band("up to 1 h", 3600),
+    Band("up to 6 h", 6 * 3600),
     Band("up to 1 day", _DAY),
     Band("up to 7 days", 7 * _DAY),
     Band("up to 30 days", 30 * _DAY),
@@ -236,9 +222,7 @@ def dollars(amount: Fraction) -> str:
     decimal = Decimal(amount.numerator) / Decimal(amount.denominator)
     if amount >= 1 or amount == 0:
         return f"{decimal:,.2f}"
-    places = -decimal.adjusted() + 3
-    text = f"{round(decimal, places):f}"
-    return text.rstrip("0").rstrip(".")
+    return f"{round(decimal, 3 - decimal.adjusted()):f}".rstrip("0").rstrip(".")
 
 
 FUNCTION_MS: Final = 100

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from sqsdelay.core.clock import SystemClock
@@ -31,6 +32,7 @@ DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 _PAGE: Final = 1_000
 _AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
 """Taken, sent and then removed: after a crash, at most this many are sent again."""
+_HAD: Final = "it became due meanwhile, and a dispatcher has it: it may arrive twice"
 
 
 class MigrationStatus(StrEnum):
@@ -92,20 +94,14 @@ class Migration:
                 "postgresql://… can; point senders at the delay queue, and run this store's dispatcher "
                 "until it is empty"
             )
-        self._store = store
+        self._store, self._sender, self._amendments_to = store, sender, amendments_to
         self._movable: Movable = store
-        self._sender = sender
         if due_from_ms is None:
             due_from_ms = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
         self.due_from_ms = due_from_ms
-        self._amendments_to = amendments_to
 
     def plan(self) -> Plan:
-        """Count, without sending or removing anything.
-
-        Raises:
-            StoreError
-        """
+        """Count, without sending or removing anything."""
         destinations: Counter[str] = Counter()
         earliest_ms = latest_ms = None
         listing = Listing(after=None, due_from_ms=self.due_from_ms, due_before_ms=None)
@@ -129,16 +125,14 @@ class Migration:
         Raises:
             StoreError: what was sent last may still be stored, and is sent again by the next run.
         """
-        after = None
-        while page := self._movable.taken(_AT_ONCE, after=after):
-            after = (page[-1].due_ms, page[-1].message_id)
-            # One that fails now stays taken: it may have been sent.
-            yield from list(self._migrate(page, put_back=False))
-        after = None
-        while page := self._movable.take(_AT_ONCE, due_from_ms=self.due_from_ms, after=after):
-            after = (page[-1].due_ms, page[-1].message_id)
-            # All of the page at once: whoever reads the outcomes may take his time.
-            yield from list(self._migrate(page, put_back=True))
+        take = partial(self._movable.take, due_from_ms=self.due_from_ms)
+        # What was taken before, and fails now, stays taken: it may have been sent.
+        for read, put_back in ((self._movable.taken, False), (take, True)):
+            after = None
+            while page := read(_AT_ONCE, after=after):
+                after = (page[-1].due_ms, page[-1].message_id)
+                # All of the page at once: whoever reads the outcomes may take his time.
+                yield from list(self._migrate(page, put_back=put_back))
         if self._amendments_to is not None:
             # Last, with those that were left meanwhile.
             self._move_amendments(self._amendments_to)
@@ -148,10 +142,9 @@ class Migration:
         while page := self._movable.all_amendments(_PAGE, after_id=after_id):
             after_id = page[-1].message_id
             there = to.amendments([amendment.message_id for amendment in page])
-            later = [
+            if later := [
                 a for a in page if a.message_id not in there or there[a.message_id].at_ms < a.at_ms
-            ]
-            if later:
+            ]:
                 to.amend(later)
 
     def _migrate(self, messages: Sequence[StoredMessage], *, put_back: bool) -> Iterator[Migrated]:
@@ -165,16 +158,15 @@ class Migration:
             sent = [m.message_id for m in group if m.message_id not in failed]
             removed = dict(zip(sent, self._movable.remove_taken(sent) if sent else [], strict=True))
             for message in group:
-                status, error = MigrationStatus.MIGRATED, None
+                status, why = MigrationStatus.MIGRATED, None
                 if message.message_id in failed:
-                    status, error = MigrationStatus.FAILED, str(failed[message.message_id])
+                    status, why = MigrationStatus.FAILED, str(failed[message.message_id])
                 elif not removed[message.message_id]:
-                    status = MigrationStatus.SENT_NOT_REMOVED
-                    error = (
-                        "it became due meanwhile, and a dispatcher has it: it may arrive twice; a "
-                        "later --due-from avoids this"
+                    status, why = (
+                        MigrationStatus.SENT_NOT_REMOVED,
+                        f"{_HAD}; a later --due-from avoids this",
                     )
-                yield Migrated(message=message, status=status, error=error)
+                yield Migrated(message=message, status=status, error=why)
 
     def _send(self, destination: str, group: Sequence[StoredMessage]) -> dict[str, SqsDelayError]:
         """Send them; by message id, why some were not sent."""

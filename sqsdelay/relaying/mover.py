@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -28,7 +28,7 @@ from sqsdelay.limits import (
 )
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, Queues, send_fitting
-from sqsdelay.ports.tracing import Tracing
+from sqsdelay.ports.tracing import Delivery, Tracing
 
 DEFAULT_MAX_RECEIVES: Final = 5
 
@@ -114,7 +114,6 @@ logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_SECONDS: Final = 5
 _REMEMBERED_COPIES: Final = 10_000
-_REMEMBERED_OF_A_COPY: Final = [n.name for n in fields(Outcome) if n.name != "copy"]
 _NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
 
 
@@ -130,9 +129,6 @@ class Move:
 
 _T = TypeVar("_T")
 
-_Settled = Sequence[tuple[Outcome, OutgoingMessage | None]]
-"""Outcomes, and the messages that were sent for them, where one was."""
-
 Held = Callable[[], bool]
 """Whether the consumer still holds its copies, and has time for one more call."""
 
@@ -143,14 +139,7 @@ def always_held() -> bool:
 
 
 class Mover(ABC):
-    """Settles the copies of one receive; a subclass decides where each goes.
-
-    Args:
-        queues: the queue service.
-        endpoint: whose error queue takes what cannot be moved.
-        source: the queue that is served.
-        settings: how to relay.
-    """
+    """Settles the copies of one receive from ``source``; a subclass decides where each goes."""
 
     def __init__(
         self, queues: Queues, endpoint: Endpoint, source: QueueRef, settings: RelaySettings
@@ -158,15 +147,11 @@ class Mover(ABC):
         self._queues = queues
         self._endpoint = endpoint
         self._settings = settings
-        self._undeleted: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
+        self._undeleted: OrderedDict[str, Outcome] = OrderedDict()
         self.source = source
 
     def process(
-        self,
-        copies: Sequence[ReceivedMessage],
-        *,
-        delete: bool = True,
-        held: Held = always_held,
+        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always_held
     ) -> list[Outcome]:
         """Move a received batch on and settle it.
 
@@ -186,42 +171,39 @@ class Mover(ABC):
         for copy in copies:
             if copy.receive_count == 1 and copy.first_receive_ms is not None:
                 self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
-        outcomes = self._moved(copies, held)
-        failed = [outcome for outcome in outcomes if not outcome.settled]
-        if failed and held():
+        # Sent before, only the delete had failed: sending again would duplicate it.
+        known = [(copy, self._undeleted.get(_key(copy))) for copy in copies]
+        done = {id(copy): replace(sent, copy=copy) for copy, sent in known if sent is not None}
+        decided = list(self._decide([copy for copy, sent in known if sent is None]))
+        moves = [each for each in decided if isinstance(each, Move)]
+        without_a_send = [each for each in decided if isinstance(each, Outcome)]
+        self._record([(outcome, None) for outcome in without_a_send], len(copies))
+        for outcome in (*without_a_send, *self._sent(moves, len(copies), held)):
+            done[id(outcome.copy)] = outcome
+        outcomes = [done[id(copy)] for copy in copies]
+        failed = [outcome.copy for outcome in outcomes if not outcome.settled]
+        # A group of the parking queue comes back after the visibility timeout.
+        if failed and self.source != self._endpoint.parking_queue and held():
             self._hide(source_url, failed)
         if delete:
             self._delete(source_url, [outcome for outcome in outcomes if outcome.settled])
         return outcomes
 
-    def _moved(self, copies: Sequence[ReceivedMessage], held: Held) -> list[Outcome]:
-        # Sent before, only the delete had failed: sending again would duplicate it.
-        done = {id(c): Outcome(c, *sent) for c in copies if (sent := self._undeleted.get(_key(c)))}
-        decided = list(self._decide([copy for copy in copies if id(copy) not in done]))
-        without_a_send = [each for each in decided if isinstance(each, Outcome)]
-        self._record([(outcome, None) for outcome in without_a_send], len(copies))
-        moves = [each for each in decided if isinstance(each, Move)]
-        for outcome in (*without_a_send, *self._sent(moves, len(copies), held)):
-            done[id(outcome.copy)] = outcome
-        return [done[id(copy)] for copy in copies]
-
     @abstractmethod
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterable[Move | Outcome]:
         """The move or the outcome of each copy, in sending order."""
 
-    def _or_failed(self, copy: ReceivedMessage, decide: Callable[[], _T]) -> _T | Outcome:
+    def _or_failed(
+        self, copy: ReceivedMessage, decide: Callable[..., _T], *about: Any
+    ) -> _T | Outcome:
         try:
-            return decide()
+            return decide(copy, *about)
         except SqsDelayError as error:
             return self._failed(copy, str(error))
 
     def _reject(self, copy: ReceivedMessage, reason: str) -> Move:
-        return Move(
-            copy,
-            self._endpoint.error_queue,
-            rejected(copy, reason),
-            Outcome(copy, Status.REJECTED, error=reason),
-        )
+        outcome = Outcome(copy, Status.REJECTED, error=reason)
+        return Move(copy, self._endpoint.error_queue, rejected(copy, reason), outcome)
 
     def _broker_now(self, copy: ReceivedMessage) -> int:
         """The broker's now: from the copy's own receive timestamp if fresh, else from the clock."""
@@ -251,140 +233,124 @@ class Mover(ABC):
 
     def _sent(self, moves: Sequence[Move], received: int, held: Held) -> Iterator[Outcome]:
         hopeless: list[Move] = []
-        batches = full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size)
-        for batch in batches:
+        for batch in full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size):
             if not held():
-                for move in batch:
-                    yield self._failed(move.copy, _NOT_HELD, move.settled.due_ms)
+                yield from (self._failed(m.copy, _NOT_HELD, m.settled.due_ms) for m in batch)
                 continue
             for move in batch:
                 self._set_timer(move)
-            answered = list(zip(batch, self._send_traced(batch), strict=True))
+            answered = list(zip(batch, self._send(batch), strict=True))
             settled = [(move.settled, move.entry) for move, failure in answered if failure is None]
             self._record(settled, received, len(batch))
             for move, failure in answered:
                 if failure is None:
                     yield move.settled
-                elif self._is_hopeless(move, failure):
+                elif (
+                    not failure.transient
+                    and move.target != self._endpoint.error_queue
+                    and (move.copy.receive_count or 0) >= self._settings.max_receives
+                ):
                     hopeless.append(self._reject(move.copy, f"{failure.code}: {failure.error}"))
                 else:
                     yield self._failed(move.copy, str(failure.error), move.settled.due_ms)
         if hopeless:
             yield from self._sent(hopeless, received, held)
 
-    def _record(self, settled: _Settled, received: int, batch: int | None = None) -> None:
-        """Before the copies are deleted: a worker that dies in between sends, and records, again."""
-        if self._settings.ledger is not None:
-            record_safely(self._settings.ledger, self._events(settled, received, batch))
-
-    def _events(self, settled: _Settled, received: int, batch: int | None) -> Iterator[Event]:
-        """What befell copies that were settled with one request, or with none."""
+    def _record(
+        self,
+        settled: Sequence[tuple[Outcome, OutgoingMessage | None]],
+        received: int,
+        batch: int | None = None,
+    ) -> None:
+        """What befell copies that were settled with one request, or with none. Before they are deleted: a
+        worker that dies in between sends, and records, again."""
+        if self._settings.ledger is None:
+            return
         endpoint, at_ms = self._endpoint, self._queues.broker_clock.now_ms()
         parks = self.source == endpoint.parking_queue
         forwarded = sum(outcome.status is Status.FORWARDED for outcome, _ in settled)
-        for outcome, entry in settled:
-            kind = _SETTLED.get(outcome.status)
-            if kind is None:
-                continue
-            # A FIFO endpoint's due queue is not the last step.
-            waits_on = endpoint.fifo and outcome.status is Status.HANDED_OVER
-            yield Event(
-                kind=EventKind.HOP if waits_on else kind,
-                at_ms=at_ms,
-                endpoint=endpoint.name,
-                message_id=outcome.copy.message_id,
-                source=Source.DISPATCHER if parks else Source.CONSUMER,
-                due_ms=outcome.due_ms,
-                size=None if entry is None else entry.size,
-                batch=forwarded if kind is EventKind.FORWARDED else batch,
-                # The parking queue's messages hold many copies.
-                receive_batch=None if parks else received,
-                timer_seconds=outcome.delay_seconds,
-                late_ms=None if waits_on else outcome.late_ms,
-                reason=outcome.error,
-            )
-
-    def _is_hopeless(self, move: Move, failure: Failure) -> bool:
-        return (
-            not failure.transient
-            and move.target != self._endpoint.error_queue
-            and (move.copy.receive_count or 0) >= self._settings.max_receives
+        # A FIFO endpoint's due queue is not the last step.
+        hop = Status.HANDED_OVER if endpoint.fifo else None
+        record_safely(
+            self._settings.ledger,
+            (
+                Event(
+                    kind=EventKind.HOP if outcome.status is hop else _SETTLED[outcome.status],
+                    at_ms=at_ms,
+                    endpoint=endpoint.name,
+                    message_id=outcome.copy.message_id,
+                    source=Source.DISPATCHER if parks else Source.CONSUMER,
+                    due_ms=outcome.due_ms,
+                    size=None if entry is None else entry.size,
+                    batch=forwarded if outcome.status is Status.FORWARDED else batch,
+                    # The parking queue's messages hold many copies.
+                    receive_batch=None if parks else received,
+                    timer_seconds=outcome.delay_seconds,
+                    late_ms=None if outcome.status is hop else outcome.late_ms,
+                    reason=outcome.error,
+                )
+                for outcome, entry in settled
+                if outcome.settled
+            ),
         )
 
-    def _send_traced(self, batch: list[Move]) -> list[Failure | None]:
+    def _send(self, batch: list[Move]) -> list[Failure | None]:
         """Send; what goes to the destination begins a new trace there."""
-        tracing = self._settings.tracing
-        if tracing is None or batch[0].target != self._endpoint.queue:
-            return self._send_batch(batch)
-        deliveries = []
-        for move in batch:
-            delivery = tracing.delivering(
-                self._endpoint.name,
-                move.copy.message_id,
-                sent_with=move.copy.trace_header,
-                due_ms=move.settled.due_ms,
-            )
-            move.entry.trace_header = delivery.header or move.entry.trace_header
-            deliveries.append(delivery)
-        outcomes = self._send_batch(batch)
-        for delivery, failure in zip(deliveries, outcomes, strict=True):
+        target, deliveries = batch[0].target, list[Delivery]()
+        if self._settings.tracing is not None and target == self._endpoint.queue:
+            for move in batch:
+                delivery = self._settings.tracing.delivering(
+                    self._endpoint.name,
+                    move.copy.message_id,
+                    sent_with=move.copy.trace_header,
+                    due_ms=move.settled.due_ms,
+                )
+                move.entry.trace_header = delivery.header or move.entry.trace_header
+                deliveries.append(delivery)
+
+        def smaller(position: int) -> OutgoingMessage | None:
+            move = batch[position]
+            if target != self._endpoint.error_queue:
+                return without_identity(move.entry)
+            return rejected(move.copy, move.settled.error or "", limit=0)
+
+        outcomes: list[Failure | None]
+        try:
+            url = self._queues.url(target)
+            sent = send_fitting(self._queues, url, [move.entry for move in batch], smaller)
+            outcomes = [outcome if isinstance(outcome, Failure) else None for outcome in sent]
+        except SqsDelayError as error:
+            outcomes = [Failure(type(error).__name__, error, transient=True)] * len(batch)
+        for delivery, failure in zip(deliveries, outcomes, strict=False):
             delivery.end(None if failure is None else str(failure.error))
         return outcomes
 
-    def _send_batch(self, batch: list[Move]) -> list[Failure | None]:
-        try:
-            url = self._queues.url(batch[0].target)
-        except SqsDelayError as error:
-            return [Failure(type(error).__name__, error, transient=True)] * len(batch)
-        sent = send_fitting(
-            self._queues,
-            url,
-            [move.entry for move in batch],
-            lambda position: self._smaller(batch[position]),
-        )
-        return [outcome if isinstance(outcome, Failure) else None for outcome in sent]
-
-    def _smaller(self, move: Move) -> OutgoingMessage | None:
-        if move.target != self._endpoint.error_queue:
-            return without_identity(move.entry)
-        return rejected(move.copy, move.settled.error or "", limit=0)
-
     def _failed(self, copy: ReceivedMessage, error: str, due_ms: int | None = None) -> Outcome:
-        logger.warning(
-            "message %s stays in %s: %s",
-            one_line(copy.message_id),
-            self.source.name,
-            one_line(error),
-        )
+        name, why = one_line(copy.message_id), one_line(error)
+        logger.warning("message %s stays in %s: %s", name, self.source.name, why)
         return Outcome(copy, Status.FAILED, due_ms, error=error)
 
-    def _hide(self, source_url: str, failed: list[Outcome]) -> None:
-        entries = [(o.copy, backoff_seconds(o.copy.receive_count or 1)) for o in failed]
+    def _hide(self, source_url: str, failed: list[ReceivedMessage]) -> None:
+        entries = [(copy, backoff_seconds(copy.receive_count or 1)) for copy in failed]
         hidden = by_tens(partial(self._queues.hide_batch, source_url), entries)
-        for outcome, failure in zip(failed, hidden, strict=True):
+        for copy, failure in zip(failed, hidden, strict=True):
             if failure is not None:
                 # Harmless: it comes back after the queue's visibility timeout instead.
-                logger.info(
-                    "backoff of %s not set: %s",
-                    one_line(outcome.copy.message_id),
-                    one_line(failure.error),
-                )
+                name, why = one_line(copy.message_id), one_line(failure.error)
+                logger.info("backoff of %s not set: %s", name, why)
 
     def _delete(self, source_url: str, settled: list[Outcome]) -> None:
         copies = [outcome.copy for outcome in settled]
         deleted = by_tens(partial(self._queues.delete_batch, source_url), copies)
-        for outcome, failure in zip(settled, deleted, strict=True):
-            key = _key(outcome.copy)
+        for copy, outcome, failure in zip(copies, settled, deleted, strict=True):
             if failure is None:
-                self._undeleted.pop(key, None)
+                self._undeleted.pop(_key(copy), None)
                 continue
-            logger.warning(
-                "message %s sent on but not deleted: %s",
-                one_line(outcome.copy.message_id),
-                one_line(failure.error),
-            )
-            # Its outcome, without the copy: content takes memory.
-            self._undeleted[key] = tuple(getattr(outcome, n) for n in _REMEMBERED_OF_A_COPY)
+            name, why = one_line(copy.message_id), one_line(failure.error)
+            logger.warning("message %s sent on but not deleted: %s", name, why)
+            # Its outcome, without what it holds: content takes memory.
+            bare = replace(copy, body="", attributes={})
+            self._undeleted[_key(copy)] = replace(outcome, copy=bare)
             if len(self._undeleted) > _REMEMBERED_COPIES:
                 self._undeleted.popitem(last=False)
 

@@ -16,23 +16,25 @@ from functools import partial
 from typing import Any, Final
 
 from sqsdelay import limits
-from sqsdelay.core import outgoing
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, full_batches, size_of, text_of
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.received_message import (
-    DelayedMessage,
-    ReceivedMessage,
-    as_lambda_record,
-    from_lambda_event,
-)
+from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
-from sqsdelay.errors import InvalidSetting, MalformedMessage, MessageConflict, SqsDelayError
+from sqsdelay.errors import InvalidSetting, MalformedMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
-from sqsdelay.relaying.mover import Held, Move, Outcome, RelaySettings, Status, always_held, by_tens
-from sqsdelay.relaying.relay import Relay, ToStore
+from sqsdelay.relaying.mover import (
+    Held,
+    Move,
+    Mover,
+    Outcome,
+    RelaySettings,
+    Status,
+    always_held,
+    by_tens,
+)
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 logger = logging.getLogger(__name__)
@@ -55,22 +57,21 @@ def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
 
     A group that cannot be read is one copy, which says so in ``unreadable``: it is rejected whole.
     """
+
+    def copy(record: dict[str, Any]) -> ReceivedMessage:
+        received = {**record, "receiptHandle": group.receipt_handle}
+        found = from_lambda_event(received, received_at=group.received_at)
+        return replace(found, receive_count=group.receive_count)
+
     try:
         if COPY in group.attributes:
-            return [_copy(record_of(group.body, text_of(group.attributes, COPY)), group)]
+            return [copy(record_of(group.body, text_of(group.attributes, COPY)))]
         found = json.loads(group.body)
         if found["version"] != VERSION:
             raise MalformedMessage(f"version {found['version']!r}; this sqsdelay reads {VERSION}")
-        copies = [_copy(record, group) for record in found["copies"]]
+        return [copy(record) for record in found["copies"]]
     except (ValueError, TypeError, KeyError, RecursionError, MalformedMessage) as error:
         return [replace(group, unreadable=f"not a group of copies: {error!r}"[:200])]
-    return copies
-
-
-def _copy(record: dict[str, Any], group: ReceivedMessage) -> ReceivedMessage:
-    received = {**record, "receiptHandle": group.receipt_handle}
-    copy = from_lambda_event(received, received_at=group.received_at)
-    return replace(copy, receive_count=group.receive_count)
 
 
 GROUP_BYTES: Final = 64 * 1024
@@ -79,55 +80,45 @@ GROUP_BYTES: Final = 64 * 1024
 _FRAME_BYTES: Final = len(group_of(()))
 
 
-class Forwarding:
-    """Sends groups of copies to an endpoint's parking queue.
-
-    A function is given ten copies of a delay queue at a time. The store that it would park them in takes
-    as much for ten as for thousands.
-    """
-
-    def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
-        self._queues = queues
-        self._target = endpoint.parking_queue
-
-    def takes(self, copy: ReceivedMessage) -> bool:
-        """Whether a copy is small enough: for a large one the queue would cost more than a store."""
-        return _FRAME_BYTES + size_of(packed(copy), {}) <= GROUP_BYTES
-
-    def forward(self, copies: Sequence[ReceivedMessage]) -> list[Failure | None]:
-        """Send them in as few groups as hold them; None per copy that the queue has."""
-        groups = list(_groups(copies))
-        try:
-            url = self._queues.url(self._target)
-        except SqsDelayError as error:
-            return [Failure(type(error).__name__, error, transient=True)] * len(copies)
-        answers: list[Failure | None] = []
-        for batch in full_batches(groups, target=lambda _: url, size=lambda group: group[1].size):
-            sent = self._queues.send_batch(url, [entry for _, entry in batch])
-            for (count, _), outcome in zip(batch, sent, strict=True):
-                answers += [outcome if isinstance(outcome, Failure) else None] * count
-        return answers
+def fits_a_group(copy: ReceivedMessage) -> bool:
+    """For a larger copy the parking queue would cost more than a store."""
+    return _FRAME_BYTES + size_of(packed(copy), {}) <= GROUP_BYTES
 
 
-def _groups(copies: Sequence[ReceivedMessage]) -> Iterator[tuple[int, OutgoingMessage]]:
+def forward(
+    queues: Queues, endpoint: Endpoint, copies: Sequence[ReceivedMessage]
+) -> list[Failure | None]:
+    """Send copies to the parking queue in as few groups as hold them; None per copy that it has."""
+    try:
+        url = queues.url(endpoint.parking_queue)
+    except SqsDelayError as error:
+        return [Failure(type(error).__name__, error, transient=True)] * len(copies)
+    answers: list[Failure | None] = []
+    groups = list(_groups(map(packed, copies)))
+    for batch in full_batches(groups, target=lambda _: url, size=lambda group: group[1].size):
+        sent = queues.send_batch(url, [entry for _, entry in batch])
+        for (count, _), outcome in zip(batch, sent, strict=True):
+            answers += [outcome if isinstance(outcome, Failure) else None] * count
+    return answers
+
+
+def _groups(texts: Iterable[str]) -> Iterator[tuple[int, OutgoingMessage]]:
     """How many copies, in order, each message holds, and the message."""
-    group: list[str] = []
-    size = _FRAME_BYTES
-    for copy in copies:
-        text = packed(copy)
+
+    def entry() -> OutgoingMessage:
+        body = group_of(group)
+        return OutgoingMessage(body=body, attributes={}, size=size_of(body, {}), delay_seconds=0)
+
+    group, size = list[str](), _FRAME_BYTES
+    for text in texts:
         more = size_of(text, {}) + 1
         if group and size + more > GROUP_BYTES:
-            yield len(group), _entry(group)
+            yield len(group), entry()
             group, size = [], _FRAME_BYTES
         group.append(text)
         size += more
     if group:
-        yield len(group), _entry(group)
-
-
-def _entry(group: Sequence[str]) -> OutgoingMessage:
-    body = group_of(group)
-    return OutgoingMessage(body=body, attributes={}, size=size_of(body, {}), delay_seconds=0)
+        yield len(group), entry()
 
 
 class ForwardingRelay(Relay):
@@ -144,24 +135,19 @@ class ForwardingRelay(Relay):
                 "a parking queue has no effect without parking; give both, or neither"
             )
         super().__init__(queues, endpoint, settings)
-        self._forwarding = Forwarding(queues, endpoint)
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
         """Far copies are forwarded, if they are small. Whoever parks them reads their amendments."""
-        far = [copy for copy in copies if self.parks(copy) and self._forwarding.takes(copy)]
-        answers = self._forwarding.forward(far) if far else []
+        far = [copy for copy in copies if self.parks(copy) and fits_a_group(copy)]
+        answers = forward(self._queues, self._endpoint, far) if far else []
         forwarded = [
-            Outcome(copy, Status.FORWARDED, self._due_ms(copy))
+            Outcome(copy, Status.FORWARDED, getattr(self._read(copy), "due_ms", None))
             if failure is None
             else self._failed(copy, str(failure.error))
             for copy, failure in zip(far, answers, strict=True)
         ]
         gone = set(map(id, far))
         return [*forwarded, *super()._decide([copy for copy in copies if id(copy) not in gone])]
-
-    def _due_ms(self, copy: ReceivedMessage) -> int | None:
-        message = self._read(copy)
-        return None if isinstance(message, Reject) else message.due_ms
 
 
 AT_ONCE: Final = 500
@@ -176,41 +162,6 @@ then others are given the same groups."""
 
 MAX_BYTES: Final = 64 * 2**20
 """Of groups that are parked in one call: the copies in them take several times as much memory."""
-
-
-class _FromParkingQueue(Relay):
-    """What is left of a hop once a copy lies in the parking queue."""
-
-    def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
-        # No hop is before it: it is handed over from as far as a message timer reaches.
-        settings = replace(settings, hop_seconds=limits.MAX_MESSAGE_TIMER_SECONDS)
-        super().__init__(queues, endpoint, settings)
-        self.source = endpoint.parking_queue
-
-    def _requeue(
-        self,
-        copy: ReceivedMessage,
-        message: DelayedMessage,
-        remaining_seconds: int,
-        now_ms: int,  # noqa: ARG002 - no queue has held it for a hop
-    ) -> Move:
-        """Moved to so near a due time meanwhile that it hops on."""
-        return Move(
-            copy,
-            self._endpoint.delay_queue,
-            outgoing.requeued(copy, message, remaining_seconds),
-            Outcome(copy, Status.REQUEUED, message.due_ms),
-        )
-
-    def _not_parked(self, each: ToStore, error: SqsDelayError) -> Move | Outcome:
-        if isinstance(error, MessageConflict):
-            return super()._not_parked(each, error)
-        # It waits here as well as in the delay queue, and for less.
-        return self._failed(each.copy, str(error), each.message.due_ms)
-
-    def _hide(self, source_url: str, failed: list[Outcome]) -> None:
-        """Its group comes back after the visibility timeout."""
-
 
 _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
 """Received messages of the parking queue, and the copies in each."""
@@ -235,8 +186,11 @@ class Parker:
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
         self._queues = queues
-        self._relay = _FromParkingQueue(queues, endpoint, settings)
-        self._forwarding = Forwarding(queues, endpoint)
+        self._endpoint = endpoint
+        # No hop is before it: it is handed over from as far as a message timer reaches.
+        settings = replace(settings, hop_seconds=limits.MAX_MESSAGE_TIMER_SECONDS)
+        self._relay = Relay(queues, endpoint, settings)
+        self._relay.source = endpoint.parking_queue
         self._most = self._relay.stored_at_once or AT_ONCE
 
     def rounds(
@@ -295,25 +249,21 @@ class Parker:
         first = {_one(copy): copy for _, found in reversed(groups) for copy in reversed(found)}
         outcomes = self._relay.process(list(first.values())[::-1], delete=False, held=held)
         of = {_one(outcome.copy): outcome for outcome in outcomes}
-        done = [
-            message
-            for message, copies in groups
-            if self._is_done([of[_one(copy)] for copy in copies], held)
-        ]
+        done = list[ReceivedMessage]()
+        for message, copies in groups:
+            failed = [copy for copy in copies if not of[_one(copy)].settled]
+            # A group may go once its copies are settled; those that are not may be in another.
+            if not failed or (len(failed) < len(copies) and held() and self._left(failed)):
+                done.append(message)
         for failure in by_tens(partial(self._queues.delete_batch, url), done):
             if failure is not None:
                 # Parked again, a message is one when its slot's objects are merged.
                 logger.warning("a group is not deleted: %s", one_line(failure.error))
         return outcomes
 
-    def _is_done(self, outcomes: Sequence[Outcome], held: Held) -> bool:
-        """Whether a group may go: its copies are settled, and those that are not are in another."""
-        failed = [outcome.copy for outcome in outcomes if not outcome.settled]
-        if not failed:
-            return True
-        if len(failed) == len(outcomes) or not held():
-            return False
-        return not any(self._forwarding.forward(failed))
+    def _left(self, copies: Sequence[ReceivedMessage]) -> bool:
+        """Whether the queue has them in another group now."""
+        return not any(forward(self._queues, self._endpoint, copies))
 
 
 GATHERED_SECONDS: Final = 10.0
@@ -324,19 +274,16 @@ MAX_GATHERED: Final = 5_000
 
 
 class Gathering:
-    """What a worker's receivers have gathered. Thread-safe.
+    """What a worker's receivers have gathered for a store that takes groups. Thread-safe.
 
     Copies stay in their queue until the store has confirmed them.
-
-    Args:
-        most: copies parked in one call at most.
     """
 
-    def __init__(self, relay: Relay, visibility: Visibility, clock: Clock, *, most: int) -> None:
-        self._relay = relay
+    def __init__(self, mover: Mover, visibility: Visibility, clock: Clock) -> None:
+        self._mover = mover
+        self.most = mover.stored_at_once if isinstance(mover, Relay) else None
         self._visibility = visibility
         self._clock = clock
-        self._most = min(most, MAX_GATHERED)
         self._batches: list[InHand] = []
         self._lock = threading.RLock()
 
@@ -350,7 +297,9 @@ class Gathering:
 
     def keep(self, batch: InHand) -> InHand:
         """Keep of a received batch what is to be parked; the rest, which may be none."""
-        far = [copy for copy in batch.copies if self._relay.parks(copy)]
+        if self.most is None or not isinstance(self._mover, Relay):
+            return batch
+        far = [copy for copy in batch.copies if self._mover.parks(copy)]
         if not far:
             return batch
         kept, rest = self._visibility.divide(batch, far)
@@ -360,9 +309,10 @@ class Gathering:
 
     def park(self, *, only_if_full: bool = False) -> list[Outcome]:
         """Park all of it in one call, now or if it is time to; one of the receivers does it."""
+        most = min(self.most or 0, MAX_GATHERED)
         with self._lock:
             count = sum(len(batch.copies) for batch in self._batches)
-            if not count or (only_if_full and count < self._most and self.seconds_left() != 0):
+            if not count or (only_if_full and count < most and self.seconds_left() != 0):
                 return []
             batches, self._batches = self._batches, []
         copies = [copy for batch in batches for copy in batch.copies]
@@ -372,7 +322,7 @@ class Gathering:
             return all(list(map(InHand.held, batches)))
 
         try:
-            return self._relay.process(copies, held=held)
+            return self._mover.process(copies, held=held)
         finally:
             for batch in batches:
                 self._visibility.done(batch)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import HandOver, Park, Reject, decide, seconds_until, too_far
@@ -76,6 +75,11 @@ class Relay(Mover):
         """How many messages the store wants in one call; None without such a store."""
         return None if self._parking is None else self._parking.store.stored_at_once
 
+    @property
+    def _hops(self) -> bool:
+        """Whether what is served is the delay queue, and not the parking queue."""
+        return self.source == self._endpoint.delay_queue
+
     def parks(self, copy: ReceivedMessage) -> bool:
         """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""
         if self._parking is None:
@@ -92,13 +96,11 @@ class Relay(Mover):
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
         """Amendments are read, and messages are parked, in one call for all copies."""
         read = [(copy, self._read(copy)) for copy in copies]
-        amendments = self._amendments(
-            [message for _, message in read if isinstance(message, DelayedMessage)]
-        )
+        amendments = self._amendments([m for _, m in read if isinstance(m, DelayedMessage)])
         decided = [
             self._reject(copy, message.reason)
             if isinstance(message, Reject)
-            else self._or_failed(copy, partial(self._decide_one, copy, message, amendments))
+            else self._or_failed(copy, self._decide_one, message, amendments)
             for copy, message in read
         ]
         parked = iter(self._park([each for each in decided if isinstance(each, ToStore)]))
@@ -133,42 +135,31 @@ class Relay(Mover):
         )
         if message.message_id in amendments and amendment is None:
             # It hops on, or stays here, until it is known.
-            if isinstance(decision, HandOver) or self.source != self._endpoint.delay_queue:
+            if isinstance(decision, HandOver) or not self._hops:
                 raise StoreUnavailable(UNREAD)
             return self._requeue(copy, message, decision.remaining_seconds, now_ms)
         if isinstance(decision, HandOver):
-            return self._hand_over(copy, message, decision, now_ms)
-        if isinstance(decision, Park):
-            return self._to_store(copy, message, decision.remaining_seconds)
-        return self._requeue(copy, message, decision.remaining_seconds, now_ms)
-
-    def _hand_over(
-        self, copy: ReceivedMessage, message: DelayedMessage, decision: HandOver, now_ms: int
-    ) -> Move:
-        due_ms, seconds = message.due_ms, decision.delay_seconds
-        late_ms = now_ms + seconds * 1000 - due_ms
-        return Move(
-            copy,
-            self._endpoint.hand_over_queue,
-            outgoing.handed_over(copy, message, self._endpoint, delay_seconds=seconds),
-            Outcome(copy, Status.HANDED_OVER, due_ms, seconds, late_ms),
-        )
-
-    def _to_store(
-        self, copy: ReceivedMessage, message: DelayedMessage, remaining_seconds: int
-    ) -> Move | ToStore:
-        """In the store's form; what no store can keep (an id no sender may give) is rejected."""
+            seconds = decision.delay_seconds
+            late_ms = now_ms + seconds * 1000 - message.due_ms
+            return Move(
+                copy,
+                self._endpoint.hand_over_queue,
+                outgoing.handed_over(copy, message, self._endpoint, delay_seconds=seconds),
+                Outcome(copy, Status.HANDED_OVER, message.due_ms, seconds, late_ms),
+            )
+        if not isinstance(decision, Park):
+            return self._requeue(copy, message, decision.remaining_seconds, now_ms)
         try:
             stored = parked(copy, message, self._endpoint.address)
-        except InvalidMessage as error:
+        except InvalidMessage as error:  # An id no sender may give: no store can keep it.
             return self._reject(copy, str(error))
-        return ToStore(copy, message, stored, remaining_seconds)
+        return ToStore(copy, message, stored, decision.remaining_seconds)
 
     def _requeue(
         self, copy: ReceivedMessage, message: DelayedMessage, remaining_seconds: int, now_ms: int
     ) -> Move:
         held_ms = now_ms - (copy.sent_ms or 0)
-        if 0 <= held_ms < self.hop_seconds * 500:
+        if self._hops and 0 <= held_ms < self.hop_seconds * 500:
             # A queue whose delay was taken away would spin messages as fast as we can pay for. The
             # copy comes back after a backoff, and goes on once it has been here for half a hop.
             raise ConfigurationError(
@@ -177,7 +168,7 @@ class Relay(Mover):
             )
         return Move(
             copy,
-            self.source,
+            self._endpoint.delay_queue,
             outgoing.requeued(copy, message, remaining_seconds),
             Outcome(copy, Status.REQUEUED, message.due_ms),
         )
@@ -199,33 +190,29 @@ class Relay(Mover):
             if each.message.message_id in new:
                 last_sent[each.message.message_id] = each.copy.first_sent_ms
         cancelled, taken_back = self._parking.apply_amendments(last_sent)
-        return [
-            self._not_parked(each, is_new)
-            if isinstance(is_new, SqsDelayError)
-            else self._parked(each, cancelled, taken_back)
-            for each, is_new in answered
-        ]
+        settled: list[Move | Outcome] = []
+        for each, is_new in answered:
+            message_id, due_ms = each.message.message_id, each.message.due_ms
+            if isinstance(is_new, MessageConflict):
+                settled.append(self._reject(each.copy, f"conflict: {is_new}"))
+            elif isinstance(is_new, SqsDelayError):
+                settled.append(self._or_failed(each.copy, self._hop_instead, each, is_new))
+            elif message_id in taken_back:
+                settled.append(self._failed(each.copy, UNREAD, due_ms))
+            else:
+                status = Status.CANCELLED if message_id in cancelled else Status.PARKED
+                settled.append(Outcome(each.copy, status, due_ms))
+        return settled
 
-    def _parked(
-        self, each: ToStore, cancelled: Collection[str], taken_back: Collection[str]
-    ) -> Outcome:
-        if each.message.message_id in taken_back:
-            return self._failed(each.copy, UNREAD, each.message.due_ms)
-        gone = each.message.message_id in cancelled
-        return Outcome(each.copy, Status.CANCELLED if gone else Status.PARKED, each.message.due_ms)
-
-    def _not_parked(self, each: ToStore, error: SqsDelayError) -> Move | Outcome:
-        if isinstance(error, MessageConflict):
-            return self._reject(each.copy, f"conflict: {error}")
-        logger.warning(
-            "%s not parked, it hops on: %s", one_line(each.message.message_id), one_line(error)
-        )
-
-        def requeue() -> Move:
-            now_ms = self._broker_now(each.copy)
-            return self._requeue(each.copy, each.message, each.remaining_seconds, now_ms)
-
-        return self._or_failed(each.copy, requeue)
+    def _hop_instead(
+        self, copy: ReceivedMessage, each: ToStore, error: SqsDelayError
+    ) -> Move | Outcome:
+        if not self._hops:
+            # It waits in the parking queue as well as in the delay queue, and for less.
+            return self._failed(copy, str(error), each.message.due_ms)
+        name, why = one_line(each.message.message_id), one_line(error)
+        logger.warning("%s not parked, it hops on: %s", name, why)
+        return self._requeue(copy, each.message, each.remaining_seconds, self._broker_now(copy))
 
     def _met_again(self, each: ToStore, conflict: MessageConflict) -> bool | SqsDelayError:
         """No error where the store has the same message, rescheduled since its amendments were read."""
@@ -261,7 +248,7 @@ class DueRelay(Mover):
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
         for copy in sorted(copies, key=_due_order):
-            yield self._or_failed(copy, partial(self._deliver, copy))
+            yield self._or_failed(copy, self._deliver)
 
     def _deliver(self, copy: ReceivedMessage) -> Move:
         ids = read_fifo_ids(copy)
@@ -278,6 +265,5 @@ def _due_ms(copy: ReceivedMessage) -> int | None:
 
 
 def _due_order(copy: ReceivedMessage) -> tuple[int, int]:
-    sent_ms = copy.sent_ms or 0
-    due_ms = _due_ms(copy)
+    sent_ms, due_ms = copy.sent_ms or 0, _due_ms(copy)
     return (sent_ms if due_ms is None else due_ms, sent_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqsdelay.core.clock import Clock
@@ -34,10 +34,7 @@ class InHand:
     clock: Clock
     received_at: float
     hidden_until: float
-    touched_at: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.touched_at = self.received_at
+    touched_at: float
 
     def held(self) -> bool:
         """Whether no other consumer can have received it yet."""
@@ -48,12 +45,8 @@ class InHand:
 class Visibility:
     """Receives for a worker, and keeps what it works on hidden. Thread-safe.
 
-    Args:
-        queues: the queue service.
-        clock: the local clock.
-        seconds: how long received copies stay hidden, 1 to 180. They stay so for longer only while
-            `extend` is called, and never for more than 180 s in all: a second attempt on a copy must
-            still deduplicate against the first.
+    Received copies stay hidden for ``seconds``, 1 to 180; for longer only while `extend` is called, and never
+    for more than 180 s in all: a second attempt on a copy must still deduplicate against the first.
 
     Raises:
         ConfigurationError: ``seconds`` out of range.
@@ -90,7 +83,7 @@ class Visibility:
             queue_url, wait_seconds=wait_seconds, visibility_seconds=self._seconds
         )
         now = self._clock.monotonic()
-        batch = InHand(queue_url, copies, self._clock, now, now + self._seconds)
+        batch = InHand(queue_url, copies, self._clock, now, now + self._seconds, now)
         if copies:
             with self._lock:
                 self._in_hand.add(batch)
@@ -103,16 +96,13 @@ class Visibility:
 
     def divide(self, batch: InHand, copies: Sequence[ReceivedMessage]) -> tuple[InHand, InHand]:
         """These copies of a batch, and the others, as batches of their own."""
-        chosen = {id(copy) for copy in copies}
+        chosen = set(map(id, copies))
         others = [copy for copy in batch.copies if id(copy) not in chosen]
-        parts = tuple(
-            InHand(batch.queue_url, part, self._clock, batch.received_at, batch.hidden_until)
-            for part in (copies, others)
-        )
+        parts = replace(batch, copies=copies), replace(batch, copies=others)
         with self._lock:
             self._in_hand.discard(batch)
             self._in_hand.update(part for part in parts if part.copies)
-        return parts[0], parts[1]
+        return parts
 
     def release(self, batch: InHand) -> None:
         """Let others have at once what nobody here will work on."""
@@ -134,17 +124,15 @@ class Visibility:
             longest = batch.received_at + DELAY_QUEUE_VISIBILITY_SECONDS - now
             seconds = int(min(self._seconds, longest))
             due = batch.hidden_until - now < self._seconds - self.beat_seconds / 2
-            if due and now < batch.hidden_until < now + seconds:
-                self._extend(batch, now, seconds)
-
-    def _extend(self, batch: InHand, now: float, seconds: int) -> None:
-        entries = [(copy, seconds) for copy in batch.copies]
-        failures = [f for f in self._queues.hide_batch(batch.queue_url, entries) if f is not None]
-        if len(failures) < len(entries):
-            # Those that failed are deleted by now, or are received elsewhere when their time is up.
-            batch.hidden_until = now + seconds
-        else:
-            logger.warning(
-                "copies in hand come back to other consumers, their visibility is not extended: %s",
-                one_line(failures[0].error),
-            )
+            if not (due and now < batch.hidden_until < now + seconds):
+                continue
+            entries = [(copy, seconds) for copy in batch.copies]
+            hidden = self._queues.hide_batch(batch.queue_url, entries)
+            if None in hidden:
+                # Those that failed are deleted by now, or are received elsewhere when their time is up.
+                batch.hidden_until = now + seconds
+            else:
+                logger.warning(
+                    "copies in hand come back to other consumers, their visibility is not extended: %s",
+                    one_line(hidden[0].error if hidden[0] else ""),
+                )

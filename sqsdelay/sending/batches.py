@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -98,11 +98,7 @@ _PLACEHOLDER: Final = Pointer("b" * 63, "k" * 1024).to_body()
 
 
 class Offloading:
-    """Takes large bodies off messages.
-
-    Args:
-        bodies: where they are kept.
-    """
+    """Takes large bodies off messages."""
 
     def __init__(self, bodies: LargeBodies) -> None:
         self._bodies = bodies
@@ -160,12 +156,7 @@ _Ready = list[tuple[int, ToQueue]]
 
 
 class BatchSender:
-    """Checks, routes and sends messages. Thread-safe.
-
-    Args:
-        queues: the queue service.
-        settings: how to send.
-    """
+    """Checks, routes and sends messages. Thread-safe."""
 
     def __init__(self, queues: Queues, settings: SenderSettings) -> None:
         self._queues = queues
@@ -206,10 +197,18 @@ class BatchSender:
             else:
                 ready.append((position, prepared))
         self._park_all(endpoint, to_store, results)
-        for position, prepared, outcome in self._send_all(endpoint, ready, concurrency):
-            if note is not None:
-                note(outcome)
-            results[position] = _sent(prepared, outcome)
+        batches = list(
+            full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
+        )
+        send = partial(self._send_batch, endpoint)
+        lanes = min(concurrency, len(batches))
+        with ThreadPoolExecutor(lanes) if lanes > 1 else nullcontext() as pool:
+            sent = map(send, batches) if pool is None else pool.map(send, batches)
+            for batch, outcomes in zip(batches, sent, strict=True):
+                for (position, prepared), outcome in zip(batch, outcomes, strict=True):
+                    if note is not None:
+                        note(outcome)
+                    results[position] = _sent(prepared, outcome)
         return results
 
     def in_time(self) -> AbstractContextManager[None]:
@@ -228,49 +227,27 @@ class BatchSender:
         Raises:
             As the sender's `preview`.
         """
-        _, fitting = self._fitted(endpoint, message)
-        prepared = self.router.prepare(endpoint, fitting, Asked())
+        prepared = self._prepare(endpoint, message, Asked(), put=False)
         if isinstance(prepared, ToStore):
             return _parked(prepared, None)
         return SendResult(prepared.message_id, prepared.route, utc(prepared.due_ms))
 
     def _prepare(
-        self, endpoint: Endpoint, given: Message | CheckedMessage, asked: Asked
+        self, endpoint: Endpoint, given: Message | CheckedMessage, asked: Asked, *, put: bool = True
     ) -> ToQueue | ToStore:
-        message, fitting = self._fitted(endpoint, given)
-        prepared = self.router.prepare(endpoint, fitting, asked)
-        if fitting is message or self._offloading is None:
-            return prepared
-        return self._offloading.put(message.body, prepared)
-
-    def _fitted(
-        self, endpoint: Endpoint, given: Message | CheckedMessage
-    ) -> tuple[CheckedMessage, CheckedMessage]:
-        """A message as it is, and as it travels: the same, unless its body is to wait elsewhere."""
+        """Checked, and its body put elsewhere if it is too large, unless ``put`` is False."""
         message = given if isinstance(given, CheckedMessage) else checked(given, fifo=endpoint.fifo)
         large = self._offloading
         if large is None:
-            return message, message
+            return self.router.prepare(endpoint, message, asked)
         message = large.as_new(message)
         if not (
             large.wants(message, lambda size: self.router.limit(endpoint, message, size=size))
             or self.router.too_large_to_park(endpoint, message)
         ):
-            return message, message
-        return message, large.stand_in(message)
-
-    def _send_all(
-        self, endpoint: Endpoint, ready: _Ready, concurrency: int
-    ) -> Iterator[tuple[int, ToQueue, SendReceipt | Failure]]:
-        send = partial(self._send_batch, endpoint)
-        batches = list(
-            full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
-        )
-        if len(batches) <= 1 or concurrency == 1:
-            yield from _paired(batches, map(send, batches))
-        else:
-            with ThreadPoolExecutor(min(concurrency, len(batches))) as pool:
-                yield from _paired(batches, pool.map(send, batches))
+            return self.router.prepare(endpoint, message, asked)
+        prepared = self.router.prepare(endpoint, large.stand_in(message), asked)
+        return large.put(message.body, prepared) if put else prepared
 
     def _send_batch(
         self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
@@ -341,38 +318,29 @@ class BatchSender:
     ) -> None:
         if not to_store:
             return
-        at_once = to_store[0][1].parking.store.stored_at_once or STORED_AT_ONCE
+        parking = to_store[0][1].parking
+        at_once = parking.store.stored_at_once or STORED_AT_ONCE
         for start in range(0, len(to_store), at_once):
             chunk = to_store[start : start + at_once]
-            parked = self._park(endpoint, [prepared for _, prepared in chunk])
-            for (position, _), result in zip(chunk, parked, strict=True):
-                results[position] = result
-
-    def _park(self, endpoint: Endpoint, chunk: Sequence[ToStore]) -> list[SendResult]:
-        parked = chunk[0].parking.park([prepared.stored for prepared in chunk])
-        errors = [each if isinstance(each, SqsDelayError) else None for each in parked]
-        self._record(
-            endpoint,
-            (
-                {
-                    "message_id": prepared.stored.message_id,
-                    "due_ms": prepared.stored.due_ms,
-                    "size": len(prepared.stored.body) + size_of("", prepared.stored.attributes),
-                    "route": Route.STORE,
-                }
-                for prepared, error in zip(chunk, errors, strict=True)
-                if error is None
-            ),
-        )
-        return [_parked(p, error) for p, error in zip(chunk, errors, strict=True)]
-
-
-def _paired(
-    batches: Iterable[_Ready], outcomes: Iterable[list[SendReceipt | Failure]]
-) -> Iterator[tuple[int, ToQueue, SendReceipt | Failure]]:
-    for batch, batch_outcomes in zip(batches, outcomes, strict=True):
-        for (position, prepared), outcome in zip(batch, batch_outcomes, strict=True):
-            yield position, prepared, outcome
+            outcomes = parking.park([prepared.stored for _, prepared in chunk])
+            taken = []
+            for (position, prepared), outcome in zip(chunk, outcomes, strict=True):
+                error = outcome if isinstance(outcome, SqsDelayError) else None
+                results[position] = _parked(prepared, error)
+                if error is None:
+                    taken.append(prepared.stored)
+            self._record(
+                endpoint,
+                (
+                    {
+                        "message_id": stored.message_id,
+                        "due_ms": stored.due_ms,
+                        "size": len(stored.body) + size_of("", stored.attributes),
+                        "route": Route.STORE,
+                    }
+                    for stored in taken
+                ),
+            )
 
 
 def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:

@@ -71,6 +71,7 @@ class SenderSettings:
     ledger: Ledger | None = None
     linger_ms: float = 0
     tracing: Tracing | None = None
+    deadline_seconds: float = math.inf
     begin_within_seconds: float = math.inf
 
     def __post_init__(self) -> None:
@@ -147,12 +148,7 @@ class Asked:
 
 
 class Router:
-    """Prepares messages for the route their delay asks for.
-
-    Args:
-        queues: the queue service.
-        settings: how to send.
-    """
+    """Prepares messages for the route their delay asks for."""
 
     def __init__(self, queues: Queues, settings: SenderSettings) -> None:
         self._queues = queues
@@ -179,9 +175,10 @@ class Router:
             due_ms = message.due.due_ms(now_ms)
         remaining = seconds_until(due_ms, now_ms)
         self.check_max_delay(due_ms, now_ms)
-        if remaining <= self._settings.hop_seconds:
-            if endpoint.fifo and remaining > 0:
-                return self._through_due_queue(endpoint, message, remaining, asked)
+        route = self._route(endpoint, remaining)
+        if route is Route.DUE_QUEUE:
+            return self._through_due_queue(endpoint, message, remaining, asked)
+        if route is Route.DIRECT:
             return self._direct(endpoint, message, due_ms, remaining, asked)
         if not self._settings.unrestricted:
             raise DelayTooLong(
@@ -192,7 +189,7 @@ class Router:
             )
         asked.once("collision", lambda: self._check_collision(endpoint))
         parking = self._parking(endpoint)
-        if parking is not None and remaining > parking.after_seconds:
+        if route is Route.STORE and parking is not None:
             latest_ms = self.broker_latest(endpoint, asked)
             stored = as_stored(message, endpoint.address, now_ms=latest_ms)
             if not parking.store.too_large(stored):
@@ -205,16 +202,17 @@ class Router:
             due_ms = message.due.due_ms(now_ms)
         return self._through_delay_queue(endpoint, message, due_ms, due_ms - now_ms, asked)
 
-    def expected_route(self, endpoint: Endpoint, message: CheckedMessage) -> Route:
-        """Where a message will go first, as far as can be told without asking anybody."""
-        now_ms = self._queues.broker_clock.now_ms()
-        remaining = seconds_until(message.due.due_ms(now_ms), now_ms)
+    def _route(self, endpoint: Endpoint, remaining: int) -> Route:
         if remaining <= self._settings.hop_seconds:
             return Route.DUE_QUEUE if endpoint.fifo and remaining > 0 else Route.DIRECT
         parking = self._settings.parking
-        if parking is not None and remaining > parking.after_seconds:
-            return Route.STORE
-        return Route.DELAY_QUEUE
+        parked = parking is not None and remaining > parking.after_seconds
+        return Route.STORE if parked else Route.DELAY_QUEUE
+
+    def expected_route(self, endpoint: Endpoint, message: CheckedMessage) -> Route:
+        """Where a message will go first, as far as can be told without asking anybody."""
+        now_ms = self._queues.broker_clock.now_ms()
+        return self._route(endpoint, seconds_until(message.due.due_ms(now_ms), now_ms))
 
     def check_max_delay(self, due_ms: int, now_ms: int) -> None:
         """Refuse what the delay consumer would send to the error queue.
@@ -352,20 +350,20 @@ class Router:
             deduplication_id=deduplication_id,
         )
         added = {name: value for name, value in wired.items() if name not in message.attributes}
-        wired, size = outgoing.with_message_id(
-            wired, message_id, size=message.size + size_of("", added)
+        size = message.size + size_of("", added)
+        wired, size = outgoing.with_message_id(wired, message_id, size=size)
+        size = outgoing.check_whole_way(
+            message.body,
+            message.attributes,
+            wired,
+            message_id=message_id,
+            due_ms=due_ms,
+            size=size,
         )
         entry = OutgoingMessage(
             body=message.body,
             attributes=wired,
-            size=outgoing.check_whole_way(
-                message.body,
-                message.attributes,
-                wired,
-                message_id=message_id,
-                due_ms=due_ms,
-                size=size,
-            ),
+            size=size,
             group_id=message_id,
             deduplication_id=(
                 outgoing.send_deduplication_id(message_id, message.content, wired)

@@ -14,7 +14,7 @@ from sqsdelay.core.delay import Delay, due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidDelay, NoStore, Unconfirmed
+from sqsdelay.errors import InvalidDelay, NoStore, QueueUnavailable, Unconfirmed
 from sqsdelay.parking.parking import Change, Schedule
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.sending.batches import BatchSender, SendResult
@@ -38,6 +38,7 @@ class QueueSender:
         self._ledger = settings.ledger
         self._tracing = settings.tracing
         self._linger_ms = settings.linger_ms
+        self._deadline_seconds = settings.deadline_seconds
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -79,7 +80,8 @@ class QueueSender:
             StoreUnavailable, StoreMissing: the store did not take it; again is safe with the same id
                 and ``due_at`` (a ``delay`` would count from now, and be another due time).
             BodyStoreMissing, BodyStoreUnavailable: its large body could not be kept.
-            Unconfirmed: with ``linger_ms``, the thread that sent for several was interrupted.
+            Unconfirmed: with ``linger_ms``, the thread that sends for several was interrupted, or has no
+                answer before this call's deadline.
         """
         message = Message(
             body,
@@ -125,7 +127,18 @@ class QueueSender:
     ) -> SendResult:
         route, most = self.batches.together(endpoint, message)
         try:
-            (result,) = shared.call((endpoint, route), [message], sizes=[message.size], most=most)
+            (result,) = shared.call(
+                (endpoint, route),
+                [message],
+                sizes=[message.size],
+                most=most,
+                within_seconds=self._deadline_seconds,
+            )
+        except TimeoutError:
+            raise QueueUnavailable(
+                f"queue {endpoint.name} cannot be used now: the time for this call (deadline_seconds) is "
+                "over; try again later"
+            ) from None
         except Interrupted as error:
             raise Unconfirmed(
                 f"this message may or may not have been sent, with those of other threads: {error}"

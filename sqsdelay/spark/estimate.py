@@ -38,8 +38,6 @@ from sqsdelay.stores import s3_settings_of
 
 _HOP: Final = DEFAULT_HOP_SECONDS
 _MAX_SIZE: Final = MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES
-_WHOLE: Final = "decimal(38,0)"
-_COUNTS: Final = ("messages", "count")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +58,9 @@ class Estimate:
 
 
 def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[Estimate]:
-    """What each way costs for the messages of a table, by band of delays.
-
-    Args:
-        rows: columns ``delay_seconds`` and ``size`` (bytes of body and attributes), and if you like
-            ``messages`` or ``count``: how many messages a row stands for.
-        prices: what a request costs.
-        compared: the ways, see `sqsdelay.cost.strategies.ways`.
-
-    Raises:
-        ConfigurationError: a column is missing, rows hold values out of range, or there are none.
-    """
+    """What each way costs for the messages of a table with the columns ``delay_seconds``, ``size`` (bytes
+    of body and attributes) and maybe ``messages`` or ``count``, by band of delays. Raises
+    ConfigurationError."""
     numbers = _numbers(rows)
     _refuse_unfit(numbers)
     edges = edges_of(compared)
@@ -106,24 +96,22 @@ def _numbers(rows: DataFrame) -> DataFrame:
                 "it needs delay_seconds and size, and may have messages. A table of messages is priced by "
                 "schedule --plan"
             )
-    counts = [name for name in _COUNTS if name in rows.columns]
-    given = F.col(counts[0]) if counts else F.lit(1)
-    # A delay of half a second more is one of the next whole second.
-    seconds = F.ceil(F.col("delay_seconds").try_cast("double"))
-    return rows.select(
-        seconds.alias("delay_seconds"),
-        F.col("size").try_cast("bigint").alias("size"),
-        given.try_cast("bigint").alias("messages"),
+    messages = next((name for name in ("messages", "count") if name in rows.columns), "1")
+    return rows.selectExpr(
+        # A delay of half a second more is one of the next whole second.
+        "ceil(try_cast(delay_seconds AS double)) AS delay_seconds",
+        "try_cast(size AS bigint) AS size",
+        f"try_cast({messages} AS bigint) AS messages",
     )
 
 
 def _refuse_unfit(numbers: DataFrame) -> None:
-    fits = F.col("delay_seconds").between(0, MAX_DELAY_SECONDS)
-    fits &= F.col("size").between(1, _MAX_SIZE) & F.col("messages").between(1, MAX_MESSAGES)
-    unfit = numbers.where(~F.coalesce(fits, F.lit(False)))
-    (row,) = unfit.agg(
-        F.count(F.lit(1)).alias("rows"), F.min(F.struct(*numbers.columns)).alias("first")
-    ).collect()
+    unfit = numbers.where(
+        f"NOT coalesce(delay_seconds BETWEEN 0 AND {MAX_DELAY_SECONDS} "
+        f"AND size BETWEEN 1 AND {_MAX_SIZE} AND messages BETWEEN 1 AND {MAX_MESSAGES}, false)"
+    )
+    first = F.min(F.struct(*numbers.columns)).alias("first")
+    (row,) = unfit.agg(F.count(F.lit(1)).alias("rows"), first).collect()
     if row.rows:
         example = ", ".join(f"{name}={value}" for name, value in row.first.asDict().items())
         raise ConfigurationError(
@@ -151,12 +139,8 @@ class Total:
 def totals(
     groups: Iterable[Sequence[int]], edges: Sequence[int], compared: Sequence[Way], prices: Prices
 ) -> dict[tuple[int, int], Total]:
-    """By segment of delays and place of the way.
-
-    Args:
-        groups: segment, size, messages, hops and seconds: the latter two summed up over the messages.
-        edges: see `edges_of`.
-    """
+    """By segment of delays and place of the way, of groups: segment, size, messages, hops and seconds, the
+    latter two summed up over the messages."""
     found: dict[tuple[int, int], Total] = defaultdict(Total)
     for segment, size, messages, hops, seconds in groups:
         longest = edges[segment]
@@ -174,20 +158,13 @@ def totals(
 
 def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
     """By segment and size, the sums a bill depends on."""
-    seconds = F.col("delay_seconds")
-    segment: Column = F.lit(len(edges) - 1)
-    for place in reversed(range(len(edges) - 1)):
-        segment = F.when(seconds <= edges[place], place).otherwise(segment)
-    messages = F.col("messages").cast("decimal(19,0)")
-    return (
-        numbers.withColumn("segment", segment)
-        .groupBy("segment", "size")
-        .agg(
-            F.sum(messages).cast(_WHOLE).alias("messages"),
-            F.sum(messages * hops_of(seconds)).cast(_WHOLE).alias("hops"),
-            F.sum(messages * seconds.cast("decimal(18,0)")).cast(_WHOLE).alias("seconds"),
-        )
-    )
+    ends = " ".join(f"WHEN delay_seconds <= {end} THEN {n}" for n, end in enumerate(edges[:-1]))
+    found = numbers.withColumn("segment", F.expr(f"CASE {ends} ELSE {len(edges) - 1} END"))
+    messages, seconds = (F.col(n).cast("decimal(19,0)") for n in ("messages", "delay_seconds"))
+    sums = {"messages": messages, "hops": messages * hops_of(F.col("delay_seconds"))}
+    sums["seconds"] = messages * seconds.cast("decimal(18,0)")
+    totals = (F.sum(each).cast("decimal(38,0)").alias(name) for name, each in sums.items())
+    return found.groupBy("segment", "size").agg(*totals)
 
 
 def hops_of(seconds: Column) -> Column:
@@ -225,12 +202,8 @@ class UnsentQueues:
 
 
 class Planned:
-    """What a task would send, summed up so that any way of delaying it can be priced.
-
-    Args:
-        options: of the job.
-        now_ms: what is due later is delayed, epoch milliseconds.
-    """
+    """What a task would send, summed up so that any way of delaying it can be priced: what is due after
+    ``now_ms`` is delayed."""
 
     def __init__(self, options: Options, now_ms: int, prices: Prices | None = None) -> None:
         self._compared, self._chosen = _compared(options)

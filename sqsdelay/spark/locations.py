@@ -35,11 +35,8 @@ MAX_JOB_BYTES: Final = 160
 
 
 def file_name(job: str) -> str:
-    """A job's name as part of a file's: one segment of a path, and no other job's.
-
-    Raises:
-        ConfigurationError: it is too long, or no text.
-    """
+    """A job's name as part of a file's: one segment of a path, and no other job's. Raises
+    ConfigurationError."""
     try:
         # "." and ".." are other folders; quote() leaves dots as they are.
         name = quote(job, safe="") if job.strip(".") else job.replace(".", "%2E")
@@ -60,11 +57,7 @@ def is_uri(path: str) -> bool:
 
 
 def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
-    """pyarrow's file system of a path or URI, and the path in it.
-
-    Raises:
-        ConfigurationError: pyarrow knows no such file system, or cannot reach it.
-    """
+    """pyarrow's file system of a path or URI, and the path in it. Raises ConfigurationError."""
     import pyarrow as pa
     from pyarrow import fs
 
@@ -81,15 +74,9 @@ def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
 
 
 def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:
-    """A path or URI for Spark's own readers and writers.
-
-    A plain path becomes a ``file:`` URI: whatever the cluster's default file system is, it means
-    this machine's disk, as it does for every other command. ``s3:`` becomes ``s3a:`` where Spark knows only
-    that.
-
-    Raises:
-        ConfigurationError: Hadoop knows no such file system here.
-    """
+    """A path or URI for Spark's own readers and writers. A plain path becomes a ``file:`` URI: whatever the
+    cluster's default file system is, it means this machine's disk, as it does for every other command.
+    ``s3:`` becomes ``s3a:`` where Spark knows only that. Raises ConfigurationError."""
     given = absolute(path)
     scheme = _URI.match(given)
     if scheme is None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.message import Route
 from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.report.messages import (
@@ -28,11 +25,11 @@ from sqsdelay.spark.report.messages import (
     PENDING,
     REJECTED,
     UNKNOWN,
+    columns,
     gathered,
     judged,
 )
 from sqsdelay.spark.report.read import read_ledger
-from sqsdelay.spark.report.requests import event_is, reaches_destination
 from sqsdelay.spark.report.write import DEFAULT_GRACE_SECONDS
 from sqsdelay.spark.sink.options import (
     DELAY,
@@ -46,14 +43,26 @@ from sqsdelay.spark.sink.receipts import Receipts, job_folder
 from sqsdelay.spark.sink.send import message_id, save, spelled
 
 _RECEIPT: Final = "message_id string, endpoint string, route string, due_at timestamp"
-_REPLAY: Final = "/replay=([0-9]+)/"
-_PLACES: Final = {
-    Route.DIRECT.value: "destination queue",
-    Route.DELAY_QUEUE.value: "delay queue",
-    Route.DUE_QUEUE.value: "due queue",
-    Route.STORE.value: "store",
-}
-"""Where a message is that was just sent, as `sqsdelay.spark.report.requests.place` calls it."""
+_NAME: Final = "regexp_extract(endpoint, '([^/:]*)$', 1)"
+"""The queue's name of a name, a URL or an ARN."""
+_NOTED: Final = columns(f"""
+    {_NAME} AS endpoint; message_id; route; unix_millis(due_at) AS due_ms;
+    try_cast(regexp_extract(_metadata.file_path, '/replay=([0-9]+)/', 1) AS bigint) AS replay
+""")
+_RECEIPTS: Final = columns(f"""
+    *; coalesce(replay, start_ms) AS at_ms; route = 'direct' AS is_direct;
+    -- Of a direct message: all that was left of its delay.
+    IF(is_direct, CAST(least(greatest(ceil((due_ms - at_ms) / 1000), 0), {MAX_MESSAGE_TIMER_SECONDS})
+      AS bigint), NULL) AS timer_seconds;
+    CASE route WHEN 'direct' THEN 'destination queue' WHEN 'delay-queue' THEN 'delay queue'
+      WHEN 'due-queue' THEN 'due queue' WHEN 'store' THEN 'store' END AS place
+""")
+_AS_GATHERED: Final = columns("""
+    min(struct(at_ms AS at, 1L AS rank, at_ms, route, due_ms, timer_seconds)) AS noted_sent;
+    min(struct(at_ms AS at, 1L AS rank, at_ms, timer_seconds)) FILTER (WHERE is_direct) AS noted_direct;
+    max(struct(at_ms AS at, 1L AS rank, at_ms, 'sent' AS event, place)) AS noted_last;
+    max(replay) AS replayed_ms; count(DISTINCT replay) AS replays
+""")
 
 
 def planned(job: JobTable) -> DataFrame:
@@ -68,10 +77,8 @@ def planned(job: JobTable) -> DataFrame:
 def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
     """A row for each message that the job noted as sent: as `gathered` would make it of events.
 
-    When a message was sent is not noted: the job's first instant stands for it, or the replay's.
-
-    Raises:
-        ConfigurationError: Spark cannot read them.
+    When it was sent is not noted: the job's first instant stands for it, or the replay's. Raises
+    ConfigurationError where Spark cannot read them.
     """
     assert options.receipts is not None, "a job that has an instant has receipts"
     folder = job_folder(options.receipts, str(options.job))
@@ -82,52 +89,16 @@ def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
         found = reader.parquet(hadoop_uri(spark, folder, "receipts"))
     except (AnalysisException, Py4JJavaError) as error:
         raise ConfigurationError(f"receipts {folder} cannot be read: {error}") from error
-    replay = F.expr(f"try_cast(regexp_extract(_metadata.file_path, '{_REPLAY}', 1) AS bigint)")
-    noted = found.select(
-        _name_of(F.col("endpoint")).alias("endpoint"),
-        "message_id",
-        "route",
-        F.unix_millis("due_at").alias("due_ms"),
-        replay.alias("replay"),
-        F.coalesce(replay, F.lit(start_ms)).alias("at_ms"),
-    )
-    sent = F.struct(*_moment(), "route", "due_ms", _timer_seconds())
-    direct = F.struct(*_moment(), _timer_seconds())
-    place = F.element_at(F.create_map(*map(F.lit, chain(*_PLACES.items()))), F.col("route"))
-    event = F.lit(EventKind.SENT.value).alias("event")
-    return noted.groupBy(*KEY).agg(
-        F.min(sent).alias("noted_sent"),
-        F.min(F.when(F.col("route") == Route.DIRECT.value, direct)).alias("noted_direct"),
-        F.max(F.struct(*_moment(), event, place.alias("place"))).alias("noted_last"),
-        F.max("replay").alias("replayed_ms"),
-        F.count_distinct("replay").alias("replays"),
-    )
-
-
-def _moment() -> list[Column]:
-    """What `gathered` orders events by."""
-    at_ms = F.col("at_ms")
-    return [at_ms.alias("when"), F.lit(1).cast("bigint").alias("order"), at_ms.alias("at_ms")]
-
-
-def _timer_seconds() -> Column:
-    """Of a direct message: all that was left of its delay."""
-    left = F.ceil((F.col("due_ms") - F.col("at_ms")) / 1000)
-    timer = F.least(F.greatest(left, F.lit(0)), F.lit(MAX_MESSAGE_TIMER_SECONDS))
-    is_direct = F.col("route") == Route.DIRECT.value
-    return F.when(is_direct, timer).cast("bigint").alias("timer_seconds")
+    noted = found.selectExpr(*_NOTED).withColumn("start_ms", F.lit(start_ms))
+    return noted.selectExpr(*_RECEIPTS).groupBy(*KEY).agg(*map(F.expr, _AS_GATHERED))
 
 
 def _endpoint(columns: Columns, options: Options) -> Column:
+    """The queue's name."""
     given = F.lit(options.endpoint).cast("string")
-    if not columns.has(ENDPOINT):
-        return given
-    return F.coalesce(F.nullif(spelled(columns, ENDPOINT), F.lit("")), given)
-
-
-def _name_of(endpoint: Column) -> Column:
-    """The queue's name of a name, a URL or an ARN."""
-    return F.regexp_extract(endpoint, "([^/:]*)$", 1)
+    if columns.has(ENDPOINT):
+        given = F.coalesce(F.nullif(spelled(columns, ENDPOINT), F.lit("")), given)
+    return F.regexp_extract(given, "([^/:]*)$", 1)
 
 
 def _due_ms(columns: Columns, start_ms: int | None) -> Column:
@@ -178,11 +149,13 @@ def reconcile(
     events = read_ledger(rows.sparkSession, ledger, ledger_format=ledger_format).events
     if as_of_ms is not None:
         events = events.where(F.col("at_ms") <= as_of_ms)
-    arrives = reaches_destination() | event_is(EventKind.RECEIVED)
+    arrives = (
+        "event IN ('handed-over', 'received') OR event = 'released' AND NOT endpoint LIKE '%.fifo'"
+    )
     endpoints = events.groupBy("endpoint").agg(
         F.max("at_ms").alias("newest_ms"),
-        F.bool_or(event_is(EventKind.RECEIVED)).alias("receptions_recorded"),
-        F.bool_or(arrives).alias("arrivals_recorded"),
+        F.expr("bool_or(event = 'received') AS receptions_recorded"),
+        F.expr(f"bool_or({arrives}) AS arrivals_recorded"),
     )
     recorded = endpoints.collect()
     if not recorded:
@@ -191,19 +164,21 @@ def reconcile(
         )
     messages, seen = planned(job), gathered(events)
     if job.start_ms is None:
+        due_ms = "planned_due_ms"
         found = messages.join(seen, [*KEY], "left").withColumn("replays", F.lit(0))
-        found = _own_life(found, F.col("planned_due_ms"))
     else:
+        due_ms = "coalesce(planned_due_ms, noted_sent.due_ms)"
         noted = receipts(rows.sparkSession, job.options, job.start_ms)
         found = messages.join(noted, [*KEY], "full").join(seen, [*KEY], "left")
-        found = _own_life(found, F.coalesce("planned_due_ms", "noted_sent.due_ms"))
+    # Of an id that was used again: the life that the job began by its due time, or else the last.
+    first = f"coalesce(sent.due_ms = {due_ms}, false) DESC, life DESC"
+    choice = f"row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY {first})"
+    found = found.withColumn("choice", F.expr(choice)).where("choice = 1")
+    if job.start_ms is not None:
         # What the ledger does not tell of a message's sending, the receipts do.
-        found = found.withColumns(
-            {
-                **{name: F.coalesce(name, f"noted_{name}") for name in ("sent", "direct", "last")},
-                "last_sent_ms": F.greatest("last_sent_ms", "replayed_ms"),
-            }
-        )
+        told = {name: F.coalesce(name, f"noted_{name}") for name in ("sent", "direct", "last")}
+        last_sent_ms = F.greatest("last_sent_ms", "replayed_ms")
+        found = found.withColumns(told | {"last_sent_ms": last_sent_ms})
     became = judged(
         found,
         as_of_ms=max(each.newest_ms for each in recorded) if as_of_ms is None else as_of_ms,
@@ -212,7 +187,7 @@ def reconcile(
         also=("arrivals_recorded", "rescheduled_ms", "rows", "planned_due_ms", "replays"),
     )
     unseen = UNKNOWN if job.start_ms is None else NOT_SENT
-    return became.withColumn("status", _status(unseen)).select(*_shown())
+    return became.selectExpr(*KEY, _STATUS.format(unseen=unseen), *_SHOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,11 +204,7 @@ class JobTable:
 
     @classmethod
     def of(cls, rows: DataFrame, given: dict[str, Any]) -> JobTable:
-        """Check that it is one.
-
-        Raises:
-            ConfigurationError: see `reconcile`; or it has no receipts, and its due times depend on them.
-        """
+        """Check that it is one. Raises ConfigurationError."""
         if rows.isStreaming:
             raise ConfigurationError("reconcile() takes a table, and this is a stream")
         # A rate is the whole job's: the send finds out how many tasks share it.
@@ -259,47 +230,22 @@ class JobTable:
         """The rows, each with its message's ``_endpoint`` (its name) and ``_id``, as the sink gives them."""
         return self.rows.select(
             "*",
-            _name_of(_endpoint(self.columns, self.options)).alias("_endpoint"),
+            _endpoint(self.columns, self.options).alias("_endpoint"),
             message_id(self.columns, self.options).alias("_id"),
         )
 
 
-def _own_life(rows: DataFrame, due_ms: Column) -> DataFrame:
-    """Of an id that was used again: the life that the job began by its due time, or else the last."""
-    own = F.coalesce(F.col("sent.due_ms") == due_ms, F.lit(False))
-    of_message = Window.partitionBy(*KEY).orderBy(own.desc(), F.desc("life"))
-    found = rows.withColumn("choice", F.row_number().over(of_message))
-    return found.where("choice = 1").drop("choice")
-
-
-def _status(unseen: str) -> Column:
-    never_seen = F.col("sent_ms").isNull() & F.col("events").isNull()
-    # Nobody records arrivals there: that none is recorded says nothing.
-    unrecorded = (F.col("status") == LOST) & ~F.coalesce("arrivals_recorded", F.lit(False))
-    return F.when(never_seen, unseen).when(unrecorded, UNKNOWN).otherwise(F.col("status"))
-
-
-def _shown() -> list[Column | str]:
-    return [
-        *KEY,
-        "status",
-        F.col("rows").isNotNull().alias("planned"),
-        F.coalesce("rows", F.lit(0)).alias("rows"),
-        F.coalesce("due_ms", "planned_due_ms").alias("due_ms"),
-        "sent_ms",
-        "parked_ms",
-        "released_ms",
-        "at_destination_ms",
-        "received_ms",
-        "rejected_ms",
-        "cancelled_ms",
-        "rescheduled_ms",
-        "late_ms",
-        F.coalesce("duplicated", F.lit(False)).alias("duplicated"),
-        F.coalesce("replays", F.lit(0)).alias("replays"),
-        "last_seen",
-        "reason",
-    ]
+_STATUS: Final = """CASE WHEN sent_ms IS NULL AND events IS NULL THEN '{unseen}'
+    -- Nobody records arrivals there: that none is recorded says nothing.
+    WHEN status = 'lost' AND NOT coalesce(arrivals_recorded, false) THEN 'unknown' ELSE status
+    END AS status"""
+_SHOWN: Final = columns("""
+    rows IS NOT NULL AS planned; coalesce(rows, 0L) AS rows;
+    coalesce(due_ms, planned_due_ms) AS due_ms;
+    sent_ms; parked_ms; released_ms; at_destination_ms; received_ms; rejected_ms; cancelled_ms;
+    rescheduled_ms; late_ms; coalesce(duplicated, false) AS duplicated; coalesce(replays, 0L) AS replays;
+    last_seen; reason
+""")
 
 
 def totals(table: DataFrame) -> list[dict[str, Any]]:
@@ -308,22 +254,15 @@ def totals(table: DataFrame) -> list[dict[str, Any]]:
     ``at_destination``: shown by the destination queue, as far as is recorded.
     """
     counted = [
-        F.count_if("planned").alias("planned"),
-        F.count_if(F.col("rows") > 1).alias("repeated"),
-        F.count_if(~F.col("planned")).alias("unplanned"),
-        *[
-            F.count(f"{name}_ms").alias(name)
-            for name in ("sent", "parked", "released", "at_destination")
-        ],
-        *[
-            F.count_if(F.col("status") == status).alias(status.replace("-", "_"))
-            for status in STATUSES
-        ],
-        F.count_if(F.col("replays") > 0).alias("replayed"),
+        "count_if(planned) AS planned",
+        "count_if(rows > 1) AS repeated",
+        "count_if(NOT planned) AS unplanned",
+        *[f"count({n}_ms) AS {n}" for n in ("sent", "parked", "released", "at_destination")],
+        *[f"count_if(status = '{each}') AS {each.replace('-', '_')}" for each in STATUSES],
+        "count_if(replays > 0) AS replayed",
     ]
-    return [
-        row.asDict() for row in table.groupBy("endpoint").agg(*counted).sort("endpoint").collect()
-    ]
+    found = table.groupBy("endpoint").agg(*map(F.expr, counted)).sort("endpoint")
+    return [row.asDict() for row in found.collect()]
 
 
 REPLAYABLE: Final = (LOST, PENDING, UNKNOWN, NOT_SENT)
@@ -388,13 +327,11 @@ def replay(
         grace_seconds=grace_seconds,
         **options,
     )
-    moved = F.col("rescheduled_ms").isNotNull() & (F.col("status") != LOST)
-    wanted = F.col("status").isin(*include) & F.col("planned") & ~moved
-    # Kept: the ledger grows, and what is chosen should not change under the sending.
-    chosen = table.where(wanted).select(
-        F.col("endpoint").alias("_endpoint"), F.col("message_id").alias("_id")
+    wanted = F.col("status").isin(*include) & F.expr(
+        "planned AND (rescheduled_ms IS NULL OR status = 'lost')"
     )
-    chosen = chosen.cache()
+    # Kept: the ledger grows, and what is chosen should not change under the sending.
+    chosen = table.where(wanted).selectExpr("endpoint AS _endpoint", "message_id AS _id").cache()
     try:
         number = chosen.count()
         again = (

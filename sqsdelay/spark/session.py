@@ -52,19 +52,9 @@ def session(
     time_zone: str = "UTC",
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """The Spark session that runs already, or else a new one, which is stopped at the end.
-
-    Args:
-        app_name: the job's name in Spark's listings.
-        master: where Spark runs: ``local[2]``, ``spark://host:7077``, …
-        time_zone: the session's time zone: in it a timestamp without an offset is read.
-        settings: more of Spark's settings; they win over what is set here.
-
-    Raises:
-        MissingExtra: pyspark is not installed.
-        ConfigurationError: no Java, or one that is too old; a master or a time zone that Spark does
-            not know; a server of Spark Connect's.
-    """
+    """The Spark session that runs already, or else a new one, quiet, with these ``settings``, which is
+    stopped at the end. In its time zone a timestamp without an offset is read. Raises MissingExtra,
+    ConfigurationError."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -127,11 +117,7 @@ def _time_zone(spark: SparkSession, time_zone: str) -> Iterator[None]:
 
 
 def check_java() -> None:
-    """Find out whether the Java that Spark would start is there and new enough.
-
-    Raises:
-        ConfigurationError: it is not; Spark itself would end in JAVA_GATEWAY_EXITED.
-    """
+    """Find out whether the Java that Spark would start is there and new enough. Raises ConfigurationError."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     if java is None:

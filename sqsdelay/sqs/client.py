@@ -13,6 +13,7 @@ from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import boto3
+import botocore
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -25,6 +26,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from sqsdelay.core.readable import one_line
 from sqsdelay.errors import (
     ConfigurationError,
     QueueMissing,
@@ -125,6 +127,10 @@ def default_client(
     return client
 
 
+KNOWN_BOTOCORE: Final = "1.43.106"
+"""The newest that `limit_whole_answers` is tested with; the private parts it needs are there since 1.39."""
+
+
 class _InTime(io.RawIOBase):
     """What comes on a socket, until the socket's time limit has passed once."""
 
@@ -155,11 +161,20 @@ class _Answer(HTTPResponse):
 
 def limit_whole_answers(client: SQSClient) -> None:
     """Let the client's time limit be that of an answer, and not anew of each part of it that comes."""
-    # botocore has no public way to replace them.
-    pools = cast(Any, client)._endpoint.http_session._pool_classes_by_scheme
-    for scheme, pool in pools.items():
-        connection = type("Connection", (pool.ConnectionCls,), {"response_class": _Answer})
-        pools[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})
+    try:
+        # botocore has no public way to replace them.
+        pools = cast(Any, client)._endpoint.http_session._pool_classes_by_scheme
+        for scheme, pool in pools.items():
+            connection = type("Connection", (pool.ConnectionCls,), {"response_class": _Answer})
+            pools[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})
+    except AttributeError as error:
+        logger.warning(
+            "a send may take longer than deadline_seconds where an answer trickles in: botocore %s is not as "
+            "%s (%s); install that",
+            botocore.__version__,
+            KNOWN_BOTOCORE,
+            one_line(error),
+        )
 
 
 def _before_a_retry(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import tenacity
 
@@ -117,11 +118,11 @@ class DelayConsumer:
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
         self._longest_wait = wait_seconds if client is None else limits.MAX_RECEIVE_WAIT_SECONDS
-        most = receivers or MOST_RECEIVERS
+        self._most = receivers or MOST_RECEIVERS
         if client is not None:
-            most = min(most, getattr(client.meta.config, "max_pool_connections", most))
-        self._most_receivers = most
-        self._queues = _queues(client, most, wait_seconds, self._clock, http)
+            connections = getattr(client.meta.config, "max_pool_connections", self._most)
+            self._most = min(self._most, connections)
+        self._queues = _queues(client, self._most, wait_seconds, self._clock, http)
         self._visibility = Visibility(self._queues, self._clock, seconds=visibility_seconds)
         self._receivers = receivers
         self._wait_seconds = wait_seconds
@@ -138,9 +139,7 @@ class DelayConsumer:
         self._parker: Parker | None = None
 
     def start(self) -> None:
-        """Check the queues and take the delay queue's actual delay as the hop.
-
-        `run` and `poll` call it.
+        """Check the queues and take the delay queue's actual delay as the hop; `run` and `poll` call it.
 
         Raises:
             ConfigurationError: the delay queue is unsuitable (its delay is shorter than the hop, its
@@ -169,10 +168,9 @@ class DelayConsumer:
             movers.append(due)
         self._movers = movers
         for queue in self.endpoint.queues:
-            # What it takes, as far as this worker may ask: it need not, to do its work.
             try:
-                found = {queue: self._queues.attributes(self._queues.url(queue))}
-            except SqsDelayError as error:
+                found = {queue: queues.attributes(queues.url(queue))}
+            except SqsDelayError as error:  # The worker need not be allowed to ask, to do its work.
                 logger.info("the limit of %s is not known: %s", queue.name, one_line(error))
             else:
                 _refuse(size_problems(self.endpoint, found))
@@ -197,8 +195,7 @@ class DelayConsumer:
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )
-        parked = self._parked(threading.Event()) if self._parker is not None else ()
-        outcomes = [outcome for each in parked for outcome in each]
+        outcomes = [o for each in self._parked(threading.Event()) for o in each]
         for mover in self._movers:
             batch = self._visibility.receive(mover.source, wait_seconds=longest)
             if batch.copies:
@@ -208,26 +205,25 @@ class DelayConsumer:
     def _parked(
         self, stop: threading.Event, crowded: Callable[[], object] | None = None
     ) -> Iterator[list[Outcome]]:
-        """Empty the parking queue, into which schedules fire."""
-        assert self._parker is not None
-        rounds = self._parker.rounds(more=lambda: not stop.is_set(), crowded=crowded)
-        return map(self._told, rounds)
-
-    def _park_all(self, *arguments: Any) -> None:
-        for _ in self._parked(*arguments):
-            pass
+        """Empty the parking queue, into which schedules fire; the rounds, which are not kept."""
+        if self._parker is not None:
+            rounds = self._parker.rounds(more=lambda: not stop.is_set(), crowded=crowded)
+            yield from map(self._told, rounds)
 
     def _park_until_stopped(self, stop: threading.Event) -> None:
         """Every five minutes: what became visible meanwhile shares its requests."""
         helpers: list[Future[Any]] = []
         told = False
 
+        def park(*crowded: Callable[[], object]) -> None:
+            deque(self._parked(stop, *crowded), maxlen=0)
+
         def send_for_help() -> None:
-            helpers.extend(in_thread(self._park_all, stop) for _ in range(_HELPERS))
+            helpers.extend(in_thread(park) for _ in range(_HELPERS))
 
         waiting = retrying_until(stop, tenacity.retry_if_exception_type(Exception))
         while not stop.is_set():
-            waiting(self._park_all, stop, send_for_help)
+            waiting(park, send_for_help)
             wait(helpers)
             failed = [error for each in helpers if (error := each.exception()) is not None]
             if failed and not told:
@@ -262,7 +258,7 @@ class DelayConsumer:
         retrying = retrying_until(stop, tenacity.retry_if_exception_type(QueueUnavailable))
         queues: Queues = self._queues
         if self._receivers != 1:
-            queues = cast(Any, SharedBatches(queues, lanes=self._most_receivers))
+            queues = SharedBatches(queues, lanes=self._most)
         starting = in_thread(retrying, self._start, queues)
         while not starting.done():
             if stop.wait(_START_LOOK_SECONDS):
@@ -276,7 +272,7 @@ class DelayConsumer:
             clock=self._clock,
             wait_seconds=self._wait_seconds,
             number=self._receivers,
-            most=self._most_receivers,
+            most=self._most,
             told=self._told,
         ).run(stop)
         wait(parking, timeout=limits.STOP_SECONDS)

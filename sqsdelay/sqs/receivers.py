@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ALL_COMPLETED, Future, wait
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tenacity
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.coalescing import SharedCalls
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.readable import one_line
@@ -20,7 +20,7 @@ from sqsdelay.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, 
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.relaying.mover import Mover, Outcome
 from sqsdelay.relaying.parker import Gathering
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying.relay import DueRelay
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 LEAST_RECEIVERS: Final = 2
@@ -43,45 +43,54 @@ PLENTY: Final = MAX_BATCH_ENTRIES // 2
 
 
 class Concurrency:
-    """Finds the number of receivers of one queue. Time and processor time are arguments.
+    """The number of receivers of one queue. Thread-safe; time and processor time are arguments.
 
-    The number doubles as long as receives come back half full at least and the process leaves some of
-    a processor unused. A receive that comes back empty ends one receiver, above the least.
-
-    Args:
-        least: receivers of an idle queue.
-        most: receivers at any time.
+    It doubles as long as receives come back half full at least and the process leaves some of a
+    processor unused. A receive that comes back empty ends one receiver, above the least.
     """
 
     def __init__(self, *, least: int = LEAST_RECEIVERS, most: int = MOST_RECEIVERS) -> None:
         self._least = min(least, most)
         self._most = most
         self._since: tuple[float, float] | None = None
+        self._running = 0
+        self._lock = threading.Lock()
         self.wanted = self._least
 
     def received(self, copies: int, *, now: float, cpu_seconds: float) -> None:
-        """A receive came back.
-
-        Args:
-            copies: how many it brought.
-            now: monotonic seconds.
-            cpu_seconds: what the process has used so far.
-        """
-        if not copies:
-            self.wanted = max(self._least, self.wanted - 1)
-        if copies < PLENTY:
-            return
-        if self._since is None:
+        """A receive brought so many, at this monotonic time; the process has used so much processor time."""
+        with self._lock:
+            if not copies:
+                self.wanted = max(self._least, self.wanted - 1)
+            if copies < PLENTY:
+                return
+            if self._since is None:
+                self._since = (now, cpu_seconds)
+            passed = now - self._since[0]
+            if passed < STEP_SECONDS:
+                return
+            share = (cpu_seconds - self._since[1]) / passed
             self._since = (now, cpu_seconds)
-        passed = now - self._since[0]
-        if passed < STEP_SECONDS:
-            return
-        share = (cpu_seconds - self._since[1]) / passed
-        self._since = (now, cpu_seconds)
-        if share < BUSY:
-            self.wanted = min(self._most, 2 * self.wanted)
-        elif share > OVERLOADED:
-            self.wanted = max(self._least, self.wanted * 3 // 4)
+            if share < BUSY:
+                self.wanted = min(self._most, 2 * self.wanted)
+            elif share > OVERLOADED:
+                self.wanted = max(self._least, self.wanted * 3 // 4)
+
+    def to_start(self) -> int:
+        """How many receivers to start; they count as started."""
+        with self._lock:
+            more = max(0, self.wanted - self._running)
+            self._running += more
+            return more
+
+    def one_too_many(self) -> bool:
+        """Whether a receiver should end."""
+        return self._running > self.wanted
+
+    def ended(self) -> None:
+        """A receiver has."""
+        with self._lock:
+            self._running -= 1
 
 
 LINGER_MS: Final = 5.0
@@ -93,10 +102,7 @@ class SharedBatches:
     Each thread gets the answers to its own entries.
 
     What goes to a FIFO queue where order matters, that is any but a delay queue, is sent as it comes.
-
-    Args:
-        queues: the queue service.
-        lanes: calls under way.
+    ``lanes`` is how many calls are under way.
     """
 
     def __init__(self, queues: Queues, *, lanes: int) -> None:
@@ -107,10 +113,15 @@ class SharedBatches:
         self._deletes = SharedCalls[ReceivedMessage, Failure | None](
             queues.delete_batch, linger_ms=LINGER_MS, lanes=lanes
         )
+        self.url = queues.url
+        self.synchronise = queues.synchronise
+        self.attributes = queues.attributes
+        self.receive_batch = queues.receive_batch
+        self.hide_batch = queues.hide_batch
 
-    def __getattr__(self, name: str) -> Any:
-        """All else is the queues' own."""
-        return getattr(self._queues, name)
+    @property
+    def broker_clock(self) -> BrokerClock:
+        return self._queues.broker_clock
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
@@ -141,33 +152,12 @@ _EXTRA_WAIT_SECONDS: Final = 1
 back empty from a queue that is not. Source: sqs-short-and-long-polling.html."""
 
 
-class _Served:
-    """A queue, its receivers and what they have gathered. Thread-safe."""
+class _Served(NamedTuple):
+    """A queue's mover, the number of its receivers, and what they have gathered together."""
 
-    def __init__(self, mover: Mover, concurrency: Concurrency, gathering: Gathering | None) -> None:
-        self.mover = mover
-        self.gathering = gathering
-        self._concurrency = concurrency
-        self._running = 0
-        self._lock = threading.Lock()
-
-    def to_start(self, received: int | None = None, *, now: float = 0) -> int:
-        """How many receivers to start, which count as started, after a receive that brought so many."""
-        with self._lock:
-            if received is not None:
-                self._concurrency.received(received, now=now, cpu_seconds=time.process_time())
-            more = max(0, self._concurrency.wanted - self._running)
-            self._running += more
-            return more
-
-    def one_too_many(self) -> bool:
-        """Whether a receiver should end."""
-        with self._lock:
-            return self._running > self._concurrency.wanted
-
-    def ended(self) -> None:
-        with self._lock:
-            self._running -= 1
+    mover: Mover
+    concurrency: Concurrency
+    gathering: Gathering
 
 
 class Receivers:
@@ -178,10 +168,6 @@ class Receivers:
     would bring more messages of a group out of order.
 
     Args:
-        movers: what to serve.
-        visibility: hides what is worked on.
-        clock: the local clock.
-        wait_seconds: long poll.
         number: of receivers for each queue; None for as many as it takes.
         most: receivers of a queue at most.
         told: called with the outcomes of each batch.
@@ -206,7 +192,7 @@ class Receivers:
         self._running: set[Future[None]] = set()
         self._lock = threading.Lock()
         self._served = [
-            _Served(mover, _concurrency(mover, number, most), self._gathering(mover))
+            _Served(mover, _concurrency(mover, number, most), Gathering(mover, visibility, clock))
             for mover in movers
         ]
 
@@ -214,7 +200,7 @@ class Receivers:
         """Serve until ``stop`` is set; then finish what is in hand as far as calls are answered."""
         self._stop = stop
         for served in self._served:
-            for _ in range(served.to_start()):
+            for _ in range(served.concurrency.to_start()):
                 self._start(self._receive_until_stopped, served)
         in_thread(self._extend_until_over)
         stop.wait()
@@ -231,7 +217,7 @@ class Receivers:
         waiting = retrying_until(self._stop, tenacity.retry_if_exception_type(Exception))
         while not self._stop.is_set():
             waiting(self._poll, served, self._wait_seconds)
-        self._park(served)
+        self._told(served.gathering.park())
 
     def _receive_while_busy(self, served: _Served) -> None:
         """A receiver above the least. In trouble it ends: the others wait until that is over."""
@@ -239,46 +225,34 @@ class Receivers:
             busy = True
             while busy and not self._stop.is_set():
                 busy = self._poll(served, min(_EXTRA_WAIT_SECONDS, self._wait_seconds))
-                busy = busy and not served.one_too_many()
+                busy = busy and not served.concurrency.one_too_many()
             if self._stop.is_set():
-                self._park(served)
+                self._told(served.gathering.park())
         except Exception as error:
             logger.warning("one receiver less: %s", one_line(repr(error)))
         finally:
-            served.ended()
+            served.concurrency.ended()
 
     def _poll(self, served: _Served, wait_seconds: int) -> bool:
         """Receive a batch and work on it; whether there was one."""
-        mover, gathering = served.mover, served.gathering
-        left = None if gathering is None else gathering.seconds_left()
+        mover, concurrency, gathering = served
+        left = gathering.seconds_left()
         if left is not None:
             wait_seconds = min(wait_seconds, int(left))
         batch = self._visibility.receive(mover.source, wait_seconds=wait_seconds)
         if self._over.is_set():
             self._visibility.release(batch)
             return False
-        for _ in range(served.to_start(len(batch.copies), now=self._clock.monotonic())):
+        now, cpu_seconds = self._clock.monotonic(), time.process_time()
+        concurrency.received(len(batch.copies), now=now, cpu_seconds=cpu_seconds)
+        for _ in range(concurrency.to_start()):
             self._start(self._receive_while_busy, served)
-        work = batch
-        if batch.copies and gathering is not None:
-            # What is to be parked waits until there is enough of it.
-            work = gathering.keep(batch)
+        # What is to be parked waits until there is enough of it.
+        work = gathering.keep(batch)
         if work.copies:
             self._told(processed(mover, self._visibility, work))
-        if gathering is not None:
-            self._told(gathering.park(only_if_full=True))
+        self._told(gathering.park(only_if_full=True))
         return bool(batch.copies)
-
-    def _park(self, served: _Served) -> None:
-        if served.gathering is not None:
-            self._told(served.gathering.park())
-
-    def _gathering(self, mover: Mover) -> Gathering | None:
-        """For a mover that parks in a store which takes groups; all its receivers gather together."""
-        most = mover.stored_at_once if isinstance(mover, Relay) else None
-        if most is None or not isinstance(mover, Relay):
-            return None
-        return Gathering(mover, self._visibility, self._clock, most=most)
 
     def _extend_until_over(self) -> None:
         while not self._over.wait(self._visibility.beat_seconds):
@@ -288,18 +262,18 @@ class Receivers:
         """Wait for the batches in hand as long as their calls are answered, for long polls a moment."""
         local = SystemClock()
         stopped_at = local.monotonic()
-        while running := self._unfinished():
+        while True:
+            with self._lock:
+                running = [each for each in self._running if not each.done()]
             touched = self._visibility.last_touched()
-            if touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS:
+            if not running or (
+                touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS
+            ):
                 return
             if touched is not None and self._clock.monotonic() - touched > STOP_SECONDS:
                 logger.warning("stopped while SQS does not answer; copies in hand come back")
                 return
             wait(running, timeout=_STOP_LOOK_SECONDS, return_when=ALL_COMPLETED)
-
-    def _unfinished(self) -> set[Future[None]]:
-        with self._lock:
-            return {each for each in self._running if not each.done()}
 
 
 def _concurrency(mover: Mover, number: int | None, most: int) -> Concurrency:

@@ -117,6 +117,7 @@ class DelaySender(QueueSender):
                 linger_ms=linger_ms,
                 ledger=ledger,
                 tracing=tracing,
+                deadline_seconds=deadline_seconds,
                 begin_within_seconds=begin_within,
             ),
         )

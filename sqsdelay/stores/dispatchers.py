@@ -22,11 +22,7 @@ dispatchers may differ by some 40 seconds."""
 
 
 def checked_lease(seconds: float) -> float:
-    """``seconds`` itself, if a lease can be that long.
-
-    Raises:
-        ConfigurationError: not above 0.
-    """
+    """``seconds`` itself, if a lease can be that long; else raises ConfigurationError."""
     if not seconds > 0:
         raise InvalidSetting("use more than 0", lease_seconds=seconds)
     return seconds
@@ -79,10 +75,6 @@ class StoreClock:
 
     The server is asked every five minutes; between, the monotonic clock tells what has passed. While
     it cannot be asked the local clock stands in.
-
-    Args:
-        store: one that tells its server's time, or has no clock but the machine's.
-        local: the machine's clock.
     """
 
     def __init__(self, store: ParkingPlace, local: Clock | None = None) -> None:

@@ -18,27 +18,13 @@ _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 def read_queries(file_name: str) -> dict[str, str]:
     """The queries of one file, by name; ``-- name: x`` starts one, comments below it describe it."""
     text = (files("sqsdelay.stores") / file_name).read_text(encoding="utf-8")
-    parts = _NAME.split(text)[1:]
-    return {
-        name: _without_comments(query) for name, query in zip(parts[::2], parts[1::2], strict=True)
-    }
-
-
-def _without_comments(query: str) -> str:
-    lines = [line for line in query.strip().splitlines() if not line.startswith("--")]
-    return "\n".join(lines)
+    # Comments go, but for those that name a query.
+    parts = _NAME.split(re.sub(r"^--(?! name: ).*\n?", "", text, flags=re.MULTILINE))[1:]
+    return {name: query.strip() for name, query in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def check_version(found: int | None, name: str, kind: str = "table") -> None:
-    """Refuse what is of another version: what it means by its fields is not known here.
-
-    Args:
-        found: the version written down; None where there is none.
-        name, kind: what it was found in.
-
-    Raises:
-        SchemaMismatch
-    """
+    """Raise SchemaMismatch for what is of another version: what its fields mean is not known here."""
     if found != VERSION:
         has = "no schema version" if found is None else f"schema version {found}"
         raise mismatch(name, f"it has {has}", kind)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Final
 
 from sqsdelay.core.stored_message import (
@@ -20,13 +20,16 @@ from sqsdelay.core.stored_message import (
     from_store,
     latest_amendments,
 )
-from sqsdelay.errors import ConfigurationError, StoreMissing
+from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.ids import page_bounds
 from sqsdelay.stores.schema import read_queries
 
 COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
 """Of a message, in the order of `row_of` and of `from_store`."""
+
+CLAIM_BYTES: Final = 64 << 20
+"""A claim ends with the body that reaches it: 500 of 1 MiB took a gigabyte of memory."""
 
 
 def row_of(message: StoredMessage) -> tuple[Any, ...]:
@@ -52,6 +55,8 @@ class SqlTable:
     """How the table is made, for the error when it is missing."""
     _DRIVER: ClassVar[type[Any]]
     """The class of a caller's connection."""
+    _ERROR: ClassVar[type[Exception]]
+    """The base of its errors."""
     _BEGIN: ClassVar[str]
     """How a caller begins a transaction."""
 
@@ -90,8 +95,16 @@ class SqlTable:
         """A connection with a write transaction; ``check`` the table first."""
 
     @abstractmethod
-    def _translated(self) -> AbstractContextManager[None]:
-        """The driver's errors as StoreError."""
+    def _error(self, error: Any) -> StoreError:
+        """The error to raise for one of the driver's."""
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The driver's errors as StoreError. Without their cause, for PostgreSQL's quotes a row."""
+        try:
+            yield
+        except self._ERROR as error:
+            raise self._error(error) from None
 
     @abstractmethod
     def _is_ours(self, connection: Any) -> bool:

@@ -27,7 +27,7 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.parker import Forwarding, Parker
+from sqsdelay.relaying.parker import Parker, forward
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import S3Store, SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
@@ -201,11 +201,10 @@ def test_both_functions_may_do_just_what_an_s3_store_takes(
         firehose = actor.client("firehose")
         record = {"Data": b"{}"}
         if holder == "DelayConsumer":
-            forwarding = Forwarding(queues, KEPT)
-            more: Tried = {"forward": lambda: forwarding.forward(copies) == [None, None]}
+            more: Tried = {"forward": lambda: forward(queues, KEPT, copies) == [None, None]}
         else:
             admin_queues.purge_queue(QueueUrl=parking)
-            Forwarding(sqs, KEPT).forward(copies)
+            forward(sqs, KEPT, copies)
             settings = RelaySettings(parking=ParkingSettings(store), hop_seconds=1)
             parker = Parker(queues, KEPT, settings)
             more = {"gather": lambda: gathered(parker, waiting)}

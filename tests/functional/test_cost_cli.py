@@ -33,49 +33,71 @@ def test_a_year_is_told_as_documented() -> None:
     assert totals["formula"] == "0.03504"
     assert totals["eventbridge-scheduler"] == "0.0000014"
     assert totals["step-functions"] is None
-    assert set(totals) >= {"relay", "parked", "stored"}
+    assert told["recommended"][0] == {"deploy": "no store", "strategy": "relay"}
+    assert set(totals) >= {each["strategy"] for each in told["recommended"]} >= {"relay", "stored"}
 
 
 def test_a_recommendation_comes_first_in_words() -> None:
-    """Its sum and parts, the two next best and plain EventBridge; no code of a strategy."""
+    """Its sum and parts, what the sender would save, the two next best and plain EventBridge; no codes."""
     shape = ("--delay", "365d", "--messages", "1000000", "--batch", "10", "--size", "200")
-    done = run(*shape)
-    assert done.exit_code == 0
-    first, parts, apart, fifo, *others = done.stdout.splitlines()
+    first, parts, apart, fifo, sender, *others = run(*shape).stdout.splitlines()
     assert first == (
         "Recommended is EventBridge Scheduler, parked by the delay consumer (-c store=scheduler): "
         "81.79 USD for 1,000,000 messages, 1,000 due together"
     )
-    assert fifo == "  not in it: 3.36 more where the destination is a FIFO queue"
     assert parts.startswith("  1.77 for the messages;")
     assert parts.endswith("75.60 for CloudWatch")
     assert "storage 0.00, compute 0.44" in apart
+    assert fifo == "  not in it: 3.36 more where the destination is a FIFO queue"
+    assert sender == "  1.55 for the messages if the sender parks them (docs/parking.md)"
     assert [line.partition(":")[0] for line in others] == ["Next", "Next", "Without sqsdelay"]
+    assert others[2].endswith("EventBridge Scheduler alone: 1.40; each up to a minute late")
+    one_by_one = run("--delay", "365d", "--messages", "1000000", "--size", "200").stdout
+    assert "\n  1.60 for the messages if the sender parks them (docs/parking.md)\n" in one_by_one
     large = run(*shape[:-1], "300000").stdout
     assert large.startswith("Recommended is S3, parked by functions (-c store=s3): ")
     assert "EventBridge Scheduler alone: a schedule holds 262144 bytes" in large
 
 
+def test_a_short_delay_parks_nothing_and_says_so() -> None:
+    """All that `cdk deploy` makes hop, or use SQS's own timer."""
+    for delay, why in (
+        ("1h", "such a delay is too short"),
+        ("10m", "SQS's own message timer holds"),
+    ):
+        *_, one, two, _ = run("--delay", delay).stdout.splitlines()
+        assert one.startswith("Next: ")
+        assert f"; {why}" in one
+        assert f"; {why}" in two
+
+
 def test_a_store_that_cannot_find_own_ids_says_so() -> None:
-    """The deployed S3 store keeps no look-ups: $9 less, and behind those that do."""
-    shape = ("--delay", "365d", "--messages", "30000000", "--batch", "10")
-    *_, dynamodb, s3, _ = run(*shape, "--own-ids").stdout.splitlines()
-    assert dynamodb.startswith("Next: DynamoDB")
-    assert s3.startswith("Next: S3, parked by functions (-c store=s3): 124")
+    """The deployed S3 store keeps no look-ups, and is behind the sender's, which does."""
+    shape = ("--delay", "365d", "--size", "500000", "--messages", "1000")
+    first, *_, s3, _, _ = run(*shape, "--own-ids").stdout.splitlines()
+    assert first.startswith("Recommended is S3, parked by the sender (-c store=s3): ")
+    assert s3.startswith("Next: S3, parked by functions (-c store=s3): ")
     assert s3.endswith("; messages with ids of your own cannot be found, to cancel or move them")
     assert "cannot be found" not in run(*shape).stdout
 
 
-def test_what_is_late_says_so_first() -> None:
-    """A hundred million in the same second take hours, everywhere; and in JSON."""
-    shape = ("--delay", "30d", "--messages", "100000000", "--due-together", "100000000")
-    told = run(*shape, "--batch", "10").stdout
-    assert told.startswith("None is on time; the least late is DynamoDB")
-    assert "  the last message arrives 5.4 h late" in told
-    assert "; the last message arrives 12.9 h late" in told
+def test_what_is_late_or_lost_says_so_first() -> None:
+    """A hundred million in the same second take hours, everywhere; of too many that wait, some are lost."""
+    shape = ("--delay", "30d", "--messages", "100000000", "--batch", "10")
+    together = (*shape, "--due-together", "100000000")
+    told = run(*together).stdout
+    assert told.startswith("Best, though late, is S3, parked by the sender")
+    assert "  the last message arrives 12.9 h late" in told
     assert "Late is reckoned as deployed" in told
-    found = {e["strategy"]: e.get("late_seconds") for e in as_json(*shape)["strategies"]}
+    found = {e["strategy"]: e.get("late_seconds") for e in as_json(*together)["strategies"]}
     assert found["parked-in-s3-by-functions"] > 12 * 3600
+    large = run(*shape, "--size", "300000", "--all")
+    assert large.stdout.startswith("Recommended is S3, parked by the sender")
+    why = "hops: messages would be lost: copies wait up to 44.2 days in the delay queue, and SQS drops"
+    assert why in " ".join(large.stderr.split())
+    lost = ("--delay", "1h", "--messages", "1000000000", "--size", "300000")
+    assert run(*lost).stdout.startswith("None holds them as deployed. hops: messages would be lost")
+    assert as_json(*lost)["recommended"] == []
 
 
 def test_all_ways_have_a_row_the_prices_a_date() -> None:

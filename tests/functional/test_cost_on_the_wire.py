@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,20 @@ def test_a_day_with_so_many_that_it_is_split(code: str) -> None:
         due_together=kind.due_together,
     )
     agrees(bill(code, load, shipped_prices()), dict(counted("", kind, 40 * DAY, "x" * 10)))
+
+
+def test_one_by_one_to_the_second_a_million_cost_160() -> None:
+    """As dense as a million in a year, by the sender: what was counted, at its price, and functions' time."""
+    one_by_one: dict[str, Any] = {"batch": 1, "due_together": 1, "own_ids": False}
+    kind = Kind(code="scheduled-by-sender", groups=1000, by_chance_in=31, **one_by_one)
+    load = Workload(delay_seconds=31_000, messages=1000, message_bytes=200, **one_by_one)
+    found, billed = counted("", kind, 30 * DAY, "x" * 200), bill(kind.code, load, shipped_prices())
+    agrees(billed, dict(found))
+    prices = shipped_prices()
+    paid = found["invocations"] * prices.eventbridge_scheduler_invocation
+    paid += found["sqs standard"] * prices.sqs_standard_request
+    paid += sum(e.amount for e in billed.lines if "Lambda" in e.what and not e.fixed)
+    assert 1.55 < float(paid) * 1000 <= 1.60
 
 
 @pytest.mark.parametrize("code", ["parked", "parked-in-s3-by-functions", "scheduled"])

@@ -70,12 +70,12 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def put(store: DelayedMessageStore, to: str, count: int, due_ms: int) -> None:
+def put(store: DelayedMessageStore, to: str, count: int, due_ms: int, body: bytes = b"x") -> None:
     names = [f"{to}-{uuid.uuid4().hex}" for _ in range(count)]
     for start in range(0, count, 1000):
         store.store(
             [
-                StoredMessage(message_id=name, destination=to, due_ms=due_ms, body=b"x")
+                StoredMessage(message_id=name, destination=to, due_ms=due_ms, body=body)
                 for name in names[start : start + 1000]
             ]
         )
@@ -132,6 +132,28 @@ def test_what_is_tried_again_goes_behind_what_is_new(
     put(store, "well", HEALTHY, clock.now_ms())
     assert len(dispatcher.dispatch().released) == HEALTHY
     assert counted.calls["count_failures"] == counted.calls["claim"]
+
+
+def test_large_bodies_are_claimed_64_mib_at_a_time(store: Any, clock: ManualClock) -> None:
+    """New, passed over, held, or by ids: 500 of 1 MiB would take a gigabyte. The rest comes at once, from the
+    same destinations."""
+    for to, count in (("a", 30), ("b", 50)):
+        put(store, to, count, clock.now_ms(), bytes(1 << 20))
+    ids = [message.message_id for message in store.pending(100)]
+    everything = {"due_by_ms": clock.now_ms()}
+    for except_destinations in ((), ("c",)):
+        with store.claim(500, **everything, except_destinations=except_destinations) as claim:
+            assert len(claim.messages) == 64
+            with store.claim_ids(ids) as other:
+                assert len(other.messages) + len(other.busy) == 80
+    with store.claim_ids(ids) as claim:
+        assert (len(claim.messages), len(claim.busy)) == (64, 16)
+        claim.hold([message.message_id for message in claim.messages], seconds=0)
+    with store.claim(500, **everything) as claim:
+        assert len(claim.messages) == 80  # 16 are new
+        claim.hold(ids, seconds=0)
+    with store.claim(500, **everything) as claim:
+        assert len(claim.messages) == 64
 
 
 def test_claims_by_ids(store: Any, clock: ManualClock) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from select import select
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,6 +45,7 @@ from sqsdelay.limits import (
 from sqsdelay.ports.queues import Failure
 from sqsdelay.s3 import Bucket
 from sqsdelay.sqs import create_endpoint
+from sqsdelay.sqs.client import KNOWN_BOTOCORE, limit_whole_answers
 from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_store
@@ -188,6 +190,14 @@ def test_an_answer_that_trickles_in_is_given_up(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(QueueUnavailable, match="Read timeout"):
             DelaySender(deadline_seconds=1).send("orders", "x", delay=5)
     assert 0 < Trickle.sent < 500
+
+
+def test_another_botocore_is_said_to_give_up_late(caplog: pytest.LogCaptureFixture) -> None:
+    """Its private parts may change; a sender goes on, and names the version that is tested."""
+    limit_whole_answers(object())  # type: ignore[arg-type]
+    assert f"is not as {KNOWN_BOTOCORE} (" in caplog.text
+    pinned = Path(__file__).parents[2] / "requirements.txt"
+    assert f"botocore=={KNOWN_BOTOCORE} " in pinned.read_text()
 
 
 @pytest.mark.parametrize("seconds", [0.5, 61])

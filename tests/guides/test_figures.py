@@ -21,7 +21,14 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.cost import Workload, bill, shipped_prices
 from sqsdelay.cost.places import IDLE_READ_UNITS, ITEM_BYTES, write_units
-from sqsdelay.cost.strategies import due_queue
+from sqsdelay.cost.strategies import (
+    DYNAMODB_ON_TIME,
+    PARKED_A_SECOND,
+    RELAYED_ON_TIME,
+    S3_ON_TIME,
+    SCHEDULES_ON_TIME,
+    due_queue,
+)
 from sqsdelay.cost.workload import (
     DELAY_ATTRIBUTES_BYTES,
     DISPATCH_MS,
@@ -61,6 +68,21 @@ TENS, SINGLY = (
     for batch in (10, 1)
 )
 """What a FIFO endpoint's due queue adds."""
+ALONE, BY_SENDER, THINLY = (
+    float(
+        bill(
+            code, Workload(delay_seconds=365 * 86_400, messages=many, message_bytes=200), PRICES
+        ).for_messages
+    )
+    / many
+    * 10**6
+    for code, many in (
+        ("eventbridge-scheduler", 10**6),
+        ("scheduled-by-sender", 10**6),
+        ("scheduled-by-sender", 1),
+    )
+)
+"""A million schedules a year, one by one; and as if each was the only one."""
 
 
 def text(page: str) -> str:
@@ -74,6 +96,11 @@ GONE = KEEPALIVE["idle"] + KEEPALIVE["interval"] * KEEPALIVE["count"]
 DAYS = limits.MAX_RETENTION_SECONDS // 86_400
 
 TOLD = {
+    "../README.md": (
+        f"a million cost ${ALONE:.2f}, and you run nothing",
+        f"To the second they cost ${BY_SENDER:.2f} [on its schedules]",
+    ),
+    "scheduler.md": (f"so that ten are due in five minutes, ${BY_SENDER:.2f}.",),
     "parking.md": (
         f"by default {DEFAULT_PARK_AFTER_SECONDS:,} s",
         f"for {AMENDMENT_LIFETIME_SECONDS // 86_400} days",
@@ -117,6 +144,13 @@ TOLD = {
         f"while something is due | {DEFAULT_TRIGGER_SECONDS:g} s |",
         f"in a second than this | {DEFAULT_FAILURES_PER_SECOND:g} |",
     ),
+    "capacity.md": (
+        f"| {RELAYED_ON_TIME:,} | {RELAYED_ON_TIME:,} |",
+        f"as deployed) | 4,900 | no limit | {DYNAMODB_ON_TIME:,} |",
+        f"as deployed) | 2,100 | no limit | {S3_ON_TIME:,} |",
+        f"The deployed function parks {PARKED_A_SECOND} messages a second.",
+        f"By default {SCHEDULES_ON_TIME:,} messages due in one second are on",
+    ),
     "cost.md": (
         f"the {DELAY_ATTRIBUTES_BYTES} bytes that the delay adds",
         f"an item has {ITEM_BYTES} bytes besides",
@@ -126,6 +160,8 @@ TOLD = {
         f"keeps { {5: 'five'}[LAMBDA_POLLERS] } long polls",
         f"every {limits.SCHEDULE_SECONDS} s, and reads {IDLE_READ_UNITS} units",
         f"read on {PRICES.read_on}",
+        f"**${BY_SENDER:.2f} a million one by one, to the second**",
+        f"else up to ${THINLY:.2f}",
         f"FIFO: ${float(TENS):.2f} a million in tens, ${float(SINGLY):.2f} singly",
     ),
     "guarantees.md": (

@@ -44,7 +44,7 @@ def test_a_relay_that_deletes_before_it_sends_loses(monkeypatch: pytest.MonkeyPa
 
 def test_a_relay_that_takes_failures_for_success_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed entry is not a sent one."""
-    monkeypatch.setattr(Mover, "_send_batch", _careless(Mover._send_batch))
+    monkeypatch.setattr(Mover, "_send", _careless(Mover._send))
     assert run(CALLS).lost
 
 

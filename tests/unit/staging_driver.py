@@ -12,7 +12,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.receipts import Receipts
+from sqsdelay.spark.sink.receipts import NOTHING_SENT, Receipts
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Run, new_job_batch
 from sqsdelay.spark.sink.task import Task
@@ -65,7 +65,7 @@ class Driver:
             options=Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts),
             delay_start_ms=self.clock.now_ms(),
         )
-        before = None if receipts is None else receipts.load()
+        before = NOTHING_SENT if receipts is None else receipts.load()
         bulk = Bulk(
             rows,
             self.run,
@@ -76,7 +76,12 @@ class Driver:
             open_wheel=self.wheel,
         )
         task = Task(
-            rows, bulk.sender, retry_seconds=0, clock=self.clock, bulk=bulk, sent_before=before
+            rows=rows,
+            sender=bulk.sender,
+            retry_seconds=0,
+            clock=self.clock,
+            bulk=bulk,
+            sent_before=before,
         )
         self.rejected = [each for batch in task.send(batches) for each in batch.to_pylist()]
         return task

@@ -71,5 +71,7 @@ def test_a_burst_after_a_quiet_hour_is_seen_at_once() -> None:
 
 
 def test_the_most_may_be_less_than_the_least() -> None:
-    """A client with one connection has one receiver."""
+    """A client with one connection has one receiver. A given number stays, whatever there is to do."""
     assert Worker(most=1).receive(10, seconds=1, share=0.1) == 1
+    for copies, share in ((10, 0.1), (10, 1.0), (0, 0.1)):
+        assert Worker(least=7, most=7).receive(copies, seconds=1, share=share) == 7

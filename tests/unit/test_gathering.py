@@ -38,7 +38,8 @@ class Site:
             RelaySettings(parking=ParkingSettings(self.store)),
         )
         self.visibility = Visibility(self.queues, self.clock)
-        self.gathering = Gathering(relay, self.visibility, self.clock, most=25)
+        self.gathering = Gathering(relay, self.visibility, self.clock)
+        self.gathering.most = 25
 
     def put(self, count: int, seconds: int) -> None:
         for n in range(count):

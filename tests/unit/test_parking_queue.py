@@ -28,9 +28,9 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import Held, Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import (
     GROUP_BYTES,
-    Forwarding,
     ForwardingRelay,
     Parker,
+    forward,
     group_of,
     packed,
     unpacked,
@@ -260,7 +260,7 @@ def test_a_group_stays_whole_where_no_time_is_left_for_its_rest(site: Site) -> N
     site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_000_000)])
     site.relayed()
     site.store.out_of_reach = True
-    times = iter([True, True])
+    times = iter([True])
     outcomes = settled(site.parker, more=_twice(), held=lambda: next(times, False))
     assert [o.status for o in outcomes] == [Status.FAILED, Status.HANDED_OVER]
     [group] = site.left(PARKING)
@@ -397,11 +397,10 @@ def test_groups_are_as_full_as_they_may_be(site: Site) -> None:
     copies: list[ReceivedMessage] = []
     while more := site.queues.receive_batch(DELAY, wait_seconds=0):
         copies += more
-    forwarding = Forwarding(site.queues, site.endpoint)
     site.queues.failing[PARKING] = AWAY
-    assert forwarding.forward(copies) == [AWAY] * 40
+    assert forward(site.queues, site.endpoint, copies) == [AWAY] * 40
     site.queues.failing.clear()
-    assert forwarding.forward(copies) == [None] * 40
+    assert forward(site.queues, site.endpoint, copies) == [None] * 40
     groups = site.left(PARKING, after=0)
     ids = [copy.sqs_message_id for group in groups for copy in unpacked(group)]
     assert ids == [copy.sqs_message_id for copy in copies]
@@ -409,7 +408,7 @@ def test_groups_are_as_full_as_they_may_be(site: Site) -> None:
         with_next = [*map(packed, unpacked(group)), packed(unpacked(after)[0])]
         assert len(group.body) <= GROUP_BYTES < len(group_of(with_next))
     site.queues.delete_queue(PARKING)
-    assert {(f.code, f.transient) for f in forwarding.forward(copies) if f} == {
+    assert {(f.code, f.transient) for f in forward(site.queues, site.endpoint, copies) if f} == {
         ("QueueMissing", True)
     }
 

@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 from sqsdelay import DelaySender
-from sqsdelay.errors import InvalidDelay, SendFailed, Unconfirmed
+from sqsdelay.errors import InvalidDelay, QueueUnavailable, SendFailed, Unconfirmed
 from sqsdelay.sending.batches import BatchSender
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, SendResult
@@ -110,6 +110,40 @@ def await_waiting(sends: QueueSender, number: int) -> None:
     raise AssertionError(f"{number} messages never waited")
 
 
+def test_each_thread_has_its_own_deadline(queues: GatedQueues) -> None:
+    """Who waits for a turn fails alone. Of two that share a request the younger makes it, in its own time,
+    and the older does not wait for that."""
+    sends = QueueSender(queues, SenderSettings(concurrency=1, linger_ms=1, deadline_seconds=0.05))
+    clock = stop_clock(sends)
+    queues.hold("orders")
+    first = queues._held["orders"]
+    with ThreadPoolExecutor(4) as pool:
+        alone = pool.submit(sends.send, "orders", "alone")
+        await_waiting(sends, 1)
+        clock.advance(0.01)
+        queues.await_arrival()
+        oldest = pool.submit(sends.send, "orders", "oldest")
+        await_waiting(sends, 1)
+        clock.advance(0.03)
+        older = pool.submit(sends.send, "orders", "older")
+        await_waiting(sends, 2)
+        clock.advance(0.03)
+        with pytest.raises(QueueUnavailable, match="deadline_seconds"):
+            oldest.result(PATIENCE_SECONDS)
+        younger = pool.submit(sends.send, "orders", "younger")
+        await_waiting(sends, 2)
+        queues.hold("orders")
+        first.set()
+        queues.await_arrival()
+        clock.advance(0.03)
+        with pytest.raises(Unconfirmed, match="no answer in time"):
+            older.result(PATIENCE_SECONDS)
+        queues.let_go("orders")
+        for each in (alone, younger):
+            assert each.result(PATIENCE_SECONDS).sqs_message_id
+    assert queues.requests == [["alone"], ["older", "younger"]]
+
+
 def test_a_queue_that_does_not_answer_does_not_hold_up_another(queues: GatedQueues) -> None:
     """No thread sends for a queue that is not its own."""
     sends = sender(queues, linger_ms=1, lanes=2)
@@ -156,7 +190,7 @@ def test_a_forked_process_does_not_send_its_parents_messages(queues: GatedQueues
         sent = [body for request in queues.requests for body in request]
         os._exit(0 if sent == ["c"] * 10 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    clock.advance(ENDLESS)
+    clock.advance(ENDLESS / 1000)
     thread.join(PATIENCE_SECONDS)
     assert done.result(0).sqs_message_id
     assert queues.requests == [["parent's"]]

@@ -2,62 +2,118 @@
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from math import nan
 from typing import Any, Final
-from xml.sax.saxutils import escape
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from markupsafe import Markup
 
 from sqsdelay.core.delay import utc
 
-_COLOURS: Final = {
-    "#010101": "ink",
-    "#020202": "faint",
-    "#030303": "line",
-    "#040404": "good",
-    "#050505": "bad",
-    "#060606": "second",
-    "#070707": "third",
-}
-"""Stand-ins in the drawing for the page's own colours, which differ by day and by night."""
-_OF: Final = {name: stand_in for stand_in, name in _COLOURS.items()}
+_TOP, _BOTTOM, _LEFT, _RIGHT, _HEIGHT = 34, 268, 66, 14, 296
+_NARROW, _WIDE = 690, 1280
+_ROOM_ABOVE: Final = 1.08
+_MOST_LABELS: Final = 6
+_TEXT: Final = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" fill="var(--faint)">{}</text>')
+_RULE: Final = Markup('<path d="M{:.1f} {:.1f}H{:.1f}" stroke="var(--line)"/>')
+_BAR: Final = Markup('<path d="M{:.1f} {:.1f}V{:.1f}H{:.1f}V{:.1f}z" fill="var(--{})"/>')
+_LINE: Final = Markup('<path d="{}" fill="none" stroke="var(--{})" stroke-width="{}"/>')
+_DOT: Final = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{}" fill="var(--{})"/>')
+_DRAWING: Final = Markup(
+    '<svg viewBox="0 0 {width} {height}" id="chart-{name}" role="img" font-size="13" '
+    'aria-labelledby="{name}-title {name}-text"><title id="{name}-title">{title}</title>'
+    '<desc id="{name}-text">{text}</desc>{parts}</svg>'
+)
+_Series = tuple[str, str, Sequence[float | None]]
+"""What its values are, the page's colour for it, and a value for each place along the axis."""
 
-_SETTINGS: Final[dict[Any, Any]] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sqsdelay",
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "text.color": _OF["ink"],
-    "text.parse_math": False,
-    "axes.edgecolor": _OF["line"],
-    "axes.labelcolor": _OF["faint"],
-    "axes.axisbelow": True,
-    "xtick.color": _OF["faint"],
-    "ytick.color": _OF["faint"],
-    "grid.color": _OF["line"],
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "timezone": "UTC",
-}
-_INCHES: Final = (7.2, 3.2)
-_WIDE_INCHES: Final = (13.0, 3.4)
-_ROOM_ABOVE: Final = 1.15
-"""Of the highest bar, for its figure."""
-_LABEL_BARS: Final = 3
-"""Bars that the label of the first or the last reaches over, where there are many."""
+
+def _chart(
+    name: str,
+    title: str,
+    text: str,
+    unit: str,
+    labels: Sequence[str],
+    series: Sequence[_Series],
+    *,
+    lines: bool = False,
+    linear: float | None = None,
+    wide: bool = False,
+) -> Markup:
+    """Bars that stand on one another, or lines; ``linear``: above this number heights are logarithmic."""
+    values = [value for _, _, each in series for value in each if value is not None]
+    totals = [
+        sum(value or 0 for value in place) for place in zip(*[s[2] for s in series], strict=True)
+    ]
+    low = min(0.0, *values) if values else 0.0
+    high = (max(values, default=0) if lines else max(totals)) * _ROOM_ABOVE or 1.0
+    width = _WIDE if wide else _NARROW
+    each = (width - _LEFT - _RIGHT) / len(labels)
+
+    def scaled(value: float) -> float:
+        return value if linear is None else math.asinh(value / linear)
+
+    def up(value: float) -> float:
+        part = (scaled(value) - scaled(low)) / (scaled(high) - scaled(low))
+        return _BOTTOM - part * (_BOTTOM - _TOP)
+
+    parts = [_TEXT.format(4, 16, "start", unit)]
+    for tick in _ticks(high, linear):
+        parts.append(_RULE.format(_LEFT, up(tick), width - _RIGHT))
+        parts.append(_TEXT.format(_LEFT - 6, up(tick) + 4, "end", f"{tick:,.10g}"))
+    for place in range(0, len(labels), math.ceil(len(labels) / _MOST_LABELS)):
+        parts.append(
+            _TEXT.format(_LEFT + (place + 0.5) * each, _BOTTOM + 20, "middle", labels[place])
+        )
+    at = _LEFT + 9.0 * len(unit)
+    for named, colour, _ in series if len(series) > 1 else ():
+        parts += [_DOT.format(at, 12, 4, colour), _TEXT.format(at + 9, 16, "start", named)]
+        at += 8 * len(named) + 30
+    below = [0.0] * len(labels)
+    for _, colour, heights in series:
+        points = [(_LEFT + (n + 0.5) * each, up(h)) for n, h in enumerate(heights) if h is not None]
+        if lines:
+            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+            parts.append(_LINE.format(f"M{path}" if path else "", colour, 1.6))
+            parts += [_DOT.format(x, y, 2.2, colour) for x, y in points]
+            continue
+        for n, height in enumerate(heights):
+            if height:
+                left, start = _LEFT + n * each, up(below[n])
+                below[n] += height
+                end, right = up(below[n]), left + each * (0.94 if len(labels) < _NARROW / 8 else 1)
+                parts.append(_BAR.format(left, start, end, right, start, colour))
+    drawn = Markup("").join(parts)
+    return _DRAWING.format(
+        width=width, height=_HEIGHT, name=name, title=title, text=text, parts=drawn
+    )
+
+
+def _ticks(high: float, linear: float | None) -> list[float]:
+    """Round numbers from 0: powers of ten where heights are logarithmic."""
+    if linear is not None:
+        tens = range(math.ceil(math.log10(linear)), math.floor(math.log10(high)) + 1)
+        return [0.0, *[10.0**n for n in tens if n % math.ceil(len(tens) / _MOST_LABELS) == 0]]
+    least = high / _MOST_LABELS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(n * power for n in (1, 2, 5, 10) if n * power >= least * 0.999)
+    return [round(n * step, 12) for n in range(math.floor(high / step) + 1)]
+
+
+def _unit(ms: float) -> tuple[str, int]:
+    """What a length of time is named in, and how many milliseconds that is."""
+    units = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
+    return next(((name, size) for name, size in units if ms >= 2 * size), ("ms", 1))
+
+
+def _dated(instants: Sequence[int]) -> list[str]:
+    """In as many words as tell them apart."""
+    span = instants[-1] - instants[0]
+    shape = (
+        "%Y-%m-%d" if span > 20 * 86_400_000 else "%b %d %H:%M" if span > 600_000 else "%H:%M:%S"
+    )
+    return [f"{utc(ms):{shape}}" for ms in instants]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,203 +126,93 @@ class Histogram:
     later: int
 
 
-def lateness_chart(histogram: Histogram) -> str:
+def lateness_chart(histogram: Histogram) -> Markup:
     """Which share of the arrivals was how late, in bins of equal width."""
-    counts = [histogram.early, *histogram.bins, histogram.later]
-    arrived = sum(counts)
+    width, early, later = histogram.width_ms, histogram.early, histogram.later
+    arrived = early + sum(histogram.bins) + later
     if not arrived:
-        return ""
-    width, ends = histogram.width_ms, len(histogram.bins)
-    unit, size = _unit(width * ends)
-
-    def draw(axes: Axes) -> None:
-        colours = [_OF["bad"], *[_OF["good"]] * ends, _OF["third"]]
-        places = range(-1, ends + 1)
-        shown = [(p, n, c) for p, n, c in zip(places, counts, colours, strict=True) if n]
-        axes.bar(
-            [place * width / size for place, _, _ in shown],
-            [100 * count / arrived for _, count, _ in shown],
-            width=0.94 * width / size,
-            align="edge",
-            color=[colour for _, _, colour in shown],
-        )
-        axes.set_xlim(
-            -(1.2 if histogram.early else 0.2) * width / size, (ends + 1.2) * width / size
-        )
-        axes.set_ylim(0, 100 * max(counts) / arrived * _ROOM_ABOVE)
-        axes.set_ylabel("of all arrivals")
-        axes.set_xlabel(f"{unit} late")
-        axes.xaxis.set_major_locator(MaxNLocator(8))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g} %"))
-        for place, count, name in (
-            (-1, histogram.early, "early"),
-            (ends, histogram.later, "later"),
-        ):
-            if count:
-                # Above the bars that it reaches over, too.
-                near = counts[:_LABEL_BARS] if place < 0 else counts[-_LABEL_BARS:]
-                axes.annotate(
-                    f"{name}\n{100 * count / arrived:.3g} %",
-                    ((place + 0.5) * width / size, 100 * max(near) / arrived),
-                    (0, 3),
-                    textcoords="offset points",
-                    ha="center",
-                )
-
-    bins = [
-        f"{width * n:,} to {width * (n + 1):,} ms: {c:,}" for n, c in enumerate(counts[1:-1]) if c
+        return Markup()
+    shares = [100 * count / arrived for count in histogram.bins]
+    ends, (unit, size) = len(shares), _unit(width * len(histogram.bins))
+    series: list[_Series] = [
+        (f"by {unit} late", "good", [0, *shares, 0]),
+        (f"early {100 * early / arrived:.3g} %", "bad", [100 * early / arrived, *[0] * (ends + 1)]),
+        (
+            f"later {100 * later / arrived:.3g} %",
+            "third",
+            [*[0] * (ends + 1), 100 * later / arrived],
+        ),
     ]
-    bins = [f"early: {histogram.early:,}", *bins, f"later: {histogram.later:,}"]
-    text = f"Of {arrived:,} messages that arrived. {', '.join(bins)}."
-    return _svg("lateness", "Lateness of arrivals", text, draw)
+    labels = ["early", *[f"{n * width / size:,.10g}" for n in range(ends)], "later"]
+    bins = [
+        f"{width * n:,} to {width * (n + 1):,} ms: {c:,}" for n, c in enumerate(histogram.bins) if c
+    ]
+    told = ", ".join([f"early: {early:,}", *bins, f"later: {later:,}"])
+    text = f"Of {arrived:,} messages that arrived. {told}."
+    return _chart("lateness", "Lateness of arrivals", text, "% of all arrivals", labels, series)
 
 
 def moments_chart(
     moments: Sequence[Mapping[str, Any]], *, moment_ms: int, within: Mapping[str, str]
-) -> str:
+) -> Markup:
     """Over time: how late half and 99 of 100 arrivals were, and the share that came soon enough of
     those that should have."""
     if not moments:
-        return ""
-    times = [utc(row["at_ms"] + moment_ms // 2) for row in moments]
-    unit, size = _unit(max([row["p99_ms"] or 0 for row in moments]))
+        return Markup()
+    times = [row["at_ms"] for row in moments]
+    labels = _dated([*times, times[-1] + moment_ms])[:-1]
+    unit, size = _unit(max(row["p99_ms"] or 0 for row in moments))
+    # The median is a thousandth of the 99th percentile on a bad day, and both are to be seen.
+    least = min((abs(row["p50_ms"]) for row in moments if row["p50_ms"]), default=size)
 
-    def draw(late: Axes, service: Axes) -> None:
-        for name, label, colour in (("p99_ms", "99 of 100", "third"), ("p50_ms", "half", "good")):
-            values = [nan if row[name] is None else row[name] / size for row in moments]
-            late.plot(times, values, color=_OF[colour], label=label, **_POINTS)  # type: ignore[arg-type]
-        late.set_ylabel(f"{unit} late, at most")
-        # The median is a thousandth of the 99th percentile on a bad day, and both are to be seen.
-        least = min((abs(row["p50_ms"]) for row in moments if row["p50_ms"]), default=size)
-        late.set_yscale("symlog", linthresh=min(least, size) / size)
-        late.set_ylim(bottom=min(0, late.get_ylim()[0]))
-        late.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.3g}"))
-        for (name, label), colour in zip(within.items(), ("good", "second"), strict=True):
-            values = [nan if row[name] is None else 100 * row[name] for row in moments]
-            service.plot(times, values, color=_OF[colour], label=label, **_POINTS)  # type: ignore[arg-type]
-        service.set_ylabel("of those owed")
-        service.set_ylim(-4, 104)
-        service.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g} %"))
-        half = timedelta(milliseconds=moment_ms / 2)
-        for axes in (late, service):
-            axes.set_xlim(times[0] - half, times[-1] + half)  # type: ignore[arg-type]
-            _dated(axes)
-            axes.legend(
-                frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0
-            )
+    def values(name: str, factor: float) -> list[float | None]:
+        return [None if row[name] is None else row[name] * factor for row in moments]
 
+    late: list[_Series] = [
+        ("99 of 100", "third", values("p99_ms", 1 / size)),
+        ("half", "good", values("p50_ms", 1 / size)),
+    ]
+    shares: list[_Series] = [
+        (label, colour, values(name, 100))
+        for (name, label), colour in zip(within.items(), ("good", "second"), strict=True)
+    ]
     missed = sum(row["lost"] for row in moments)
     text = (
-        f"{len(moments)} spans, the first of {utc(moments[0]['at_ms']):%Y-%m-%d %H:%M}, the last of "
-        f"{utc(moments[-1]['at_ms']):%Y-%m-%d %H:%M}; {missed:,} messages were lost in them."
+        f"{len(moments)} spans, the first of {utc(times[0]):%Y-%m-%d %H:%M}, the last of "
+        f"{utc(times[-1]):%Y-%m-%d %H:%M}; {missed:,} messages were lost in them."
     )
-    return _svg(
-        "moments", "Lateness and service level over time", text, draw, _WIDE_INCHES, columns=2
+    linear = min(least, size) / size
+    title = "Lateness over time"
+    drawn = _chart("moments", title, text, f"{unit} late", labels, late, lines=True, linear=linear)
+    return drawn + _chart(
+        "service", "Service level over time", text, "% of those owed", labels, shares, lines=True
     )
 
 
-_POINTS: Final[dict[str, Any]] = {"marker": "o", "markersize": 3, "linewidth": 1.6}
-
-
-def _dated(axes: Axes) -> None:
-    locator = AutoDateLocator()
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    axes.set_xlabel("UTC")
-
-
-def _unit(ms: int) -> tuple[str, int]:
-    """What a length of time is named in, and how many milliseconds that is."""
-    units = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000))
-    return next(((name, size) for name, size in units if ms >= 2 * size), ("ms", 1))
-
-
-def waiting_chart(points: Sequence[tuple[int, int]]) -> str:
+def waiting_chart(points: Sequence[tuple[int, int]]) -> Markup:
     """How many messages waited, over time."""
     if not points:
-        return ""
-    most = max(count for _, count in points)
-
-    def draw(axes: Axes) -> None:
-        times = [utc(at_ms) for at_ms, _ in points]
-        counts = [count for _, count in points]
-        axes.fill_between(times, counts, step="post", color=_OF["good"], alpha=0.25, linewidth=0)  # type: ignore[arg-type]
-        axes.step(times, counts, where="post", color=_OF["good"], linewidth=1.6)  # type: ignore[arg-type]
-        _dated(axes)
-        axes.set_ylim(0, max(1, most) * _ROOM_ABOVE)
-        axes.set_ylabel("waiting")
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-
-    first, last = (
-        utc(at_ms).isoformat(timespec="seconds") for at_ms in (points[0][0], points[-1][0])
+        return Markup()
+    times, counts = [at_ms for at_ms, _ in points], [count for _, count in points]
+    first, last = (utc(ms).isoformat(timespec="seconds") for ms in (times[0], times[-1]))
+    text = f"Messages sent and not yet arrived, from {first} to {last}: at most {max(counts):,}, "
+    text += f"{counts[-1]:,} at the end."
+    return _chart(
+        "waiting", "Pending over time", text, "waiting", _dated(times), [("", "good", counts)]
     )
-    summary = f"Messages sent and not yet arrived, from {first} to {last}: at most {most:,}, "
-    return _svg("waiting", "Pending over time", f"{summary}{points[-1][1]:,} at the end.", draw)
 
 
 def cost_chart(
     bands: Sequence[tuple[str | None, Sequence[float]]], currency: str, store: str
-) -> str:
+) -> Markup:
     """What each band of delays cost: SQS requests, Lambda, the store."""
     if not bands:
-        return ""
+        return Markup()
     names = [name or "unknown" for name, _ in bands]
     parts = (("SQS requests", "good"), ("Lambda", "second"), (store, "third"))
-    totals = [sum(amounts) for _, amounts in bands]
-
-    def draw(axes: Axes) -> None:
-        below = [0.0] * len(bands)
-        for place, (part, colour) in enumerate(parts):
-            amounts = [each[place] for _, each in bands]
-            axes.bar(names, amounts, bottom=below, color=_OF[colour], label=part)
-            below = [low + amount for low, amount in zip(below, amounts, strict=True)]
-        axes.set_ylim(0, max(totals) * _ROOM_ABOVE or 1)
-        axes.set_ylabel(currency)
-        axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
-
-    summary = ", ".join(f"{name}: {total:.4g}" for name, total in zip(names, totals, strict=True))
-    return _svg(
-        "cost", "Cost by delay", f"Cost in {currency} by delay. {summary}.", draw, _WIDE_INCHES
+    series = [(*part, [amounts[n] for _, amounts in bands]) for n, part in enumerate(parts)]
+    totals = ", ".join(
+        f"{name}: {sum(amounts):.4g}" for name, (_, amounts) in zip(names, bands, strict=True)
     )
-
-
-def _svg(
-    name: str,
-    title: str,
-    description: str,
-    draw: Callable[..., None],
-    inches: tuple[float, float] = _INCHES,
-    columns: int = 1,
-) -> str:
-    with mpl.rc_context(_SETTINGS):
-        figure = Figure(figsize=inches, layout="constrained")
-        figure.patch.set_alpha(0)
-        plots = figure.subplots(1, columns, squeeze=False)[0]
-        for axes in plots:
-            axes.patch.set_alpha(0)
-            axes.grid(axis="y", linewidth=0.8)
-            axes.yaxis.set_major_locator(MaxNLocator(5))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        draw(*plots)
-        drawn = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(drawn, metadata={"Date": None, "Creator": None})
-    return _inlined(drawn.getvalue(), name, title, description)
-
-
-def _inlined(svg: str, name: str, title: str, description: str) -> str:
-    """The drawing as part of a page: named for readers, with ids and colours of its own."""
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r"\s*<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{name}-", body)
-    for stand_in, colour in _COLOURS.items():
-        body = body.replace(stand_in, f"var(--{colour})")
-    opening, rest = body.split(">", 1)
-    box = re.search(r'viewBox="[^"]*"', opening)
-    assert box is not None, "matplotlib's SVG has no viewBox"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'{box[0]} id="chart-{name}" role="img" aria-labelledby="{name}-title {name}-text">'
-        f'<title id="{name}-title">{escape(title)}</title>'
-        f'<desc id="{name}-text">{escape(description)}</desc>{rest}'
-    )
+    text = f"Cost in {currency} by delay. {totals}."
+    return _chart("cost", "Cost by delay", text, currency, names, series, wide=True)

@@ -10,7 +10,6 @@ from fractions import Fraction
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -164,8 +163,7 @@ def render(
             for kind, rows in troubles.result().items()
         },
         bad_lines=_grid(bad_lines, [("Line", "line", _short), *_REASON, ("File", "file", str)]),
-        # The only text that is not escaped: our own drawings, whose words are.
-        charts={name: Markup(drawing) for name, drawing in drawn.items()},
+        charts=drawn,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,12 +55,8 @@ _TWO_OBJECTS: Final = '}{"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The lines of a ledger.
-
-    ``events`` has a column for each field of an event; ``aside`` has ``file``, ``line`` and ``reason`` for
-    each line that is none. ``counts`` tells ``lines`` and ``events`` once an action has gone through
-    ``events``.
-    """
+    """The lines of a ledger: ``events``, what is none with ``file``, ``line`` and ``reason`` in ``aside``,
+    and ``counts`` of ``lines`` and ``events``, once an action has gone through ``events``."""
 
     events: DataFrame
     aside: DataFrame
@@ -82,20 +79,9 @@ def read_ledger(
     *,
     ledger_format: str | None = None,
 ) -> Reading:
-    """Read a ledger, as lines or as rows.
-
-    JSON lines, plain or compressed (``.gz``), are in a file, a folder with all below it, or a glob, on
-    any file system that this Spark knows. Blank lines count as nothing. A line may be of any other
-    shape that `sqsdelay.ledger.events.from_json` reads: an event under ``ledger`` or ``message``, or
-    with a timestamp before it. Rows have a column for each field of an event that they know.
-
-    Args:
-        ledger: the path or URI of lines, the name of a table, or a DataFrame of rows.
-        ledger_format: ``parquet``, ``delta``, ``iceberg`` or another that this Spark loads rows of.
-
-    Raises:
-        ConfigurationError: there is no such file, folder, match or format; rows that are no events.
-    """
+    """Read a ledger: JSON lines, plain or compressed, in a file, a folder with all below it, or a glob; the
+    name of a table; or rows that this Spark loads by ``ledger_format``. A line may be of any shape that
+    `sqsdelay.ledger.events.from_json` reads. Raises ConfigurationError."""
     if not isinstance(ledger, str):
         return _of_rows(ledger)
     if ledger_format is not None:
@@ -114,32 +100,19 @@ def _of_rows(rows: DataFrame) -> Reading:
 
 
 def _reading(parsed: DataFrame, with_lines: DataFrame) -> Reading:
-    counts, counted = _counted(parsed)
-    return Reading(
-        events=counted.where("good").select(*EVENT.names), aside=_aside(with_lines), counts=counts
-    )
-
-
-def _counted(parsed: DataFrame) -> tuple[Observation, DataFrame]:
     counts = Observation("lines")
-    counted = parsed.observe(
-        counts,
-        F.count(F.lit(1)).alias("lines"),
-        F.count_if("good").alias("events"),
-    )
-    return counts, counted
-
-
-def _aside(parsed: DataFrame) -> DataFrame:
+    events = _counted(parsed, counts).where("good").select(*EVENT.names)
     # Counted in vain: or Spark would ask for what is bad below all this, by one condition in which each
     # field stands for the whole of how it is read, and run out of memory.
-    _, counted = _counted(parsed)
-    bad = counted.where(~F.col("good")).select("file", "line")
+    bad = _counted(with_lines, Observation("lines")).where("NOT good")
     # Not an Arrow function: those ask for pandas.
-    reason = F.udf(reason_of, StringType(), useArrow=False)("line")
-    return bad.select(
-        "file", F.substring("line", 1, MAX_KEPT_CHARS).alias("line"), reason.alias("reason")
-    )
+    reason = F.udf(reason_of, StringType(), useArrow=False)("line").alias("reason")
+    aside = bad.select("file", F.substring("line", 1, MAX_KEPT_CHARS).alias("line"), reason)
+    return Reading(events=events, aside=aside, counts=counts)
+
+
+def _counted(parsed: DataFrame, counts: Observation) -> DataFrame:
+    return parsed.observe(counts, F.expr("count(1) AS lines"), F.expr("count_if(good) AS events"))
 
 
 def _loaded(spark: SparkSession, ledger: str, ledger_format: str) -> DataFrame:
@@ -177,14 +150,10 @@ def _rows(rows: DataFrame) -> DataFrame:
         known = f"try_cast(`{names[field.name]}` AS {kind})" if field.name in names else "NULL"
         if field.name == "v":
             known = f"coalesce({known}, {LEDGER_VERSION})"
-        fields.append(F.expr(f"CAST({known} AS {kind})").alias(field.name))
-    version = [] if "v" in names else [F.lit(LEDGER_VERSION).alias("v")]
-    found = rows.select(
-        F.lit("").alias("file"),
-        F.to_json(F.struct(*version, "*")).alias("line"),
-        *fields,
-    )
-    return found.withColumn("good", F.coalesce(_is_event(), F.lit(False)))
+        fields.append(f"CAST({known} AS {kind}) AS {field.name}")
+    version = "" if "v" in names else f"{LEDGER_VERSION} AS v, "
+    found = rows.selectExpr("'' AS file", f"to_json(struct({version}*)) AS line", *fields)
+    return found.selectExpr("*", f"coalesce({_IS_EVENT}, false) AS good")
 
 
 def _text(spark: SparkSession, ledger: str) -> DataFrame:
@@ -203,51 +172,41 @@ def _text(spark: SparkSession, ledger: str) -> DataFrame:
 
 def _parsed(text: DataFrame, *kept: Column) -> DataFrame:
     """The fields of the event that each line tells, and whether it is one."""
-    line = F.col("value")
-    known = F.when(line.startswith("{") & line.endswith("}"), line)
-    found = known.otherwise(F.regexp_extract(line, _OBJECT, 1))
-    bare = F.when(~line.contains(_TWO_OBJECTS), found)
-    read = text.select(*kept, F.from_json(bare, _LINE, _STRICT).alias("read"))
-    nested = F.coalesce(
-        F.col("read.ledger"), F.from_json(F.col("read.message"), EVENT, {"mode": "PERMISSIVE"})
+    known = f"value LIKE '{{%}}' AND NOT contains(value, '{_TWO_OBJECTS}')"
+    bare = f"CASE WHEN {known} THEN value WHEN NOT contains(value, '{_TWO_OBJECTS}') "
+    bare += f"THEN regexp_extract(value, r'{_OBJECT}', 1) END"
+    read = text.select(*kept, F.from_json(F.expr(bare), _LINE, _STRICT).alias("read"))
+    names = read.columns[:-1]
+    nested = F.from_json("read.message", EVENT, {"mode": "PERMISSIVE"})
+    nested = F.when(F.expr("read.v IS NULL"), F.coalesce("read.ledger", nested))
+    fields = [f"IF(read.v IS NULL, nested.{name}, read.{name}) AS {name}" for name in EVENT.names]
+    told = read.select("*", nested.alias("nested")).selectExpr(
+        *names, f"read.{_CORRUPT} IS NULL AS whole", *fields
     )
-    is_bare = F.col("read.v").isNotNull()
-    names = [name for name in read.columns if name != "read"]
-    with_nested = read.select("*", F.when(~is_bare, nested).alias("nested"))
-    told = with_nested.select(
-        *names,
-        F.col(f"read.{_CORRUPT}").isNull().alias("whole"),
-        *[
-            F.when(is_bare, F.col(f"read.{name}")).otherwise(F.col(f"nested.{name}")).alias(name)
-            for name in EVENT.names
-        ],
-    )
-    good = F.coalesce(F.col("whole") & _is_event(), F.lit(False))
-    return told.select(*names, *EVENT.names, good.alias("good"))
+    return told.selectExpr(*names, *EVENT.names, f"coalesce(whole AND {_IS_EVENT}, false) AS good")
 
 
-def _is_event() -> Column:
-    """Whether the fields are those of an event that can be reckoned with."""
+def _of(words: Iterable[str]) -> str:
+    return "({})".format(", ".join(f"'{word}'" for word in words))
 
-    field = F.col
 
-    def unless_null(name: str, fits: Column) -> Column:
-        return field(name).isNull() | fits
+def _within(name: str, least: int, most: int) -> str:
+    return f"coalesce({name} BETWEEN {least} AND {most}, true)"
 
-    fits = field("v") == LEDGER_VERSION
-    fits &= field("event").isin([kind.value for kind in EventKind])
-    fits &= field("source").isin([source.value for source in Source])
-    fits &= unless_null("route", field("route").isin([route.value for route in Route]))
-    fits &= (field("endpoint") != "") & (field("message_id") != "")
-    fits &= field("at_ms").between(0, MAX_DUE_MS)
-    for name in ("due_ms", "enqueued_ms"):
-        fits &= unless_null(name, field(name).between(0, MAX_DUE_MS))
-    fits &= unless_null("late_ms", field("late_ms").between(-MAX_DUE_MS, MAX_DUE_MS))
-    fits &= unless_null("timer_seconds", field("timer_seconds").between(0, MAX_DUE_MS // 1000))
-    fits &= unless_null("size", field("size").between(0, MAX_MESSAGE_BYTES))
-    for name in ("batch", "receive_batch"):
-        fits &= unless_null(name, field(name).between(1, MAX_BATCH))
-    return fits
+
+_IS_EVENT: Final = " AND ".join(
+    [
+        f"v = {LEDGER_VERSION} AND event IN {_of(EventKind)} AND source IN {_of(Source)}",
+        f"coalesce(route IN {_of(Route)}, true) AND endpoint != '' AND message_id != ''",
+        f"at_ms BETWEEN 0 AND {MAX_DUE_MS}",
+        *[_within(name, 0, MAX_DUE_MS) for name in ("due_ms", "enqueued_ms")],
+        _within("late_ms", -MAX_DUE_MS, MAX_DUE_MS),
+        _within("timer_seconds", 0, MAX_DUE_MS // 1000),
+        _within("size", 0, MAX_MESSAGE_BYTES),
+        *[_within(name, 1, MAX_BATCH) for name in ("batch", "receive_batch")],
+    ]
+)
+"""Whether the fields are those of an event that can be reckoned with."""
 
 
 def reason_of(line: str) -> str:

@@ -30,7 +30,7 @@ from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.page import Figures, hours_of_a_moment, render
 from sqsdelay.spark.report.read import Reading, read_ledger
-from sqsdelay.spark.report.tables import NAMES, Counted, counts, spread, waiting
+from sqsdelay.spark.report.tables import NAMES
 from sqsdelay.spark.session import cause
 
 DEFAULT_GRACE_SECONDS: Final = 3600
@@ -90,24 +90,35 @@ def write_report(
             events = events.where(F.col("at_ms") <= as_of_ms)
         # Written, since they are read several times, and need not fit in memory.
         rows = _written(gathered(events), new.uri("gathered"))
-        (found,) = rows.agg(
-            F.count(F.lit(1)).alias("messages"), F.max("last.at_ms").alias("newest_ms")
-        ).collect()
-        if not found.messages:
+        number, newest_ms = rows.agg(F.count(F.lit(1)), F.max("last.at_ms")).collect()[0]
+        if not number:
             raise _no_events(name, reading, as_of_ms)
-        as_of = found.newest_ms if as_of_ms is None else as_of_ms
+        as_of = newest_ms if as_of_ms is None else as_of_ms
         known = judged(
-            rows.coalesce(1) if found.messages <= _ROWS_OF_ONE_FILE else rows,
+            rows.coalesce(1) if number <= _ROWS_OF_ONE_FILE else rows,
             as_of_ms=as_of,
             grace_ms=grace_seconds * 1000,
         )
         messages = _written(known.sortWithinPartitions(*KEY, "life"), new.uri("messages"))
         new.remove("gathered")
-        counted = _counted(messages, new, as_of)
-        moment_hours = hours_of_a_moment(counted.hours())
-        arrivals = _written(counted.arrivals(moment_hours), new.uri("arrivals"))
-        written = _write_tables(messages, arrivals, new, prices, as_of, store)
-        written |= {"messages": messages, "spread": counted.spread, "arrivals": arrivals}
+        counted = _side_by_side(
+            new,
+            counts=lambda: tables.counts(messages, as_of_ms=as_of),
+            spread=lambda: tables.spread(messages, as_of_ms=as_of),
+        )
+        moment_hours = hours_of_a_moment(tables.hours(counted["counts"]))
+        found = tables.arrivals(counted["counts"], counted["spread"], moment_hours)
+        arrivals = _written(found, new.uri("arrivals"))
+        written = _side_by_side(
+            new,
+            summary=lambda: tables.summary(arrivals),
+            last_seen=lambda: tables.last_seen(messages),
+            lateness=lambda: tables.lateness(arrivals),
+            cohorts=lambda: tables.cohorts(arrivals),
+            cost=lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of, store=store),
+            waiting=lambda: tables.waiting(messages, as_of_ms=as_of),
+        )
+        written |= {"messages": messages, "spread": counted["spread"], "arrivals": arrivals}
         bad_lines = reading.bad_lines().sort("file", "line").coalesce(1)
         written["bad_lines"] = _written(bad_lines, new.uri("bad_lines"))
         figures = Figures.of(
@@ -124,38 +135,14 @@ def write_report(
     return figures
 
 
-def _counted(messages: DataFrame, folder: NewReport, as_of_ms: int) -> Counted:
-    with ThreadPoolExecutor() as pool:
-        of_counts = counts(messages, as_of_ms=as_of_ms)
-        of_spread = spread(messages, as_of_ms=as_of_ms)
-        counted = pool.submit(_written, of_counts, folder.uri("counts"))
-        valued = pool.submit(_written, of_spread, folder.uri("spread"))
-        return Counted(counts=counted.result(), spread=valued.result())
-
-
-def _write_tables(
-    messages: DataFrame,
-    arrivals: DataFrame,
-    folder: NewReport,
-    prices: Prices,
-    as_of_ms: int,
-    store: str,
-) -> dict[str, DataFrame]:
-    tables_of: dict[str, Callable[[], DataFrame]] = {
-        "summary": lambda: tables.summary(arrivals),
-        "last_seen": lambda: tables.last_seen(messages),
-        "lateness": lambda: tables.lateness(arrivals),
-        "cohorts": lambda: tables.cohorts(arrivals),
-        "cost": lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of_ms, store=store),
-        "waiting": lambda: waiting(messages, as_of_ms=as_of_ms),
-    }
+def _side_by_side(folder: NewReport, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
+    """Tables that are written: each is a row of small jobs, and most of their time is Spark's planning."""
 
     def write(name: str) -> DataFrame:
-        return _written(tables_of[name]().coalesce(1), folder.uri(name))
+        return _written(made[name](), folder.uri(name))
 
-    # Side by side: each is a row of small jobs, and most of their time is Spark's planning.
     with ThreadPoolExecutor() as pool:
-        return dict(zip(tables_of, pool.map(write, tables_of), strict=True))
+        return dict(zip(made, pool.map(write, made), strict=True))
 
 
 def _written(table: DataFrame, folder: str) -> DataFrame:
@@ -210,7 +197,7 @@ def _check_replaceable(folder: str, names: list[str] | None) -> None:
 
 
 class NewReport:
-    """A report that is being written."""
+    """A report that is being written: ``files`` are those of its folder."""
 
     def __init__(self, files: _ByArrow | _ByHadoop, folder: str) -> None:
         self._files = files
@@ -234,11 +221,8 @@ class NewReport:
         self._files.delete(f"{self._tables}/{name}")
 
     def publish(self, page: str, figures: Mapping[str, Any]) -> None:
-        """Let this report take the place of the one before, and delete what that has left.
-
-        Raises:
-            ConfigurationError: the tables are not where the page would be.
-        """
+        """Let this report take the place of the one before, and delete what that has left. Raises
+        ConfigurationError."""
         if not self._files.names(self._tables):
             raise ConfigurationError(
                 f"{self._folder} is another folder to Spark's server, which writes the tables, than to this "
@@ -261,13 +245,11 @@ class NewReport:
 
 @contextmanager
 def replaced(spark: SparkSession, folder: str) -> Iterator[NewReport]:
-    """A report that is to take the place of the one in ``folder``, and goes if anything fails.
-
-    Raises:
-        ConfigurationError: there is something else than a report, or it cannot be written.
-    """
+    """A report that is to take the place of the one in ``folder``, and goes if anything fails. Raises
+    ConfigurationError."""
+    uri = hadoop_uri(spark, folder, "--out").rstrip("/")
     by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
-    begun = NewReport((_ByHadoop if by_java else _ByArrow)(spark, folder), folder)
+    begun = NewReport(_ByHadoop(spark, uri) if by_java else _ByArrow(folder, uri), folder)
     try:
         yield begun
     except BaseException:
@@ -279,46 +261,49 @@ class _ByArrow:
     """A folder of this machine; over Spark Connect wherever its server and this process reach. ``uri`` is
     what Spark calls it."""
 
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        self.uri = hadoop_uri(spark, folder, "--out").rstrip("/")
+    def __init__(self, folder: str, uri: str) -> None:
+        self.uri = uri
         self._fs, self._root = opened(folder, "--out")
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
 
     def names(self, within: str = "") -> list[str] | None:
         """What is in it or in a folder of it, nothing if that does not exist; None for a file."""
-        path = f"{self._root}/{within}".rstrip("/")
-        if self._fs.get_file_info(path).type is FileType.File:
+        if self._fs.get_file_info(self._at(within)).type is FileType.File:
             return None
-        found = self._fs.get_file_info(FileSelector(path, allow_not_found=True))
+        found = self._fs.get_file_info(FileSelector(self._at(within), allow_not_found=True))
         return [each.base_name for each in found]
 
     def make(self, name: str) -> None:
-        self._fs.create_dir(f"{self._root}/{name}")
+        self._fs.create_dir(self._at(name))
 
     def write(self, name: str, content: bytes) -> None:
-        with self._fs.open_output_stream(f"{self._root}/{name}") as stream:
+        with self._fs.open_output_stream(self._at(name)) as stream:
             stream.write(content)
 
     def delete(self, name: str) -> None:
-        path = f"{self._root}/{name}".rstrip("/")
-        found = self._fs.get_file_info(path).type
-        if found is FileType.Directory:
-            self._fs.delete_dir(path)
-        elif found is FileType.File:
-            self._fs.delete_file(path)
+        found = self._fs.get_file_info(self._at(name)).type
+        if found is not FileType.NotFound:
+            delete = self._fs.delete_dir if found is FileType.Directory else self._fs.delete_file
+            delete(self._at(name))
 
 
 class _ByHadoop:
     """The same by the file systems that Spark itself uses: whatever it can write to is good for a report."""
 
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        self.uri = hadoop_uri(spark, folder, "--out").rstrip("/")
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self.uri = uri
         jvm: Any = spark._jvm
         context: Any = spark._jsc
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._fs = self._path(self.uri).getFileSystem(context.hadoopConfiguration())
+        self._fs = self._path(uri).getFileSystem(context.hadoopConfiguration())
+
+    def _at(self, name: str) -> Any:
+        return self._path(f"{self.uri}/{name}".rstrip("/"))
 
     def names(self, within: str = "") -> list[str] | None:
-        path = self._path(f"{self.uri}/{within}".rstrip("/"))
+        path = self._at(within)
         if not self._fs.exists(path):
             return []
         if self._fs.getFileStatus(path).isFile():
@@ -326,14 +311,14 @@ class _ByHadoop:
         return [str(each.getPath().getName()) for each in self._fs.listStatus(path)]
 
     def make(self, name: str) -> None:
-        self._fs.mkdirs(self._path(f"{self.uri}/{name}"))
+        self._fs.mkdirs(self._at(name))
 
     def write(self, name: str, content: bytes) -> None:
-        stream = self._fs.create(self._path(f"{self.uri}/{name}"), True)
+        stream = self._fs.create(self._at(name), True)
         try:
             stream.write(bytearray(content))
         finally:
             stream.close()
 
     def delete(self, name: str) -> None:
-        self._fs.delete(self._path(f"{self.uri}/{name}".rstrip("/")), True)
+        self._fs.delete(self._at(name), True)

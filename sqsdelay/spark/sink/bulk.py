@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, cast
@@ -32,7 +32,7 @@ from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.sink.options import DELAY, Options
-from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
+from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Plain, Rows, due_column, plain_rows, spelled
 from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
 from sqsdelay.spark.sink.staging import Staging
@@ -86,58 +86,47 @@ def _read(wheel: Wheel, run: Run, part: int, parts: int) -> tuple[str, SentBefor
 _read_once = lru_cache(maxsize=16)(_read)
 
 
+@dataclass
 class Bulk:
     """What a task stages.
 
-    Args:
-        queues: the queue service, which is asked about endpoints.
-        attempt: this attempt's name.
-        ledger: where to record it: then rows are staged one by one, as those of a replay are.
-        sent_before: what the receipts show as sent.
+    ``queues`` are asked about endpoints. With a ``ledger`` rows are staged one by one, as those of a replay.
+    ``sent_before`` is what the receipts show as sent.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        run: Run,
-        queues: Queues,
-        *,
-        attempt: str,
-        receipts: ReceiptsWriter | None = None,
-        ledger: Ledger | None = None,
-        sent_before: SentBefore | None = None,
-        open_wheel: Callable[[str, str], Wheel] = wheel_of,
-    ) -> None:
-        self._rows = rows
-        self._run = run
-        self._attempt = attempt
-        self._open_wheel = open_wheel
+    rows: Rows
+    run: Run
+    queues: Queues
+    attempt: str
+    receipts: ReceiptsWriter | None = None
+    ledger: Ledger | None = None
+    sent_before: SentBefore = NOTHING_SENT
+    open_wheel: Callable[[str, str], Wheel] = wheel_of
+
+    def __post_init__(self) -> None:
+        options = self.rows.options
         # A replay compares each row with the receipts.
-        self._quick = ledger is None and rows.options.replay is None
-        self._sent_before = sent_before or SentBefore()
-        self._limits = SizeLimits(queues)
+        self._quick = self.ledger is None and options.replay is None
+        self._limits = SizeLimits(self.queues)
         self._places: dict[str, _Place] = {}
         self._usable: dict[str, Endpoint | None] = {}
         # A delay counts from another instant when the job is run again without receipts.
-        self._since_ms = rows.delay_start_ms if rows.columns.has(DELAY) else 0
-        self.receipts = receipts
+        self._since_ms = self.rows.delay_start_ms if self.rows.columns.has(DELAY) else 0
         parking = ParkingSettings(
             lambda name: cast(ParkingPlace, self._place(name)), after_seconds=0
         )
-        self.sender = QueueSender(
-            queues,
-            SenderSettings(
-                hop_seconds=rows.options.hop_seconds,
-                max_delay_seconds=rows.options.max_delay_seconds,
-                parking=parking,
-                idempotent=True,
-                ledger=ledger,
-            ),
+        settings = SenderSettings(
+            hop_seconds=options.hop_seconds,
+            max_delay_seconds=options.max_delay_seconds,
+            parking=parking,
+            idempotent=True,
+            ledger=self.ledger,
         )
+        self.sender = QueueSender(self.queues, settings)
 
     def is_far(self, message: Message) -> bool:
         """Whether a message is to be staged."""
-        return message.due_at is not None and due_at_ms(message.due_at) > self._run.after_ms
+        return message.due_at is not None and due_at_ms(message.due_at) > self.run.after_ms
 
     def mark(self, endpoint: str, message: Message) -> Mark:
         """The mark of a message that is staged; raises SqsDelayError where it cannot be stored."""
@@ -147,7 +136,7 @@ class Bulk:
         """A message's content as it is kept with what the job has stored."""
         parsed = Endpoint.parse(endpoint)
         stored = as_stored(
-            checked(message, fifo=parsed.fifo), parsed.address, now_ms=self._run.now_ms
+            checked(message, fifo=parsed.fifo), parsed.address, now_ms=self.run.now_ms
         )
         return content_of(stored, self._since_ms)
 
@@ -159,10 +148,10 @@ class Bulk:
         """Stage what is plain; the positions of the rows that are left."""
         if not self._quick:
             return list(range(chunk.num_rows))
-        batch = spelled(chunk, self._rows.columns.spelled)
-        run = self._run
-        dues = due_column(self._rows, batch)
-        plain = plain_rows(self._rows, batch, dues, after_ms=run.after_ms, now_ms=run.now_ms)
+        batch = spelled(chunk, self.rows.columns.spelled)
+        run = self.run
+        dues = due_column(self.rows, batch)
+        plain = plain_rows(self.rows, batch, dues, after_ms=run.after_ms, now_ms=run.now_ms)
         left = set(range(chunk.num_rows))
         if plain is not None:
             for name in pc.unique(plain.endpoints).to_pylist():
@@ -178,10 +167,10 @@ class Bulk:
         """Leave receipts of rows that are staged, as of those that are sent."""
         if self.receipts is None or not positions:
             return
-        for endpoint, message in self._rows.read(chunk.take(pa.array(positions))):
+        for endpoint, message in self.rows.read(chunk.take(pa.array(positions))):
             assert isinstance(message, Message), "plain rows are messages"
             mark = Mark.of(endpoint, message)
-            if self._sent_before.content(mark.message_id) is None:
+            if self.sent_before.content(mark.message_id) is None:
                 self.receipts.add(endpoint, message, str(Route.STORE), mark)
         self.receipts.flush()
 
@@ -212,7 +201,7 @@ class Bulk:
         self, place: _Place, ids: list[int], contents: list[int], seen: SeenIds, counts: Counts
     ) -> tuple[list[int], list[int]]:
         """Which rows are to be staged, and which of all are done with then: others repeat an id."""
-        if not (place.stored.ids or self._sent_before.ids) and seen.note_all(ids, contents):
+        if not (place.stored.ids or self.sent_before.ids) and seen.note_all(ids, contents):
             every = list(range(len(ids)))
             return every, every
         new, done = [], []
@@ -220,7 +209,7 @@ class Bulk:
             stored = place.stored.content(each)
             if stored not in (None, content):
                 continue
-            if stored is None and self._sent_before.content(each) is not None:
+            if stored is None and self.sent_before.content(each) is not None:
                 continue
             if seen.has(each):
                 continue
@@ -241,7 +230,7 @@ class Bulk:
         told = tuple(each for _, each in staged)
         if len(told) < 2:
             return told
-        return (insist(lambda: staged[0][0].leave(told), self._rows.options.retry_seconds),)
+        return (insist(lambda: staged[0][0].leave(told), self.rows.options.retry_seconds),)
 
     def give_up(self) -> None:
         """The task has failed."""
@@ -251,12 +240,10 @@ class Bulk:
     def _place(self, name: str) -> _Place:
         place = self._places.get(name)
         if place is None:
-            options = self._rows.options
-            wheel = self._open_wheel(str(options.store), name)
+            options = self.rows.options
+            wheel = self.open_wheel(str(options.store), name)
             since_ms = self._since_ms
-            place = _Place(
-                wheel, self._run, name, self._attempt, options=options, since_ms=since_ms
-            )
+            place = _Place(wheel, self.run, name, self.attempt, options=options, since_ms=since_ms)
             self._places[name] = place
         return place
 
@@ -273,7 +260,7 @@ class Bulk:
             return None
         if endpoint.fifo:
             return None
-        probe = Message("x", due_at=utc(self._run.after_ms + 86_400_000), message_id=_PROBE)
+        probe = Message("x", due_at=utc(self.run.after_ms + 86_400_000), message_id=_PROBE)
         (result,) = self.sender.send_many(name, [probe])
         return endpoint if result.error is None else None
 

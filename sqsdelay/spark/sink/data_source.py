@@ -7,7 +7,6 @@ commit; what they must agree on travels with the tasks' reports.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -78,12 +77,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._batch = sink.options.batch
-        self._write_id = uuid.uuid4().hex
+        self._write_id = sink.options.write_id()
         self._times = sink.begin()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        attempt = this_attempt(self._write_id, self._batch, self._sink.options.parts)
+        attempt = this_attempt(self._write_id, self._sink.options.batch, self._sink.options.parts)
         return self._sink.send(iterator, attempt, self._times)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -110,7 +108,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._sink.columns.has(DELAY):
             delay_start_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
         run = None if self._run is None else self._run.of_stream(write_id)
-        times = Times(delay_start_ms=delay_start_ms, began_ms=SystemClock().now_ms(), run=run)
+        times = Times(delay_start_ms=delay_start_ms, began_ms=self._now_ms, run=run)
         return self._sink.send(iterator, this_attempt(write_id, batch_id), times)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

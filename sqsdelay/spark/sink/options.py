@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
+from uuid import uuid4
 
-from pyspark.sql.types import (
-    ByteType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
@@ -82,12 +71,8 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """The options as Spark hands them over: texts, names in any case.
-
-        Raises:
-            ConfigurationError: an unknown name, or a value out of range.
-            InvalidEndpoint: the endpoint is none.
-        """
+        """The options as Spark hands them over: texts, names in any case. Raises ConfigurationError,
+        InvalidEndpoint."""
         lowered = {name.lower(): value for name, value in given.items()}
         known = {field.name for field in fields(cls)} - {"checkpoint"}
         if unknown := sorted(set(lowered) - known - _SPARKS_OWN):
@@ -116,12 +101,22 @@ class Options:
             Endpoint.parse(options.endpoint)
         return options
 
+    def write_id(self) -> str:
+        """What names the files of a write: of a micro-batch that is run again, as before."""
+        return uuid4().hex if self.batch is None else f"{file_name(str(self.job))}-{self.batch}"
+
     def _check(self) -> None:
         if self.past_due not in ("send", "reject"):
             raise InvalidSetting("use send or reject", past_due=self.past_due)
         if self.receipts is not None and not self.job:
             raise InvalidSetting(
                 "receipts are kept under the job's name; give it one: option job (e.g. renewals-2027)"
+            )
+        if self.batch is not None and not self.job:
+            raise InvalidSetting(
+                "counts the micro-batches of this job: name it, since those of two jobs would replace each "
+                "other's rejects; option job",
+                batch=self.batch,
             )
         file_name(self.job or "")
         if self.replay is not None and self.receipts is None:
@@ -165,9 +160,16 @@ CORRUPT: Final = "_corrupt_record"
 REASON: Final = "reason"
 """The column that the rejects table has besides the rows' own."""
 
-_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _TEXTS: Final = (BODY, ENDPOINT, MESSAGE_ID, GROUP_ID, DEDUPLICATION_ID, CORRUPT)
 COLUMNS: Final = (*_TEXTS[:-1], DELAY, DUE_AT, ATTRIBUTES)
+_TYPES: Final[Mapping[str, tuple[Sequence[str], str]]] = {
+    **dict.fromkeys(_TEXTS, (("string",), "string")),
+    DELAY: ((*_INTEGERS, "float", "double"), "a number of seconds (bigint or double)"),
+    DUE_AT: (("timestamp",), "timestamp"),
+    ATTRIBUTES: (("map<string,string>",), "map<string,string>"),
+}
+_COLLATION: Final = re.compile(r" collate \w+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,12 +188,7 @@ class Columns:
 
 
 def checked_columns(schema: StructType, options: Options) -> Columns:
-    """The columns of rows that can be sent.
-
-    Raises:
-        ConfigurationError: a column is missing, unknown, twice there, of a wrong type, or at odds
-            with another or with the options.
-    """
+    """The columns of rows that can be sent. Raises ConfigurationError."""
     spelled = _spelled(schema.fieldNames(), options.key)
     names = [spelled.get(name, name) for name in schema.fieldNames()]
     for name in names:
@@ -203,7 +200,7 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
             f"option key={options.key!r} names no column; there are {', '.join(names)}"
         )
     for name, each in zip(names, schema.fields, strict=True):
-        _check_type(name, each.dataType, key)
+        _check_type(name, _COLLATION.sub("", each.dataType.simpleString()), key)
     if BODY not in names:
         raise ConfigurationError(
             f"column {BODY!r} is missing; there are {', '.join(names) or 'none'}: name the text to send so"
@@ -224,42 +221,24 @@ def _spelled(names: Sequence[str], key: str) -> dict[str, str]:
     return {name: told for name, told in ours.items() if name != told}
 
 
-def _check_type(name: str, data_type: DataType, key: str | None) -> None:
-    if name in _TEXTS:
-        _expect(name, data_type, isinstance(data_type, StringType), "string")
-    elif name == DELAY:
-        fits = isinstance(data_type, (*_INTEGERS, FloatType, DoubleType))
-        _expect(name, data_type, fits, "a number of seconds (bigint or double)")
-    elif name == DUE_AT and isinstance(data_type, TimestampNTZType):
+def _check_type(name: str, kind: str, key: str | None) -> None:
+    if name == DUE_AT and kind == "timestamp_ntz":
         raise ConfigurationError(
             f"column {DUE_AT!r} is timestamp_ntz, a clock's reading that names no instant; "
             f"cast it to timestamp, which reads it in the session's time zone "
             "(spark.sql.session.timeZone)"
         )
-    elif name == DUE_AT:
-        _expect(name, data_type, isinstance(data_type, TimestampType), "timestamp")
-    elif name == ATTRIBUTES:
-        fits = (
-            isinstance(data_type, MapType)
-            and isinstance(data_type.keyType, StringType)
-            and isinstance(data_type.valueType, StringType)
-        )
-        _expect(name, data_type, fits, "map<string,string>")
-    elif name != key:
+    if name not in _TYPES and name != key:
         raise ConfigurationError(
             f"column {name!r} is unknown; known are {', '.join(COLUMNS)} and the key column: "
             f"drop it, or name it as the key: option key ({name!r})"
         )
+    expected = {name: _TYPES[name]} if name in _TYPES else {}
     if name == key:
-        fits = isinstance(data_type, (*_INTEGERS, StringType))
-        _expect(f"{name} (the key)", data_type, fits, "string or an integer")
-
-
-def _expect(name: str, data_type: DataType, fits: bool, wanted: str) -> None:
-    if not fits:
-        raise ConfigurationError(
-            f"column {name!r} is {data_type.simpleString()}; it must be {wanted}: cast it"
-        )
+        expected[f"{name} (the key)"] = (*_INTEGERS, "string"), "string or an integer"
+    for told, (kinds, wanted) in expected.items():
+        if kind not in kinds:
+            raise ConfigurationError(f"column {told!r} is {kind}; it must be {wanted}: cast it")
 
 
 def _check_identity(names: list[str], key: str | None, options: Options) -> None:

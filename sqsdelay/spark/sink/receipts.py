@@ -136,6 +136,9 @@ class SentBefore:
         return self.contents[place] if found else None
 
 
+NOTHING_SENT: Final = SentBefore()
+
+
 def _numbers(column: pa.Int64Array) -> array[int]:
     values = column.buffers()[1]
     found = array("q")
@@ -150,17 +153,8 @@ def job_folder(folder: str, job: str) -> str:
 
 
 class Receipts:
-    """The receipts of one job, or of one micro-batch or replay of it.
-
-    Args:
-        folder: of all jobs' receipts.
-        job: the job's name.
-        batch: the micro-batch's number.
-        replay: when the replay began, epoch milliseconds.
-
-    Raises:
-        ConfigurationError: the folder cannot be reached.
-    """
+    """The receipts of one job, or of one micro-batch or replay (by its beginning, epoch milliseconds) of
+    it. Raises ConfigurationError."""
 
     def __init__(
         self, folder: str, job: str, *, batch: int | None = None, replay: int | None = None
@@ -213,12 +207,8 @@ class Receipts:
             raise _unkept(path, error) from error
 
     def load(self, part: int = 0, parts: int = 1) -> SentBefore:
-        """All that is recorded, or what a task may need of it.
-
-        Args:
-            part: the task.
-            parts: among how many tasks the rows are shared out by their ids; 1 reads all.
-        """
+        """All that is recorded, or what task ``part`` may need of it where rows are shared out among
+        ``parts``."""
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             files = self._files(part, parts, pool)
             tables = [table for table in pool.map(self._read, files) if table is not None]
@@ -236,11 +226,7 @@ class Receipts:
         return ReceiptsWriter(self._fs, f"{self._folder(name)}/{_STAGED}{name}", **more)
 
     def publish(self, names: Collection[str]) -> None:
-        """Let what these attempts have staged count; what other attempts of their writes left goes.
-
-        Args:
-            names: as given to `staging`.
-        """
+        """Let what the attempts of these names have staged count; what others of their writes left goes."""
         known = [_parsed(name) for name in names]
         writes = {name["write"] for name in known}
 

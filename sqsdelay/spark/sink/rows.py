@@ -43,13 +43,8 @@ def derived_id(job: str, key: str | int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Reads rows as messages for their endpoints.
-
-    Args:
-        delay_start_ms: the instant that ``delay_seconds`` counts from, epoch milliseconds: the same
-            for every attempt on a row.
-        refused_before_ms: rows that were due before this instant are rejected; None sends them.
-    """
+    """Reads rows as messages. ``delay_seconds`` count from ``delay_start_ms``, the same for every attempt
+    on a row; rows due before ``refused_before_ms`` are rejected."""
 
     columns: Columns
     options: Options
@@ -59,28 +54,31 @@ class Rows:
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
         """Each row's endpoint and message, or why there is none."""
         batch = spelled(batch, self.columns.spelled)
-        bodies, dues = self._column(batch, BODY), self._dues(batch)
-        ids = self._column(batch, MESSAGE_ID)
-        keys = self._column(batch, self.columns.key)
-        endpoints = self._column(batch, ENDPOINT)
-        groups = self._column(batch, GROUP_ID)
-        deduplication_ids = self._column(batch, DEDUPLICATION_ID)
-        maps = self._column(batch, ATTRIBUTES)
+        names = (
+            BODY,
+            MESSAGE_ID,
+            self.columns.key,
+            ENDPOINT,
+            GROUP_ID,
+            DEDUPLICATION_ID,
+            ATTRIBUTES,
+        )
+        given = zip(*(self._column(batch, name) for name in names), self._dues(batch), strict=True)
         unread = self._column(batch, CORRUPT)
-        for row in range(batch.num_rows):
-            endpoint = endpoints[row] or self.options.endpoint
+        for row, (body, own_id, key, named, group, deduplication, texts, due) in enumerate(given):
+            endpoint = named or self.options.endpoint
             try:
                 if unread[row] is not None:
                     raise InvalidMessage(f"{self._unread(batch, row)}: {unread[row]}")
                 if endpoint is None:
                     raise InvalidMessage(f"{ENDPOINT} is NULL, and option endpoint is not given")
                 message = Message(
-                    _given(bodies[row], BODY),
-                    due_at=utc(self._due_ms(dues[row])),
-                    attributes=dict(maps[row] or ()),
-                    message_id=self._message_id(ids[row], keys[row]),
-                    message_group_id=groups[row],
-                    message_deduplication_id=deduplication_ids[row],
+                    _given(body, BODY),
+                    due_at=utc(self._due_ms(due)),
+                    attributes=dict(texts or ()),
+                    message_id=self._message_id(own_id, key),
+                    message_group_id=group,
+                    message_deduplication_id=deduplication,
                 )
             except SqsDelayError as error:
                 yield endpoint or "", error
@@ -165,15 +163,8 @@ _PLAIN_VALUE: Final = r"^[ -~]+$"
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
-    """Rows that can be staged as they are.
-
-    Args:
-        positions: of the rows in their batch.
-        ids, dues, bodies, headers: columns; the latter two as JSON has them within quotes, and no
-            headers are empty.
-        endpoints: as their rows name them.
-        sizes: bytes, not less than SQS counts.
-    """
+    """Rows that can be staged as they are, with their positions in the batch; bodies and headers as JSON
+    has them within quotes, no headers empty; sizes not less than SQS counts."""
 
     positions: pa.Int64Array
     ids: pa.StringArray
@@ -188,11 +179,8 @@ class Plain:
         return Plain(**{name: column.filter(mask) for name, column in vars(self).items()})
 
     def lines(self, destination: str, since_ms: int = 0) -> pa.LargeBinaryArray:
-        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks.
-
-        Args:
-            since_ms: due times count from this instant.
-        """
+        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks; due times count from
+        ``since_ms``."""
         dues = pc.subtract(self.dues, since_ms) if since_ms else self.dues
         to = json.dumps(destination, ensure_ascii=False)
         joined = _joined(

@@ -45,11 +45,14 @@ class Attempt:
     """Of a stream."""
     parts: int = 1
     """Among so many tasks the rows are shared out by their ids."""
+    began_ms: int = 0
+    """The run: a driver that is started again counts its tasks from 0."""
 
     @property
     def file_name(self) -> str:
         """What its files are named by: no other attempt's are. It tells whose rows are in them."""
-        return f"{self.write_id}-{self.partition:05d}of{self.parts}-{self.task_id}"
+        part = f"{self.partition:05d}of{self.parts}"
+        return f"{self.write_id}-{part}-{self.began_ms}{self.task_id}"
 
 
 def context() -> TaskContext:
@@ -81,14 +84,9 @@ INSTEAD: Final = (
 
 
 def planned_ms(options: Options, client: SQSClient) -> int:
-    """Now, for a job that is being planned, epoch milliseconds, not before the broker's now.
-
-    By the broker's clock where the options name an endpoint to ask, which must exist.
-
-    Raises:
-        QueueMissing: it does not.
-        QueueUnavailable, InvalidEndpoint: it could not be asked.
-    """
+    """Now, for a job that is being planned, epoch milliseconds, not before the broker's now. By the
+    broker's clock where the options name an endpoint to ask, which must exist. Raises QueueMissing,
+    QueueUnavailable, InvalidEndpoint."""
     if options.endpoint is None:
         return SystemClock().now_ms()
     from sqsdelay.sqs.queues import SqsQueues  # Not for a commit, see `sqsdelay.spark.sink.job`.
@@ -100,14 +98,9 @@ def planned_ms(options: Options, client: SQSClient) -> int:
 
 
 def micro_batch_ms(checkpoint: str | None, batch_id: int) -> int:
-    """The time of a stream's micro-batch, which is also its ``current_timestamp()``.
-
-    Spark writes it to the checkpoint before the micro-batch is run, and keeps it when the
-    micro-batch is run again, be it days later.
-
-    Raises:
-        ConfigurationError: it cannot be read.
-    """
+    """The time of a stream's micro-batch, which is also its ``current_timestamp()``. Spark writes it to the
+    checkpoint before the micro-batch is run, and keeps it when the micro-batch is run again, be it days
+    later. Raises ConfigurationError."""
     if checkpoint is None:
         raise ConfigurationError(
             "delay_seconds of a stream counts from the micro-batch's time in the checkpoint: "
@@ -134,14 +127,8 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of a job, as the driver began it.
-
-    Args:
-        batch: the name of what it stages.
-        job: what the job is known by when it is run again; None where it never is.
-        now_ms: its beginning, epoch milliseconds.
-        after_ms: rows due later than this are staged.
-    """
+    """One run of a job, as the driver began it: the name of the batch it stages, what the job is known by
+    when it is run again (None where it never is), its beginning, and from when on rows are staged."""
 
     batch: str
     job: str | None
@@ -188,16 +175,9 @@ def _named(*parts: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one attempt on a task has staged for one endpoint.
-
-    Args:
-        attempt: its name, which no other attempt has.
-        messages: how many.
-        total: the sum of the marks of all of them, of 64 bits: of the same messages it is the same.
-        last_ms: the latest due time among them.
-        known: a digest of the batches of earlier runs that the attempt knew of, in their order.
-        others: for how many endpoints more, which the store tells: see `stored_job.Job.leave`.
-    """
+    """What one attempt on a task has staged for one endpoint: how many messages, the sum of their marks,
+    their latest due time, a digest of the earlier batches it knew of, and for how many ``others`` the
+    store tells (`stored_job.Job.leave`)."""
 
     endpoint: str
     run: Run
@@ -212,13 +192,9 @@ class Staged:
 def insist(
     call: Callable[[], _Answer], seconds: float, *, sleep: Callable[[float], None] = time.sleep
 ) -> _Answer:
-    """Do what S3 may refuse for a while, again for so many seconds: hours of staging depend on it.
-
-    Only what S3 itself did not take is tried again, not what a job has found out for good.
-
-    Raises:
-        StoreUnavailable
-    """
+    """Do what S3 may refuse for a while, again for so many seconds: hours of staging depend on it. Only
+    what S3 itself did not take is tried again, not what a job has found out for good. Raises
+    StoreUnavailable."""
     for attempt in tenacity.Retrying(
         stop=tenacity.stop_after_delay(seconds),
         wait=_RETRY_WAIT,

@@ -6,7 +6,6 @@ import json
 import math
 import pickle
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,19 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyspark.sql
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DataType,
-    DoubleType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import DoubleType, MapType, StringType, StructType, TimestampType
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
-from sqsdelay.spark.locations import file_name, hadoop_uri
+from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.sink.job import Sink, Times
 from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
@@ -49,21 +39,9 @@ if TYPE_CHECKING:
 
 
 def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
-    """The rows of a file, a folder or a glob.
-
-    CSV has a header and doubled quotes (RFC 4180), and fields may hold line breaks; JSON lines are
-    read once more beforehand, for the names of their fields. A line that cannot be read is a row
-    with the whole line in ``_corrupt_record``. Timestamps without an offset, in Parquet too, are
-    read in the session's time zone.
-
-    Args:
-        path: a URI that Hadoop knows, or a path of this machine's, whatever the default file system is.
-        file_format: ``parquet``, ``csv`` or ``jsonl``.
-
-    Raises:
-        PySparkException: no such file, or none of this format.
-        ConfigurationError: Hadoop knows no such file system here.
-    """
+    """The rows of a file, a folder or a glob: Parquet, CSV with a header and doubled quotes (RFC 4180), or
+    JSON lines, read once more beforehand for the names of their fields. A line that cannot be read is a
+    row with the whole line in ``_corrupt_record``. Raises PySparkException, ConfigurationError."""
     path = hadoop_uri(spark, path, "INPUT")
     if file_format == "parquet":
         return _zoned(spark.read.parquet(path))
@@ -78,23 +56,25 @@ def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
 
 
 def _zoned(rows: DataFrame) -> DataFrame:
-    for field in rows.schema.fields:
-        if field.name.lower() == DUE_AT and isinstance(field.dataType, TimestampNTZType):
-            return rows.withColumn(field.name, rows[field.name].cast(TimestampType()))
+    for name, kind in rows.dtypes:
+        if name.lower() == DUE_AT and kind == "timestamp_ntz":
+            return rows.withColumn(name, rows[name].cast("timestamp"))
     return rows
 
 
+_TYPES: Final = {
+    DELAY: DoubleType(),
+    DUE_AT: TimestampType(),
+    ATTRIBUTES: MapType(StringType(), StringType()),
+}
+
+
 def _schema(names: list[str]) -> StructType:
-    fields = [StructField(name, _type(name.lower())) for name in names if name != CORRUPT]
-    return StructType([*fields, StructField(CORRUPT, StringType())])
-
-
-def _type(name: str) -> DataType:
-    if name == DELAY:
-        return DoubleType()
-    if name == DUE_AT:
-        return TimestampType()
-    return MapType(StringType(), StringType()) if name == ATTRIBUTES else StringType()
+    found = StructType()
+    for name in names:
+        if name != CORRUPT:
+            found.add(name, _TYPES.get(name.lower(), StringType()))
+    return found.add(CORRUPT, StringType())
 
 
 STAGED_PER_TASK: Final = 250_000
@@ -105,11 +85,7 @@ ROWS_PER_TASK: Final = 20_000
 
 
 def check_unique(rows: DataFrame, columns: Columns) -> None:
-    """Read the ids of the whole table.
-
-    Raises:
-        ConfigurationError: some come more than once; with how many, and an example.
-    """
+    """Read the ids of the whole table. Raises ConfigurationError."""
     identity = _identity(columns).alias("id")
     counted = rows.select(identity).where("id is not null").groupBy("id").count()
     repeated = counted.where("count > 1")
@@ -221,9 +197,7 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         )
     shared, sink = _checked(rows, unique, options)
     parsed, times = sink.options, sink.begin()
-    write_id = uuid.uuid4().hex
-    if parsed.batch is not None:
-        write_id = f"{file_name(parsed.job or '')}-{parsed.batch}"
+    write_id = parsed.write_id()
     done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
     try:
         reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]
@@ -262,11 +236,8 @@ def _checked(rows: DataFrame, unique: bool, given: Mapping[str, Any]) -> tuple[D
 
 
 def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, Any]:
-    """As `send`, by the data source where this Spark has it; ``options`` are without ``summary``.
-
-    Raises:
-        PySparkException, Py4JJavaError: Spark failed; `sqsdelay.spark.session` tells why.
-    """
+    """As `send`, by the data source where this Spark has it; ``options`` are without ``summary``. Raises
+    PySparkException, Py4JJavaError."""
     if getattr(rows.sparkSession, "_sc", None) is None or not _has_data_source():
         return send(rows, unique=unique, **options)
     from sqsdelay.spark.sink.data_source import SqsDelayDataSource

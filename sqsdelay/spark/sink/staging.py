@@ -5,9 +5,9 @@ from __future__ import annotations
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -34,46 +34,22 @@ _GZIP: Final = 31
 _FULL: Final = 1 << 64
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """Lines of one slot."""
-
-    dues: list[pa.Array] = field(default_factory=list)
-    lines: list[pa.Array] = field(default_factory=list)
-    messages: int = 0
-    size: int = 0
-
-
+@dataclass
 class Staging:
-    """The objects of one attempt in one wheel; they do not count before the batch is decided.
+    """The objects of one attempt in one wheel; they do not count before the batch is decided. ``known`` is
+    a digest of the earlier batches that it knows of."""
 
-    Args:
-        known: a digest of the batches of earlier runs that this attempt knows of.
-        retry_seconds: how long an object is written again that S3 does not take.
-    """
+    job: Job
+    run: Run
+    endpoint: str
+    attempt: str
+    known: str
+    retry_seconds: int
 
-    def __init__(
-        self,
-        job: Job,
-        run: Run,
-        endpoint: str,
-        attempt: str,
-        *,
-        known: str,
-        retry_seconds: int,
-    ) -> None:
-        self._wheel = job.wheel
-        self._job = job
-        self._run = run
-        self._endpoint = endpoint
-        self._attempt = attempt
-        self._known = known
-        self._retry_seconds = retry_seconds
-        self._dues: list[pa.Array] = []
-        self._lines: list[pa.Array] = []
-        self._gathered = 0
-        self._slots: dict[Slot, _Waiting] = {}
-        self._kept = 0
+    def __post_init__(self) -> None:
+        self._wheel = self.job.wheel
+        self._gathered: list[pa.Table] = []
+        self._slots: dict[Slot, list[pa.Table]] = {}
         self._ids = array("q")
         self._contents = array("q")
         self._objects = 0
@@ -88,10 +64,8 @@ class Staging:
         breaks, and marks."""
         self._ids.extend(ids)
         self._contents.extend(contents)
-        self._dues.append(dues)
-        self._lines.append(lines)
-        self._gathered += lines.nbytes
-        if self._gathered >= GATHERED_BYTES:
+        self._gathered.append(pa.table({"due": dues, "line": lines}))
+        if _bytes(self._gathered) >= GATHERED_BYTES:
             self._cut()
             self._write_full()
 
@@ -100,24 +74,24 @@ class Staging:
         try:
             self._cut()
             for slot in sorted(self._slots):
-                self._write(slot, self._slots.pop(slot))
+                self._write(slot)
             self._finish(0)
         finally:
             self._pool.shutdown(cancel_futures=True)
         if not self._ids:
             return None
         insist(
-            lambda: self._job.mark(self._run.batch, self._attempt, self._ids, self._contents),
-            self._retry_seconds,
+            lambda: self.job.mark(self.run.batch, self.attempt, self._ids, self._contents),
+            self.retry_seconds,
         )
         return Staged(
-            endpoint=self._endpoint,
-            run=self._run,
-            attempt=self._attempt,
+            endpoint=self.endpoint,
+            run=self.run,
+            attempt=self.attempt,
             messages=len(self._ids),
             total=(3 * sum(self._ids) + sum(self._contents)) % _FULL,
             last_ms=self._last_ms,
-            known=self._known,
+            known=self.known,
         )
 
     def give_up(self) -> None:
@@ -126,62 +100,51 @@ class Staging:
 
     def _cut(self) -> None:
         """Sort what was gathered into slots: each is a span of due times, so a piece of the order."""
-        if not self._dues:
+        if not self._gathered:
             return
-        dues, lines = pa.concat_arrays(self._dues), pa.concat_arrays(self._lines)
-        self._dues, self._lines, self._gathered = [], [], 0
-        order = pc.sort_indices(dues)
-        ordered = array("q", dues.take(order).to_pylist())
+        rows = pa.concat_tables(self._gathered).sort_by("due").combine_chunks()
+        self._gathered = []
+        ordered = array("q", rows["due"].to_pylist())
         self._last_ms = max(self._last_ms, ordered[-1])
         start = 0
         while start < len(ordered):
-            slot = self._wheel.hierarchy.slot(ordered[start], self._run.now_ms)
+            slot = self._wheel.hierarchy.slot(ordered[start], self.run.now_ms)
             end = bisect_left(ordered, slot.end_ms, start)
-            piece = order.slice(start, end - start)
-            waiting = self._slots.setdefault(slot, _Waiting())
-            taken = lines.take(piece)
-            waiting.dues.append(dues.take(piece))
-            waiting.lines.append(taken)
-            waiting.messages += end - start
-            waiting.size += taken.nbytes
-            self._kept += taken.nbytes
+            self._slots.setdefault(slot, []).append(_copied(rows, start, end))
             start = end
 
     def _write_full(self) -> None:
-        for slot in [s for s, w in self._slots.items() if w.messages >= MAX_OBJECT_MESSAGES]:
-            self._write(slot, self._slots.pop(slot), keep_rest=True)
-        if self._kept > KEPT_BYTES:
-            for slot in sorted(self._slots, key=lambda s: self._slots[s].size, reverse=True):
-                if self._kept <= KEPT_BYTES // 2:
-                    break
-                self._write(slot, self._slots.pop(slot))
+        """Write what fills objects; then the largest slots, where too much is kept."""
+        for slot, pieces in list(self._slots.items()):
+            if sum(piece.num_rows for piece in pieces) >= MAX_OBJECT_MESSAGES:
+                self._write(slot, keep_rest=True)
+        sizes = {slot: _bytes(pieces) for slot, pieces in self._slots.items()}
+        kept = sum(sizes.values())
+        most = KEPT_BYTES // 2 if kept > KEPT_BYTES else kept
+        for slot in sorted(sizes, key=lambda slot: sizes[slot], reverse=True):
+            if kept > most:
+                kept -= sizes[slot]
+                self._write(slot)
 
-    def _write(self, slot: Slot, waiting: _Waiting, *, keep_rest: bool = False) -> None:
+    def _write(self, slot: Slot, *, keep_rest: bool = False) -> None:
         """Begin to write objects of a slot; ``keep_rest``: what does not fill one waits for more."""
-        dues, lines = pa.concat_arrays(waiting.dues), pa.concat_arrays(waiting.lines)
-        self._kept -= waiting.size
-        order = pc.sort_indices(dues)
-        dues, lines = dues.take(order), lines.take(order)
+        rows = pa.concat_tables(self._slots.pop(slot)).sort_by("due").combine_chunks()
+        dues, lines = rows["due"], rows["line"].chunk(0)
         for start, end in _portions(lines):
             if keep_rest and end == len(lines) and end - start < MAX_OBJECT_MESSAGES:
-                # Copied: a slice would keep the whole in memory.
-                rest = pa.array(range(start, end), pa.int64())
-                left = lines.take(rest)
-                self._slots[slot] = _Waiting([dues.take(rest)], [left], end - start, left.nbytes)
-                self._kept += left.nbytes
+                self._slots[slot] = [_copied(rows, start, end)]
                 return
-            part = f"{self._attempt}.{self._objects}"
+            part = f"{self.attempt}.{self._objects}"
             self._objects += 1
-            first_ms, last_ms = dues[start].as_py(), dues[end - 1].as_py()
             self._finish(_IN_FLIGHT)
             text = _joined(lines, start, end)
-            batch = self._run.batch
-            name = ObjectName(slot, first_ms, last_ms, end - start, text.size, part, batch)
+            between = dues[start].as_py(), dues[end - 1].as_py()
+            name = ObjectName(slot, *between, end - start, text.size, part, self.run.batch)
             self._writing.add(self._pool.submit(self._put, self._wheel.key(name), text))
 
     def _put(self, key: str, text: pa.Buffer) -> None:
         body = zlib.compress(text, _LEVEL, _GZIP)
-        insist(lambda: self._wheel.bucket.put(key, body), self._retry_seconds)
+        insist(lambda: self._wheel.bucket.put(key, body), self.retry_seconds)
 
     def _finish(self, most: int) -> None:
         """Wait until no more than so many objects are being written."""
@@ -189,6 +152,15 @@ class Staging:
             done, self._writing = wait(self._writing, return_when="FIRST_COMPLETED")
             for each in done:
                 each.result()
+
+
+def _bytes(pieces: Iterable[pa.Table]) -> int:
+    return sum(piece.nbytes for piece in pieces)
+
+
+def _copied(rows: pa.Table, start: int, end: int) -> pa.Table:
+    """Some of the rows: a slice would keep the whole in memory."""
+    return rows.take(pa.array(range(start, end), pa.int64()))
 
 
 def _portions(lines: pa.LargeBinaryArray) -> Iterator[tuple[int, int]]:

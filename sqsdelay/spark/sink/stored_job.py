@@ -45,12 +45,8 @@ _Answer = TypeVar("_Answer")
 
 
 def wheel_of(url: str, endpoint: str) -> Wheel:
-    """The wheel of one endpoint in the S3 store of a URL, to write to in bulk.
-
-    Raises:
-        ConfigurationError, StoreMissing, StoreUnavailable
-        SchemaMismatch: a newer sqsdelay wrote to it.
-    """
+    """The wheel of one endpoint in the S3 store of a URL, to write to in bulk. Raises ConfigurationError,
+    StoreMissing, StoreUnavailable, SchemaMismatch."""
     parts = urlsplit(url)
     settings = s3_settings_of(parts)
     bucket = ObjectBucket(parts.netloc, None, None)
@@ -100,11 +96,8 @@ class _Recorded:
 
 
 class Job:
-    """What a job has stored of one endpoint.
-
-    Args:
-        name: the job's name; None for one that cannot be run again, and needs no record.
-    """
+    """What a job has stored of one endpoint; ``name`` is None where it cannot be run again, and needs no
+    record."""
 
     def __init__(self, wheel: Wheel, name: str | None) -> None:
         self.wheel = wheel
@@ -119,14 +112,9 @@ class Job:
         return self._batches.endpoint
 
     def stored(self, part: int = 0, parts: int = 1) -> tuple[str, array[int], array[int]]:
-        """A digest of the batches that count, and of their messages the ids and the contents, as marks.
-
-        A batch that was only to be decided when its driver was killed is decided here.
-
-        Args:
-            part: the task that asks: marks are read of messages that may be its own.
-            parts: among how many tasks the rows are shared out by their ids; of 1 all marks are read.
-        """
+        """A digest of the batches that count, and the marks of their messages' ids and contents, as far as
+        they may be of task ``part`` of ``parts``. A batch that was only to be decided when its driver
+        was killed is decided here."""
         runs, _ = self._record(self.endpoint)
         runs = [run for run in runs if self._counts(run)]
         ids, contents = array("q"), array("q")
@@ -160,11 +148,7 @@ class Job:
         return replace(first, others=len(others))
 
     def left(self, told: Sequence[Staged]) -> list[Staged]:
-        """What attempts have staged for other endpoints than the first.
-
-        Raises:
-            StoreUnavailable
-        """
+        """What attempts have staged for other endpoints than the first. Raises StoreUnavailable."""
         keys = map(self._others, told)
         found = []
         for first, kept in zip(told, self._bucket.each(self._bucket.get, keys), strict=True):
@@ -180,19 +164,9 @@ class Job:
         return self._marks(staged.run.batch, f"{staged.attempt}.others")
 
     def note(self, staged: Sequence[Staged], *, parts: int, endpoints: list[str]) -> bool:
-        """Put a run into the record, before it is decided.
-
-        Args:
-            staged: what Spark has committed.
-            parts: among how many tasks the rows were shared out by their ids.
-            endpoints: all that it has staged for, where these are several.
-
-        Returns:
-            False where another run has stored the very same messages meanwhile: these are given up.
-
-        Raises:
-            StoreUnavailable: another run has stored others. Nothing is stored.
-        """
+        """Put a run into the record, before it is decided. False where another run has stored the very same
+        messages meanwhile: these are given up. Raises StoreUnavailable where it has stored others:
+        nothing is stored."""
         if self._name is None:
             return True
         run = _Recorded.of(staged, parts, endpoints)
@@ -221,11 +195,8 @@ class Job:
                 return True
 
     def decide(self, batch: str, attempts: Mapping[str, Collection[str]], *, for_all: bool) -> None:
-        """Publish what these attempts have staged, ``for_all`` endpoints or for this one.
-
-        Raises:
-            StoreUnavailable: it was given up, and nothing is stored.
-        """
+        """Publish what these attempts have staged, ``for_all`` endpoints or for this one. Raises
+        StoreUnavailable."""
         if not (
             self._batches.commits_for_all(batch, attempts)
             if for_all
@@ -296,16 +267,9 @@ def published(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Publish what committed attempts have staged: in all endpoints, or in none.
-
-    Each step is tried again for the option ``retry_seconds``.
-
-    Returns:
-        How many messages another run of the same job had stored meanwhile, and this one then did not.
-
-    Raises:
-        StoreUnavailable: nothing is published; the job can be run again, with a name or without.
-    """
+    """Publish what committed attempts have staged: in all endpoints, or in none. Returns how many messages
+    another run of the job had stored meanwhile, and this one then did not. Raises StoreUnavailable:
+    nothing is published, and the job can be run again, with a name or without."""
 
     def insisted(call: Callable[[], _Answer]) -> _Answer:
         return insist(call, options.retry_seconds, sleep=sleep)
@@ -332,11 +296,8 @@ def published(
 
 
 def given_up(staged: Sequence[Staged], options: Options) -> bool:
-    """Give up what a job that failed has staged; what cannot be now is, when its slot comes near.
-
-    Returns:
-        False where it is published.
-    """
+    """Give up what a job that failed has staged; what cannot be now is, when its slot comes near. False
+    where it is published."""
     for_all = len({each.endpoint for each in staged}) > 1 or any(each.others for each in staged)
     try:
         staged = _whole(staged, options)

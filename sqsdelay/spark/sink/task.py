@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import pyarrow as pa
 import tenacity
@@ -22,9 +23,8 @@ from sqsdelay.errors import (
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
 from sqsdelay.spark.sink.bulk import Bulk
-from sqsdelay.spark.sink.pace import Pace
-from sqsdelay.spark.sink.receipts import Mark, ReceiptsWriter, SeenIds, SentBefore
-from sqsdelay.spark.sink.rejects import rejected
+from sqsdelay.spark.sink.options import REASON
+from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Counts, Staged
 
@@ -37,61 +37,40 @@ _Waiting = list[_Row]
 _Read = Message | SqsDelayError
 
 
+@dataclass(kw_only=True)
 class Task:
     """Sends the rows of one task.
 
-    Args:
-        retry_seconds: how long rows that may be taken later are sent again while none is taken.
-        sent_before: what earlier runs of the job have sent, which is not sent again.
-        original: of a replay: what the job has sent; a row that is another by now is rejected.
-        slice_rows: rows given to the sender at a time; None for all that Spark hands over.
-        rate: messages a second that this task sends at most.
-        planned: where to sum up what is sent; None for a job that is no plan.
-        bulk: where rows due far ahead are staged; None where they are sent as all others.
+    Rows that may be taken later are sent again while none is taken for ``retry_seconds``. ``sent_before`` is
+    what earlier runs of the job have sent, and is not sent again; of a replay ``original`` is what the job
+    has sent: a row that is another by now is rejected. The sender is given ``slice_rows`` at a time. ``rate``
+    are messages a second; ``planned`` sums up a plan; ``bulk`` stages rows due far ahead.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        sender: QueueSender,
-        *,
-        retry_seconds: int,
-        clock: Clock | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        sent_before: SentBefore | None = None,
-        original: SentBefore | None = None,
-        receipts: ReceiptsWriter | None = None,
-        slice_rows: int | None = None,
-        rate: float | None = None,
-        planned: Planned | None = None,
-        bulk: Bulk | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._rows = rows
-        self._sender = sender
-        self._retry_seconds = retry_seconds
-        self._clock = clock or SystemClock()
-        self._sleep = sleep
+    rows: Rows
+    sender: QueueSender
+    retry_seconds: int
+    clock: Clock = field(default_factory=SystemClock)
+    sleep: Callable[[float], None] = time.sleep
+    sent_before: SentBefore = NOTHING_SENT
+    original: SentBefore = NOTHING_SENT
+    receipts: ReceiptsWriter | None = None
+    slice_rows: int | None = None
+    rate: float | None = None
+    planned: Planned | None = None
+    bulk: Bulk | None = None
+    stopped: Callable[[], bool] = bool
+
+    def __post_init__(self) -> None:
         self._progress_at = 0.0
-        self._sent_before = sent_before or SentBefore()
-        self._original = original or SentBefore()
-        self._receipts = receipts
-        self._slice_rows = slice_rows
-        self._pace = Pace(rate, clock=self._clock, sleep=sleep)
-        self._planned = planned
-        self._bulk = bulk
-        self._stopped = stopped
+        self._free_at = self.clock.monotonic()
         self._seen = SeenIds()
         self.counts = Counts()
         self.staged: tuple[Staged, ...] = ()
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send all rows; yields those that cannot be sent, each with its reason.
-
-        Raises:
-            QueueUnavailable: SQS did not take some rows for ``retry_seconds``.
-            ConfigurationError: something that no row is to blame for.
-        """
+        """Send all rows; yields those that cannot be sent, each with its reason. Raises QueueUnavailable
+        where SQS takes none for ``retry_seconds``, ConfigurationError for what no row is to blame for."""
         try:
             for batch in batches:
                 for chunk in chunks(batch):
@@ -99,15 +78,15 @@ class Task:
                     if errors:
                         positions = sorted(errors)
                         yield rejected(chunk, positions, [str(errors[row]) for row in positions])
-            if self._bulk is not None:
-                self.staged = self._bulk.close()
+            if self.bulk is not None:
+                self.staged = self.bulk.close()
         finally:
-            if self._bulk is not None:
-                self._bulk.give_up()
-            if self._receipts is not None:
-                self._receipts.close()
-        if self._planned is not None:
-            self._planned.price(self.counts)
+            if self.bulk is not None:
+                self.bulk.give_up()
+            if self.receipts is not None:
+                self.receipts.close()
+        if self.planned is not None:
+            self.planned.price(self.counts)
 
     def _send_chunk(self, chunk: pa.RecordBatch) -> dict[int, SqsDelayError]:
         self._go_on()
@@ -117,7 +96,7 @@ class Task:
             if isinstance(message, SqsDelayError):
                 errors[row] = message
                 continue
-            bulk = self._bulk
+            bulk = self.bulk
             far = bulk is not None and bulk.is_far(message)
             try:
                 mark = bulk.mark(endpoint, message) if bulk and far else Mark.of(endpoint, message)
@@ -128,7 +107,7 @@ class Task:
                     raise
                 errors[row] = not_ours
         for (endpoint, far), waiting in by_endpoint.items():
-            step = self._slice_rows or len(waiting)
+            step = self.slice_rows or len(waiting)
             for start in range(0, len(waiting), step):
                 self._go_on()
                 sent = self._send_waiting(endpoint, waiting[start : start + step], far=far)
@@ -138,36 +117,32 @@ class Task:
         return errors
 
     def _go_on(self) -> None:
-        if self._stopped():
+        if self.stopped():
             raise SqsDelayError("the job was stopped; what it has sent is in its receipts")
 
     def _left(self, chunk: pa.RecordBatch) -> Iterator[tuple[int, tuple[str, _Read]]]:
         """The rows that are to be looked at one by one, with their places in the chunk."""
-        if self._bulk is None:
-            yield from enumerate(self._rows.read(chunk))
+        if self.bulk is None:
+            yield from enumerate(self.rows.read(chunk))
             return
-        left = self._bulk.take(chunk, self._seen, self.counts)
+        left = self.bulk.take(chunk, self._seen, self.counts)
         if left:
-            yield from zip(left, self._rows.read(chunk.take(pa.array(left))), strict=True)
+            yield from zip(left, self.rows.read(chunk.take(pa.array(left))), strict=True)
 
     def _sent(self, mark: Mark, endpoint: str, message: Message) -> int | None:
         """The content that an earlier run of the job sent under an id, marked as this one is."""
-        sent = self._sent_before.content(mark.message_id)
-        if self._bulk is None:
+        sent = self.sent_before.content(mark.message_id)
+        if self.bulk is None:
             return sent
-        stored = self._bulk.stored(endpoint, mark.message_id)
+        stored = self.bulk.stored(endpoint, mark.message_id)
         if stored is not None:
-            same = stored == self._bulk.content(endpoint, message)
+            same = stored == self.bulk.content(endpoint, message)
             return mark.content if same else ~mark.content
         return mark.content if sent == Mark.of(endpoint, message).content else sent
 
     def _is_new(self, mark: Mark, endpoint: str, message: Message) -> bool:
-        """Whether a row is still to be sent; one like it may have been.
-
-        Raises:
-            InvalidMessage: its id is another message's.
-        """
-        original = self._original.content(mark.message_id)
+        """Whether a row is still to be sent; one like it may have been. Raises InvalidMessage."""
+        original = self.original.content(mark.message_id)
         if original is not None and original != Mark.of(endpoint, message).content:
             raise InvalidMessage(
                 f"the row of id {message.message_id!r} is not the one that was sent: its body, "
@@ -198,41 +173,49 @@ class Task:
         Failing the task instead would send all its other rows again too.
         """
         errors: dict[int, SqsDelayError] = {}
-        self._progress_at = self._clock.monotonic()
+        self._progress_at = self.clock.monotonic()
         for attempt in tenacity.Retrying(
             stop=self._out_of_patience,
             wait=_RETRY_WAIT,
-            sleep=self._sleep,
+            sleep=self.sleep,
             retry=tenacity.retry_if_exception_type(QueueUnavailable),
             reraise=True,
         ):
             with attempt:
                 later = self._send_once(endpoint, waiting, errors, far=far)
                 if len(later) < len(waiting):
-                    self._progress_at = self._clock.monotonic()
+                    self._progress_at = self.clock.monotonic()
                 waiting = [waiting[position] for position, _ in later]
-                if self._receipts is not None:
-                    self._receipts.flush()
+                if self.receipts is not None:
+                    self.receipts.flush()
                 if later:
                     self.counts.retried += len(later)
                     raise QueueUnavailable(
                         f"{len(later)} rows for {endpoint} were not accepted, and for the "
-                        f"{self._retry_seconds} s of option retry_seconds none was: {later[0][1]}"
+                        f"{self.retry_seconds} s of option retry_seconds none was: {later[0][1]}"
                     )
         return errors
 
+    def _keep_the_rate(self, messages: int) -> None:
+        """Return when so many more may be sent; what was not used is not saved up."""
+        if self.rate is not None:
+            now = self.clock.monotonic()
+            if now < self._free_at:
+                self.sleep(self._free_at - now)
+            self._free_at = max(now, self._free_at) + messages / self.rate
+
     def _out_of_patience(self, _: tenacity.RetryCallState) -> bool:
-        return self._clock.monotonic() - self._progress_at >= self._retry_seconds
+        return self.clock.monotonic() - self._progress_at >= self.retry_seconds
 
     def _send_once(
         self, endpoint: str, waiting: _Waiting, errors: dict[int, SqsDelayError], *, far: bool
     ) -> list[tuple[int, SqsDelayError]]:
         """Send; notes what cannot be sent in ``errors``, returns which may be later and why not now."""
-        sender, receipts = self._sender, self._receipts
-        if self._bulk is not None and far:
-            sender, receipts = self._bulk.sender, self._bulk.receipts
+        sender, receipts = self.sender, self.receipts
+        if self.bulk is not None and far:
+            sender, receipts = self.bulk.sender, self.bulk.receipts
         else:
-            self._pace.wait(len(waiting))
+            self._keep_the_rate(len(waiting))
         try:
             results = sender.send_many(endpoint, [message for _, message, _ in waiting])
         except SqsDelayError as error:
@@ -243,8 +226,8 @@ class Task:
         ):
             if result.error is None:
                 self.counts.routes[str(result.route)] += 1
-                if self._planned is not None:
-                    self._planned.add(message)
+                if self.planned is not None:
+                    self.planned.add(message)
                 if receipts is not None:
                     if far:  # What is staged is marked otherwise.
                         mark = Mark.of(endpoint, message)
@@ -269,3 +252,12 @@ def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, CHUNK_BYTES))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
+
+
+def rejected(rows: pa.RecordBatch, positions: Sequence[int], reasons: Sequence[str]) -> Any:
+    """The rows at these positions, each with its reason."""
+    taken = rows.take(pa.array(positions, pa.int64()))
+    schema = rows.schema.append(pa.field(REASON, pa.string(), nullable=False))
+    return pa.RecordBatch.from_arrays(
+        [*taken.columns, pa.array(reasons, pa.string())], schema=schema
+    )

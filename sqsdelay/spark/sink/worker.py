@@ -1,15 +1,25 @@
-"""What a worker process of Spark's keeps for its tasks, one after another: client, sender, receipts."""
+"""What a worker process of Spark's keeps for its tasks, one after another: client, sender, receipts, and the
+pace that it shares with the others of its executor."""
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import math
+import mmap
 import os
 import socket
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from pyspark import SparkFiles, TaskContext
+
+from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.ledger.files import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Queues
@@ -18,7 +28,6 @@ from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.pace import CallPace
 from sqsdelay.spark.sink.receipts import Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, run_of
@@ -95,62 +104,162 @@ def _spare_the_collector() -> None:
     gc.freeze()
 
 
-pace = CallPace()
-"""Of all calls of this process."""
+_FIRST_RATE: Final = 60.0
+_GROWTH: Final = 0.05
+_GROWTH_A_SECOND: Final = 8.0
+"""Of the rate until a call is refused: what SQS does not hold up loses half a second, once."""
+
+_FIRST_CUT: Final = 0.7
+_CUT: Final = 0.8
+_STEP: Final = 0.03
+_PATIENT_CALLS: Final = 20
+_CUT_SECONDS: Final = 0.1
+"""Chosen in virtual time (`tests/unit/test_spark_task.py`): the fewest refusals at hardly a longer job."""
+
+_LEAST_RATE: Final = 0.2
+_MOST_RATE: Final = 1e6
+_STALE_SECONDS: Final = 600.0
+_THROTTLING: Final = ("RequestThrottled", "ThrottlingException", "Throttling", "KmsThrottled")
+"""Source: SendMessageBatch API reference, Errors; Common Errors."""
+
+_STATE: Final = 5
+_RATE, _LAST, _RECENT, _SINCE_CUT, _CUT_AGAIN_AT = range(_STATE)
+"""Numbers in the file: calls a second; when the last call is made; calls of about the last second; calls
+since the last cut, one more, 0 before the first; when the next cut may be."""
+
+
+class CallPace:
+    """Calls a second of the processes of one executor, which share a file and take turns. Thread-safe.
+
+    None of them knows the quota, nor what others use of it. A refused call cuts the rate by a fifth, once for
+    all calls that were on their way. Then each call raises it, the more the longer none was refused, for then
+    others have ended. botocore's adaptive mode grows by calls a second alone, whatever the rate is: at four
+    calls a second it has every seventh refused.
+    """
+
+    def __init__(
+        self,
+        file: str | None = None,
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.refusals = 0
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._turn = threading.Lock()
+        self._state = threading.Lock()
+        self._file = -1 if file is None else os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        if file is not None:
+            os.truncate(self._file, 8 * _STATE)
+        self._shared = memoryview(mmap.mmap(self._file, 8 * _STATE)).cast("d")
+
+    def wait(self, **_: Any) -> None:
+        """Return when a call may be made: botocore's event before each attempt on one."""
+        # One waits and the others queue up: a cut holds them up, too.
+        with self._turn:
+            now = self._clock.monotonic()
+            pause = self.turn(now) - now
+            if pause > 0:
+                self._sleep(pause)
+
+    def turn(self, now: float) -> float:
+        """When the next call may be made, by the monotonic clock: it will be."""
+        with self._locked() as state:
+            rate = state[_RATE] or _FIRST_RATE
+            last = state[_LAST] if state[_LAST] < now + _STALE_SECONDS else 0.0
+            at = max(now, last + 1 / rate)
+            state[_RECENT] = state[_RECENT] * math.exp(last - at) + 1
+            if state[_SINCE_CUT]:
+                rate += _STEP / rate * (1 + (state[_SINCE_CUT] / _PATIENT_CALLS) ** 2)
+                state[_SINCE_CUT] += 1
+            else:
+                rate *= 1 + min(_GROWTH, _GROWTH_A_SECOND * (at - last))
+            state[_RATE], state[_LAST] = min(rate, _MOST_RATE), at
+            return at
+
+    def answered(self, *, response: Any = None, **_: Any) -> None:
+        """botocore's event after each attempt on a call."""
+        if response is not None:
+            self.refused(response[1].get("Error", {}).get("Code", ""))
+
+    def refused(self, code: str) -> None:
+        """A call was refused, with this error code."""
+        if code not in _THROTTLING:
+            return
+        now = self._clock.monotonic()
+        with self._locked() as state:
+            self.refusals += 1
+            if now < state[_CUT_AGAIN_AT]:
+                return
+            rate = state[_RATE] or _FIRST_RATE
+            recent = state[_RECENT] * math.exp(min(0.0, state[_LAST] - now))
+            if not state[_SINCE_CUT]:
+                rate = min(rate, recent) * _FIRST_CUT
+            else:
+                rate = (max(recent, rate / 2) if rate > 2 * recent else rate) * _CUT
+            state[_RATE], state[_SINCE_CUT] = max(_LEAST_RATE, rate), 1
+            state[_CUT_AGAIN_AT] = now + _CUT_SECONDS + 1 / state[_RATE]
+
+    @contextmanager
+    def _locked(self) -> Iterator[memoryview[float]]:
+        with self._state:
+            if self._file >= 0:
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                yield self._shared
+            finally:
+                if self._file >= 0:
+                    fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+@cache
+def pace() -> CallPace:
+    """Of all calls of this executor: its processes have one folder, which Spark deletes. Where it cannot be
+    written, each has a pace of its own."""
+    if TaskContext.get() is not None:
+        with suppress(OSError):
+            return CallPace(f"{SparkFiles.getRootDirectory()}/sqsdelay-pace")
+    return CallPace()
 
 
 def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
-    """A task of this process.
-
-    Args:
-        run: of a job that stages rows in an S3 store.
-    """
+    """A task of this process, of a ``run`` if its job stages rows in an S3 store."""
     options = rows.options
-    sender = _sender(options)
     _spare_the_collector()
-    in_flight = options.concurrency * MAX_BATCH_ENTRIES
-    rate = None if options.rate is None else options.rate / (options.tasks or 1)
+    task = Task(rows=rows, sender=_sender(options), retry_seconds=options.retry_seconds)
     slices = []
-    before = original = writer = staged_receipts = None
-    stopped: Callable[[], bool] = bool
+    staged_receipts = None
     if options.receipts is not None:
-        job, batch, replay = str(options.job), attempt.batch, options.replay
-        receipts = Receipts(options.receipts, job, batch=batch, replay=replay)
-        before = _sent_before(receipts, options, attempt)
+        job, replay = str(options.job), options.replay
+        receipts = Receipts(options.receipts, job, batch=attempt.batch, replay=replay)
+        task.sent_before = sent_before(receipts, options, attempt)
         if replay is not None:
             # No run of the job goes on meanwhile.
-            original = Receipts(options.receipts, job).load(attempt.partition, attempt.parts)
+            before = Receipts(options.receipts, job)
+            task.original = before.load(attempt.partition, attempt.parts)
         if not options.plan:
-            stopped, writer = receipts.stopped, receipts.writer(attempt.file_name)
+            task.stopped, task.receipts = receipts.stopped, receipts.writer(attempt.file_name)
         staged_receipts = None if run is None else receipts.staging(attempt.file_name)
-        slices.append(in_flight * _BATCHES_BETWEEN_RECEIPTS)
-    if rate is not None and not options.plan:
-        slices.append(max(MAX_BATCH_ENTRIES, int(rate)))
-    bulk = None
+        slices.append(options.concurrency * MAX_BATCH_ENTRIES * _BATCHES_BETWEEN_RECEIPTS)
+    if options.plan:
+        task.planned = Planned(options, now_ms)
+    elif options.rate is not None:
+        task.rate = options.rate / (options.tasks or 1)
+        slices.append(max(MAX_BATCH_ENTRIES, int(task.rate)))
+    task.slice_rows = min(slices, default=None)
     if run is not None:
-        bulk = Bulk(
+        task.bulk = Bulk(
             rows,
             run,
             SqsQueues(_client(options)),
             attempt=f"{attempt.partition}x{attempt.task_id}",
             receipts=staged_receipts,
             ledger=_ledger(options),
-            sent_before=before,
+            sent_before=task.sent_before,
             open_wheel=_wheel,
         )
-    return Task(
-        rows,
-        sender,
-        retry_seconds=options.retry_seconds,
-        sent_before=before,
-        original=original,
-        receipts=writer,
-        slice_rows=min(slices, default=None),
-        rate=None if options.plan else rate,
-        planned=Planned(options, now_ms) if options.plan else None,
-        stopped=stopped,
-        bulk=bulk,
-    )
+    return task
 
 
 _wheel = lru_cache(maxsize=64)(wheel_of)
@@ -159,22 +268,23 @@ _wheel = lru_cache(maxsize=64)(wheel_of)
 @lru_cache(maxsize=1)
 def _client(options: Options) -> SQSClient:
     client = sender_client(options)
-    client.meta.events.register("before-send.sqs", pace.wait)
-    client.meta.events.register("needs-retry.sqs", pace.answered)
-    request_by_curl(client, before=pace.wait, refused=pace.refused)
+    client.meta.events.register("before-send.sqs", pace().wait)
+    client.meta.events.register("needs-retry.sqs", pace().answered)
+    request_by_curl(client, before=pace().wait, refused=pace().refused)
     return client
 
 
 _loaded: dict[object, SentBefore] = {}
 
 
-def _sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
-    """A task's share. Of rows that come in any order, all of it, read once for a process and a write, and
+def sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
+    """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
     if attempt.parts > 1:
         return receipts.load(attempt.partition, attempt.parts)
+    # A micro-batch that is run again keeps its name.
     retry = attempt.task_id if attempt.number else None
-    key = (options, attempt.batch, attempt.write_id, retry)
+    key = (options, attempt.write_id, attempt.began_ms, retry)
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = receipts.load()

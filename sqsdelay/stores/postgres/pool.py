@@ -154,7 +154,7 @@ class PostgresTable(SqlTable):
     in autocommit mode, for the threads of this process."""
 
     _DIALECT, _PARAMETER = "postgres", r"%(\1)s"
-    _DRIVER = psycopg.Connection
+    _DRIVER, _ERROR = psycopg.Connection, psycopg.Error
     _BEGIN = "use it within connection.transaction()"
     _INDEX: ClassVar[str]
     """How the name of the index ends whose comment tells the version."""
@@ -256,24 +256,18 @@ class PostgresTable(SqlTable):
     @contextmanager
     def _statement(self) -> Iterator[Connection]:
         """A connection; one that broke, or is left inside a transaction, the pool replaces."""
-        try:
+        with self._translated():
             if self._pool.closed:
                 self._pool.open()
             # psycopg_pool's own check waits a second after the first dead connection it finds.
             while not _is_open(connection := self._pool.getconn()):
                 self._pool.putconn(connection)
             try:
-                if self._own_sessions:
+                # A pooler's session has no level of ours: READ COMMITTED comes with a transaction.
+                with nullcontext() if self._own_sessions else connection.transaction():
                     yield connection
-                else:
-                    # A pooler's session has no level of ours: READ COMMITTED comes with a transaction.
-                    with connection.transaction():
-                        yield connection
             finally:
                 self._pool.putconn(connection)
-        except psycopg.Error as error:
-            # Without its cause, whose DETAIL quotes a row: its body, and whatever it holds.
-            raise self._error(error) from None
 
     @contextmanager
     def _transaction(self, *, check: bool = True) -> Iterator[Connection]:
@@ -288,15 +282,7 @@ class PostgresTable(SqlTable):
                 self._check(connection)
             yield connection
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            raise self._error(error) from None
-
     def _error(self, error: psycopg.Error) -> StoreError:
-        """The error to raise for one of PostgreSQL's."""
         if isinstance(error, psycopg.errors.UndefinedTable):
             return self._missing()
         if isinstance(error, psycopg.errors.UndefinedColumn):

@@ -26,10 +26,20 @@ from sqsdelay.stores.postgres.pool import (
     PostgresTable,
 )
 from sqsdelay.stores.postgres.watching import Heads, Listener
-from sqsdelay.stores.sql import COLUMNS, SqlClaim, SqlInbox, SqlStore, row_of
+from sqsdelay.stores.sql import CLAIM_BYTES, COLUMNS, SqlClaim, SqlInbox, SqlStore, row_of
 
 _DATABASE_CLOCK: Final = "(SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 """Dispatchers' clocks may differ: what one holds, another must not take for free."""
+
+_FITTING: Final = (
+    b"""
+SELECT * FROM (
+    SELECT *, sum(octet_length(body)) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (%%b) AS locked
+) AS measured WHERE coalesce(before, 0) < %d
+"""
+    % CLAIM_BYTES
+)
 
 _UNCOMMITTED_MS: Final = 10_000
 """A hold may be committed so long after the time that it counts from."""
@@ -86,6 +96,10 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
             kept=f"held_until_ms > 0 AND held_until_ms BETWEEN %(from_ms)s AND {self._now}",
             until=self._now,
         )
+
+    def _query(self, name: str, **more: str) -> bytes:
+        query = super()._query(name, **more)
+        return _FITTING % query if name.startswith("claim") else query
 
     def _pieces(self) -> dict[str, str]:
         return {
@@ -231,7 +245,8 @@ class PostgresClaim(SqlClaim):
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         places = [self._places.pop(message_id, None) for message_id in message_ids]
         if places and None not in places:
-            removed = self._execute("remove_places", places=places).rowcount
+            given = '{"' + '","'.join(places) + '"}'
+            removed = self._execute("remove_places", places=given).rowcount
             if removed == len(places):
                 return [True] * removed
         return super().remove(message_ids)

@@ -23,7 +23,7 @@ from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.schema import VERSION, check_version, mismatch
-from sqsdelay.stores.sql import COLUMNS, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
+from sqsdelay.stores.sql import CLAIM_BYTES, COLUMNS, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
 from sqsdelay.stores.sqlite.file import UNFIT, Reserve, opened, quoted
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ _PIECES: Final = {
     "until": ":due_by_ms",
     "ids": "IN (SELECT value FROM json_each(:ids))",
     "now": ":now_ms",
+    "claim_bytes": str(CLAIM_BYTES),
     "amended": ", ".join(f"json_extract(value, '$[{n}]')" for n in range(4))
     + " FROM json_each(:rows)",
 }
@@ -51,7 +52,7 @@ class SqliteTable(SqlTable):
     """A table in a file that may hold several, and others' too; its version is in ``sqsdelay.versions``."""
 
     _DIALECT, _PARAMETER = "sqlite", r":\1"
-    _DRIVER = sqlite3.Connection
+    _DRIVER, _ERROR = sqlite3.Connection, sqlite3.Error
     _BEGIN = "execute BEGIN first"
 
     def __init__(self, path: str | Path, *, endpoint: str, table: str | None = None) -> None:
@@ -144,15 +145,7 @@ class SqliteTable(SqlTable):
                 raise
             connection.execute("COMMIT")
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._error(error) from error
-
     def _error(self, error: sqlite3.Error) -> StoreError:
-        """The error to raise for one of SQLite's."""
         if "no such table" in str(error):
             return self._missing()
         if "no such column" in str(error) or "has no column named" in str(error):
@@ -269,7 +262,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             try:
                 claim = self._lease(min(limit, self._at_once), due_by_ms, except_destinations)
             except StoreUnavailable as error:
-                if "full" not in str(error.__cause__) or self._at_once == 1:
+                if not str(error).endswith("disk is full") or self._at_once == 1:
                     raise
                 # A claim writes its rows, with their bodies: fewer need less room.
                 self._at_once = max(1, min(limit, self._at_once) // 20)

@@ -53,10 +53,15 @@ ORDER BY due_ms LIMIT 1
 -- name: claim
 -- Lease the earliest due messages that are new and that nobody has leased.
 UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
-WHERE message_id IN (
-    SELECT message_id FROM {table}
-    WHERE held_until_ms = 0 AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
-    ORDER BY due_ms, message_id LIMIT :limit
+WHERE rowid IN (
+    SELECT row FROM (
+        SELECT row, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) - bytes AS before FROM (
+            SELECT rowid AS row, coalesce(length(body), 0) AS bytes FROM {table}
+            WHERE held_until_ms = 0 AND due_ms <= :due_by_ms AND leased_until_ms <= :now_ms
+            ORDER BY due_ms, message_id LIMIT :limit
+        )
+    )
+    WHERE before < {claim_bytes}
 )
 RETURNING {columns}
 
@@ -95,7 +100,16 @@ share AS MATERIALIZED (
     FROM well
 )
 UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
-WHERE rowid IN (SELECT row.value FROM share, json_each(share.rows) AS row)
+WHERE rowid IN (
+    SELECT row FROM (
+        SELECT row, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) - bytes AS before FROM (
+            SELECT each.value AS row,
+                (SELECT coalesce(length(body), 0) FROM {table} WHERE rowid = each.value) AS bytes
+            FROM share, json_each(share.rows) AS each
+        )
+    )
+    WHERE before < {claim_bytes}
+)
 RETURNING {columns}
 
 -- name: claim_never_due
@@ -111,7 +125,15 @@ RETURNING {columns}
 -- name: claim_ids
 -- Lease messages by their ids, unless they are leased, or were taken.
 UPDATE {table} SET claim = :claim, leased_until_ms = :until_ms
-WHERE message_id IN (SELECT value FROM json_each(:ids)) AND leased_until_ms <= :now_ms AND moving = 0
+WHERE rowid IN (
+    SELECT row FROM (
+        SELECT row, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) - bytes AS before FROM (
+            SELECT rowid AS row, coalesce(length(body), 0) AS bytes FROM {table}
+            WHERE message_id IN (SELECT value FROM json_each(:ids)) AND leased_until_ms <= :now_ms AND moving = 0
+        )
+    )
+    WHERE before < {claim_bytes}
+)
 RETURNING {columns}
 
 -- name: end_leases_ahead

@@ -112,6 +112,11 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
             "rejects=.*cannot be used",
         ),
         ({"endpoint": "o", "receipts": "r"}, ConfigurationError, "receipts are kept under the job"),
+        (
+            {"endpoint": "o", "batch": "7"},
+            ConfigurationError,
+            "batch=7 counts .* of this job: .* option job",
+        ),
         ({"endpoint": "o", "rate": "9"}, ConfigurationError, "how many run at a time"),
         ({"endpoint": "o", "past_due": "x"}, ConfigurationError, "past_due='x'; use send or rej"),
         (

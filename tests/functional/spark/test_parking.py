@@ -158,7 +158,7 @@ def test_two_attempts_at_the_same_time(job: Job) -> None:
             delay_start_ms=0,
         )
         sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
-        task = Task(rows, sender, retry_seconds=0)
+        task = Task(rows=rows, sender=sender, retry_seconds=0)
         assert list(task.send([batch])) == []
         return task
 

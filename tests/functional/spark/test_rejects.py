@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from sqsdelay.spark.sink.rejects import RejectsFolder, rejected
+from sqsdelay.spark.sink.job import RejectsFolder
+from sqsdelay.spark.sink.task import rejected
 from sqsdelay.testing.local_aws import LocalAws
 
 ROWS = pa.RecordBatch.from_pydict({"body": ["x", "y"]})

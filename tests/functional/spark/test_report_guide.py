@@ -21,7 +21,7 @@ from sqsdelay.cli.cost import DEFAULT_PARK_AFTER
 from sqsdelay.cli.spark_job import GRACE_SECONDS
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError, MissingExtra
-from sqsdelay.spark.report import messages, requests, tables
+from sqsdelay.spark.report import messages, tables
 from sqsdelay.spark.report import write as report
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
@@ -87,7 +87,7 @@ def test_its_numbers_are_the_codes() -> None:
     """Each stands once in the code; the guide repeats them."""
     for text in (
         f"up to {messages.CLOCK_TOLERANCE_MS:,} ms",
-        f"{requests.SHARES:,} to a request",
+        f"{messages.SHARES:,} to a request",
         f"up to {tables.POINTS + 1} instants",
     ):
         assert text in " ".join(FIELDS.split()), text
@@ -116,7 +116,7 @@ def test_a_missing_package_is_named_with_its_remedy(
     """pip's command, in one line."""
     for name in [name for name in sys.modules if name.startswith("sqsdelay.spark.report.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     done = CliRunner().invoke(app, ["pipeline", "report", "x", "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, MissingExtra)
     assert "pip install 'sqsdelay[spark,report]'" in str(done.exception)

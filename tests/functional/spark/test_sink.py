@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from benchmarks.spark import sink as spark_sink
+from benchmarks.spark import throttled
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core.delay import parse_due_at
 from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
@@ -269,6 +270,15 @@ def test_a_throttled_job_slows_down_and_sends_each_row_once(
         sqs.throttle(None)
     assert ids(sqs) == {f"m{i}": 1 for i in range(1000)}
     assert list((tmp_path / "rejects").iterdir()) == []
+
+
+def test_the_benchmark_throttles_both(
+    spark: SparkSession, sqs: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sink sends each row once, by hand or not."""
+    throttled.compare(spark, sqs, 400, 30)
+    told = capsys.readouterr().out
+    assert re.search(r"sink +done in .* 400 distinct rows +0 sent twice +\d+ calls throttled", told)
 
 
 def test_many_rows_come_back_as_few_bytes(spark: SparkSession, sqs: Stub) -> None:
