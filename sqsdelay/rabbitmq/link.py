@@ -116,7 +116,7 @@ class BindJob(Job):
     endpoint: str
     topology: Topology
     queue: Queue | None = field(init=False)
-    retries: int = 0
+    declares: bool = False
 
     def __post_init__(self) -> None:
         self.queue = self.topology.hand_over_queue(self.endpoint)
@@ -228,7 +228,6 @@ class Binder:
         self._jobs = jobs
         self._asked: list[BindJob] = []
         self._one_by_one = 0
-        self._declared: set[str] = set()
         self._channel: Any = None
 
     @property
@@ -256,10 +255,10 @@ class Binder:
             *own, last = job.topology.endpoint_bindings(job.endpoint)
             for each in own:
                 self._channel.queue_bind(each.destination, each.source, each.routing_key)
-            if job.queue is not None and job.queue.name not in self._declared:
+            if job.queue is not None and job.declares:
                 arguments = dict(job.queue.arguments)
                 self._channel.queue_declare(job.queue.name, durable=True, arguments=arguments)
-            on_last = self._on_bound if job is self._asked[-1] else None
+            on_last = self._settle if job is self._asked[-1] else None
             self._channel.queue_bind(
                 last.destination, last.source, last.routing_key, callback=on_last
             )
@@ -269,11 +268,7 @@ class Binder:
         self._jobs.bindings.extendleft(job for job in reversed(self._asked) if not job.settled)
         self._asked = []
 
-    def _on_bound(self, _: Any) -> None:
-        self._declared.update(job.queue.name for job in self._asked if job.queue is not None)
-        self._settle(None)
-
-    def _settle(self, error: SqsDelayError | None) -> None:
+    def _settle(self, _: Any, error: SqsDelayError | None = None) -> None:
         self._one_by_one -= bool(self._one_by_one)
         for job in self._asked:
             job.settle(error)
@@ -285,21 +280,16 @@ class Binder:
         self._channel = None
         if not self._asked or not self._link.amqp.is_open:
             return
-        if len(self._asked) > 1 or self._may_help(self._asked[0], reason):
-            self._one_by_one = max(self._one_by_one, len(self._asked))
-            self.give_back()
-            self.ask()
-        else:
-            self._settle(translated(reason, self._link.at))
-
-    def _may_help(self, job: BindJob, reason: BaseException) -> bool:
-        """Whether it may help to declare the hand-over queue, which was deleted, or not to declare it,
-        which this user may not."""
-        if job.queue is None or f" queue '{job.queue.name}'" not in str(reason) or job.retries == 2:
-            return False
-        job.retries += 1
-        self._declared.symmetric_difference_update([job.queue.name])
-        return True
+        first = self._asked[0]
+        # Not declared before it is missing: a user may bind without the permission to declare.
+        missing = first.queue is not None and f"no queue '{first.queue.name}'" in str(reason)
+        if len(self._asked) == 1 and (first.declares or not missing):
+            self._settle(None, translated(reason, self._link.at))
+            return
+        first.declares |= missing
+        self._one_by_one = max(self._one_by_one, len(self._asked))
+        self.give_back()
+        self.ask()
 
 
 class Link(Connection):

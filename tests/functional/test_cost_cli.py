@@ -142,19 +142,13 @@ def test_bad_input_is_a_clear_error(arguments: list[str], told: str) -> None:
     assert told in str(done.exception)
 
 
-def test_a_delay_is_asked_for() -> None:
+def test_a_delay_is_asked_for_and_a_bad_price_file_named(tmp_path: Path) -> None:
     """There is no default to mistake for one's own."""
     done = run()
-    assert done.exit_code == 2
-    assert "--delay 365d" in done.stderr
-
-
-def test_a_bad_price_file_is_named(tmp_path: Path) -> None:
-    """The file's name, and what is wrong in it."""
-    mine = tmp_path / "mine.json"
-    mine.write_bytes(b"\xff")
-    done = run("--delay", "1d", "--prices", str(mine))
-    assert "mine.json cannot be read" in str(done.exception)
+    assert (done.exit_code, "--delay 365d" in done.stderr) == (2, True)
+    (mine := tmp_path / "mine.json").write_bytes(b"\xff")
+    told = run("--delay", "1d", "--prices", str(mine)).exception
+    assert "mine.json cannot be read" in str(told)
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,9 @@ from sqsdelay.core.delay import due_at_ms, parse_due_at
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.cost import Workload, bill, shipped_prices
-from sqsdelay.cost.places import IDLE_READ_UNITS, ITEM_BYTES, write_units
-from sqsdelay.cost.strategies import (
-    DYNAMODB_ON_TIME,
-    PARKED_A_SECOND,
-    RELAYED_ON_TIME,
-    S3_ON_TIME,
-    SCHEDULES_ON_TIME,
-    due_queue,
-)
+from sqsdelay.cost import strategies as rates
+from sqsdelay.cost.places import IDLE_READ_UNITS, ITEM_BYTES
+from sqsdelay.cost.strategies import due_queue
 from sqsdelay.cost.workload import (
     DELAY_ATTRIBUTES_BYTES,
     DISPATCH_MS,
@@ -68,21 +62,15 @@ TENS, SINGLY = (
     for batch in (10, 1)
 )
 """What a FIFO endpoint's due queue adds."""
-ALONE, BY_SENDER, THINLY = (
-    float(
-        bill(
-            code, Workload(delay_seconds=365 * 86_400, messages=many, message_bytes=200), PRICES
-        ).for_messages
-    )
-    / many
-    * 10**6
-    for code, many in (
-        ("eventbridge-scheduler", 10**6),
-        ("scheduled-by-sender", 10**6),
-        ("scheduled-by-sender", 1),
-    )
-)
-"""A million schedules a year, one by one; and as if each was the only one."""
+
+
+def a_million(code: str, messages: int = 10**6) -> float:
+    """What a million in a year cost, one by one; as if there were but so many."""
+    load = Workload(delay_seconds=365 * 86_400, messages=messages, message_bytes=200)
+    return float(bill(code, load, PRICES).for_messages) / messages * 10**6
+
+
+BY_SENDER = a_million("scheduled-by-sender")
 
 
 def text(page: str) -> str:
@@ -97,7 +85,7 @@ DAYS = limits.MAX_RETENTION_SECONDS // 86_400
 
 TOLD = {
     "../README.md": (
-        f"a million cost ${ALONE:.2f}, and you run nothing",
+        f"a million cost ${a_million('eventbridge-scheduler'):.2f}, and you run nothing",
         f"To the second they cost ${BY_SENDER:.2f} [on its schedules]",
     ),
     "scheduler.md": (f"so that ten are due in five minutes, ${BY_SENDER:.2f}.",),
@@ -145,11 +133,11 @@ TOLD = {
         f"in a second than this | {DEFAULT_FAILURES_PER_SECOND:g} |",
     ),
     "capacity.md": (
-        f"| {RELAYED_ON_TIME:,} | {RELAYED_ON_TIME:,} |",
-        f"as deployed) | 4,900 | no limit | {DYNAMODB_ON_TIME:,} |",
-        f"as deployed) | 2,100 | no limit | {S3_ON_TIME:,} |",
-        f"The deployed function parks {PARKED_A_SECOND} messages a second.",
-        f"By default {SCHEDULES_ON_TIME:,} messages due in one second are on",
+        f"| {rates.RELAYED_ON_TIME:,} | {rates.RELAYED_ON_TIME:,} |",
+        f"as deployed) | 4,900 | no limit | {rates.DYNAMODB_ON_TIME:,} |",
+        f"as deployed) | 2,100 | no limit | {rates.S3_ON_TIME:,} |",
+        f"The deployed function parks {rates.PARKED_A_SECOND} messages a second.",
+        f"By default {rates.SCHEDULES_ON_TIME:,} messages due in one second are on",
     ),
     "cost.md": (
         f"the {DELAY_ATTRIBUTES_BYTES} bytes that the delay adds",
@@ -161,7 +149,7 @@ TOLD = {
         f"every {limits.SCHEDULE_SECONDS} s, and reads {IDLE_READ_UNITS} units",
         f"read on {PRICES.read_on}",
         f"**${BY_SENDER:.2f} a million one by one, to the second**",
-        f"else up to ${THINLY:.2f}",
+        f"else up to ${a_million('scheduled-by-sender', 1):.2f}",
         f"FIFO: ${float(TENS):.2f} a million in tens, ${float(SINGLY):.2f} singly",
     ),
     "guarantees.md": (
@@ -259,14 +247,6 @@ def test_the_tables_by_delay_are_the_scripts() -> None:
     for name, made in cost_by_delay.tables(PRICES).items():
         told = rewritten(guide, cost_by_delay.SCRIPT, name, made)
         assert told == guide, f"{name}: run python -m benchmarks.cost_by_delay"
-
-
-def test_sizes_that_fill_a_write_unit() -> None:
-    """A unit is 1 KiB, with the bytes that an item has besides."""
-    units = {
-        size: write_units(Workload(delay_seconds=1, message_bytes=size)) for size in (964, 1988)
-    }
-    assert units == {964: 1, 1988: 2}
 
 
 def test_the_comparisons_prices_are_the_cost_commands() -> None:

@@ -118,22 +118,16 @@ def test_a_queue_that_does_not_answer_leaves_a_lane_to_others() -> None:
 
 
 def test_a_withdrawn_item_does_not_leave() -> None:
-    """Nor does it count, or hold the others' linger."""
+    """Nor does it count, or hold the others' linger. What has left cannot be withdrawn."""
     lines = Lines()
     (a, *_) = lines.add(*"abcdefghij")
     assert lines.coalescer.withdraw(a)
     assert not lines.coalescer.withdraw(a)
     assert lines.take() == ""
     lines.now += LINGER
-    assert lines.take() == "bcdefghij"
-
-
-def test_what_has_left_cannot_be_withdrawn() -> None:
-    """Its request is on its way."""
-    lines = Lines(linger=0)
-    (a,) = lines.add("a")
-    lines.take()
-    assert not lines.coalescer.withdraw(a)
+    (b,) = lines.add("b")
+    assert lines.take() == "bcdefghijb"
+    assert not lines.coalescer.withdraw(b)
 
 
 def test_nothing_lingers_once_hurried() -> None:

@@ -66,14 +66,10 @@ def test_ten_threads_share_a_request(queues: GatedQueues) -> None:
     assert [len(request) for request in queues.requests] == [10, 10]
 
 
-def test_a_thread_alone_waits_for_the_linger_only(queues: GatedQueues) -> None:
-    """Then it sends by itself."""
+def test_one_entrys_error_is_its_own(queues: GatedQueues) -> None:
+    """The others are sent. A thread alone sends after the linger."""
     sender(queues, linger_ms=1).send("orders", "alone")
     assert queues.requests == [["alone"]]
-
-
-def test_one_entrys_error_is_its_own(queues: GatedQueues) -> None:
-    """The others are sent."""
     queues.refuse("bad")
     sends = sender(queues)
     bodies = ["bad", *["good"] * 9]

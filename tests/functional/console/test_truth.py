@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -17,7 +16,6 @@ from sqsdelay.testing import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import Running, visited
 from tests.functional.console.page import Page
-from tests.patience import PATIENCE_SECONDS
 from tests.services.network import HoldingProxy
 
 Start = Callable[..., Running]
@@ -155,24 +153,3 @@ def test_a_message_was_in_the_error_queue_when_it_was_looked_at(
     errors.get()
     clock.advance(7200)
     assert "It was in the error queue 2 h ago" in watched.page("/message", id="bad").text
-
-
-def test_a_slow_answer_is_kept_for_seconds(
-    watched: Running, slow: HoldingProxy, clock: ManualClock
-) -> None:
-    """One of two seconds for ten, and then another is asked for."""
-    watched.services.source(None).changed()
-    slow.hold()
-    asking = threading.Thread(target=watched.page)
-    asking.start()
-    slow.held.wait(PATIENCE_SECONDS)
-    clock.advance(2)
-    slow.let_go()
-    asking.join(PATIENCE_SECONDS)
-    sample = watched.services.source(None).queues_sample
-    asked_ms = sample.known().at_ms or 0
-    clock.advance(7)
-    assert watched.page().tiles["In queues"] == "0"
-    assert sample.known().at_ms == asked_ms, "it was not asked again"
-    clock.advance(2)
-    watched.until(lambda _: sample.known().at_ms == asked_ms + 11_000)
