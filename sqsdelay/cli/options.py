@@ -230,9 +230,7 @@ PlaceUrl = Annotated[str, typer.Option("--store", envvar="SQSDELAY_STORE", help=
 OptionalPlaceUrl = Annotated[
     str | None, typer.Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)
 ]
-ParkAfter = Annotated[
-    int, typer.Option(help="Park messages due later than this in the store, seconds.")
-]
+ParkAfter = Annotated[int, typer.Option(help="Park messages due later than this, seconds.")]
 ReleasedTo = Annotated[
     str | None,
     typer.Option(
@@ -245,9 +243,7 @@ ReleasedTo = Annotated[
 LedgerFile = Annotated[
     Path | None,
     typer.Option(
-        "--ledger",
-        dir_okay=False,
-        help="Append what happens to each message to this file, as JSON lines.",
+        "--ledger", dir_okay=False, help="Append each message's events to this file, as JSON lines."
     ),
 ]
 PricesFile = Annotated[

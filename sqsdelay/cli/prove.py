@@ -27,7 +27,7 @@ from sqsdelay.limits import (
     MAX_RECEIVE_WAIT_SECONDS,
     SCHEDULE_SECONDS,
 )
-from sqsdelay.operating.status import Role, endpoint_status
+from sqsdelay.operating.status import Role, endpoint_status, naming_the_command
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -74,7 +74,7 @@ def prove(
     client = default_client(connections=8, wait_seconds=MAX_RECEIVE_WAIT_SECONDS)
     made = _counted(client)
     queues = SqsQueues(client)
-    _check_empty(queues, parsed)
+    _check_empty(queues, parsed, "" if hop == DEFAULT_HOP_SECONDS else f" --hop {hop}")
     made.clear()
     run = Run(parsed, queues)
     target = Target(endpoint, store)
@@ -108,13 +108,16 @@ def _counted(client: SQSClient) -> Counter[tuple[str, bool]]:
     return made
 
 
-def _check_empty(queues: SqsQueues, endpoint: Endpoint) -> None:
+def _check_empty(queues: SqsQueues, endpoint: Endpoint, options: str) -> None:
+    for ref in endpoint.queues:
+        with naming_the_command(endpoint, ref, options):
+            queues.url(ref)
     for queue in endpoint_status(queues, endpoint).queues:
         held = queue.visible + queue.in_flight + queue.delayed
         if held and queue.role is not Role.ERROR:
             raise ConfigurationError(
-                f"{queue.name} holds {held} messages that are not of this run; use an endpoint of its own: "
-                f"sqsdelay endpoint create {endpoint.name}-proof"
+                f"{queue.name} already holds messages, about {held}; use an endpoint of its own: "
+                f"sqsdelay endpoint create proof-{endpoint.name}{options}"
             )
 
 

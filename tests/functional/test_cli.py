@@ -239,6 +239,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["send", "orders.fifo", "--body", "x"], 2, "FIFO queue"),
         (["send", "orders", "--file", "/nonexistent"], 2, "No such file"),
         (["consume", "nowhere", "--hop", "2"], 1, "sqsdelay endpoint create nowhere --hop 2"),
+        (["prove", "nowhere", "--hop", "2"], 1, "sqsdelay endpoint create nowhere --hop 2"),
         (["errors", "retry", "orders"], 2, "give either --message-id or --all"),
         (
             ["errors", "retry", "orders", "--all", "--message-id", "x"],

@@ -429,6 +429,7 @@ def test_the_cost_is_a_recommendation_in_words(running: Running) -> None:
         ({"delay": "never"}, "'never' is not valid"),
         ({"messages": "many"}, "give a whole number"),
         ({"batch": "99"}, "use a whole number, 1 to 10"),
+        ({"delay": "1h", "messages": "1000000000", "size": "300000"}, "would be lost"),
     ):
         assert words in running.page("/cost", **given).notices[0]
 

@@ -88,14 +88,9 @@ def test_an_executor_killed_in_the_middle_of_a_write(
     sqs.set_latency(3_000)
     command = [
         f"{Path(pyspark.__file__).parent}/bin/spark-submit",
-        "--master",
-        "local-cluster[2,1,1024]",
-        "--conf",
-        "spark.driver.host=127.0.0.1",
-        "--conf",
-        "spark.ui.enabled=false",
-        *("--py-files", "sqsdelay.zip", "job.py"),
-    ]
+        "--master", "local-cluster[2,1,1024]", "--conf", "spark.driver.host=127.0.0.1",
+        "--conf", "spark.ui.enabled=false", "--py-files", "sqsdelay.zip", "job.py",
+    ]  # fmt: skip
     settings = cluster_of(sqs, python_without_sqsdelay)
     with (
         (tmp_path / "log").open("w") as log,
