@@ -119,7 +119,7 @@ def emptied(
     seconds = time.monotonic() - began
     copies: Counter[str] = Counter()
     early: list[str] = []
-    until = max(due.values()) / 1000 + 5
+    until = max(max(due.values()) / 1000, time.time()) + 5  # emptying may have taken longer
     while time.time() < until:
         got = sqs.receive_message(
             QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1, MessageAttributeNames=["All"]
