@@ -30,7 +30,7 @@ targets"."""
 
 RETRY_SECONDS: Final = 86_000
 """How long a firing that failed is retried before it goes to the error queue: nearly the day that is the
-most (RetryPolicy API reference). A copy a whole day late would contradict its own delay attributes."""
+most. Source: RetryPolicy API reference, MaximumEventAgeInSeconds."""
 
 MAX_RETRIES: Final = 185
 """Source: RetryPolicy API reference."""
