@@ -32,11 +32,15 @@ class Site:
         self.store = FaultyStore(self.clock)
         self.parking = None if park_after is None else ParkingSettings(self.store, park_after)
         self.relay = self.new_relay(self.parking)
-        self.sender = QueueSender(self.queues, SenderSettings(parking=self.parking))
+        self.sender = self.new_sender(parking=self.parking)
 
     def new_relay(self, parking: ParkingSettings | None = None, **settings: Any) -> Relay:
         """Another delay consumer's."""
         return Relay(self.queues, self.endpoint, RelaySettings(parking=parking, **settings))
+
+    def new_sender(self, **settings: Any) -> QueueSender:
+        """Another process's."""
+        return QueueSender(self.queues, SenderSettings(**settings))
 
     def put(
         self, delay: dict[str, Attribute] | int | str, message_id: str = "m-1", body: str = "x"

@@ -30,7 +30,6 @@ from sqsdelay.parking.parking import (
     parking_settings,
 )
 from sqsdelay.relaying.mover import Status
-from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.unit.relay_site import Site
@@ -60,7 +59,7 @@ def test_a_store_that_refuses_a_late_cancellation_stops_nothing(
 
     monkeypatch.setattr(site.store, "store", cancelled_meanwhile)
     monkeypatch.setattr(site.store, "cancel", refuse)
-    QueueSender(site.queues).send("orders", "far", delay=10 * DAY, message_id="order-7")
+    site.new_sender().send("orders", "far", delay=10 * DAY, message_id="order-7")
     site.clock.advance(900)
     assert site.statuses() == [Status.PARKED]
     told = "amendment of parked order-7 not applied: order-7 does not tell where it lies"
@@ -89,10 +88,10 @@ def test_an_id_used_again_for_another_message_is_a_conflict(
     site: Site, body: str, days: int, reason: str
 ) -> None:
     """The consumer parks the first; the second is not counted as parked, nor lost: it says why."""
-    QueueSender(site.queues).send("orders", "first", delay=2 * DAY, message_id="customer-7")
+    site.new_sender().send("orders", "first", delay=2 * DAY, message_id="customer-7")
     site.clock.advance(900)
     assert site.statuses() == [Status.PARKED]
-    QueueSender(site.queues).send("orders", body, delay=days * DAY, message_id="customer-7")
+    site.new_sender().send("orders", body, delay=days * DAY, message_id="customer-7")
     site.clock.advance(900)
     (outcome,) = site.poll()
     assert (outcome.status, (outcome.error or "").startswith(reason)) == (Status.REJECTED, True)
@@ -142,7 +141,7 @@ def test_a_parked_message_arrives_as_a_relayed_one(site: Site) -> None:
     """Same id, attributes, group, trace header and due time, whichever way it came."""
 
     def send(message_id: str) -> None:
-        QueueSender(site.queues).send(
+        site.new_sender().send(
             "orders",
             "grüße",
             delay=5000.5,
