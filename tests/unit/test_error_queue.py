@@ -128,10 +128,7 @@ def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
         relay(queues)
     (copy,) = copies
     assert 0 <= queues.clock.true_ms - (start_ms + 9_000_500) < 1000
-    assert copy.attributes == {
-        "user": string("x"),
-        **identity("m-1", start_ms + 9_000_500),
-    }
+    assert copy.attributes == {"user": string("x"), **identity("m-1", start_ms + 9_000_500)}
 
 
 @pytest.mark.parametrize(("since", "timer"), [(0, 100), (99.5, 1), (5000, 0)])
@@ -408,10 +405,7 @@ def test_what_is_not_whole_is_left(queues: FaultyQueues) -> None:
     )
     Relay(queues, ORDERS).process([spoiled])
     (done,) = retried(queues, due_ms=0)
-    assert (done.status, done.error) == (
-        RetryStatus.LEFT,
-        "attribute 'a'; handle it by hand",
-    )
+    assert (done.status, done.error) == (RetryStatus.LEFT, "attribute 'a'; handle it by hand")
 
 
 def test_many_are_sent_on_in_batches(queues: FaultyQueues) -> None:

@@ -27,18 +27,9 @@ from sqsdelay.core.message import (
     OutgoingMessage,
     string,
 )
-from sqsdelay.core.received_message import (
-    DelayedMessage,
-    FifoIds,
-    ReceivedMessage,
-    read_fifo_ids,
-)
+from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMessage, read_fifo_ids
 from sqsdelay.core.stored_message import to_store
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    QueueUnavailable,
-)
+from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
@@ -348,9 +339,7 @@ def test_a_copy_that_cannot_be_read_whole_is_rejected(queues: InMemoryQueues) ->
     assert received(queues) == []
 
 
-def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(
-    clock: ManualClock,
-) -> None:
+def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(clock: ManualClock) -> None:
     """The second line of defence against endpoints of one name."""
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")

@@ -10,25 +10,10 @@ import pytest
 
 from sqsdelay.core.delay import HandOver, Park, Requeue, decide
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    DUE_AT,
-    MESSAGE_ID,
-    WAS_DUE_AT,
-)
+from sqsdelay.core.message import DUE_AT, MESSAGE_ID, WAS_DUE_AT
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    StoreError,
-    StoreUnavailable,
-)
-from sqsdelay.parking.parking import (
-    Change,
-    Parking,
-    ParkingSettings,
-    Schedule,
-    parking_settings,
-)
+from sqsdelay.errors import ConfigurationError, InvalidMessage, StoreError, StoreUnavailable
+from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule, parking_settings
 from sqsdelay.relaying.mover import Status
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryStore, ManualClock
@@ -122,12 +107,7 @@ def test_park_after_without_a_store_is_refused(after: int) -> None:
 
 @pytest.mark.parametrize(
     ("remaining", "decision"),
-    [
-        (900, HandOver(900)),
-        (901, Requeue(901)),
-        (3600, Requeue(3600)),
-        (3601, Park(3601)),
-    ],
+    [(900, HandOver(900)), (901, Requeue(901)), (3600, Requeue(3600)), (3601, Park(3601))],
 )
 def test_what_remains_decides(remaining: int, decision: object) -> None:
     """More than park_after is parked, not as much as it; hand-over goes before."""

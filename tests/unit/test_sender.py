@@ -215,11 +215,7 @@ def test_no_delay_leaves_the_queues_own_delay_in_force(clock: ManualClock) -> No
     ("arguments", "error", "message"),
     [
         ({"delay": -1}, InvalidDelay, "negative"),
-        (
-            {"delay": 5, "due_at": datetime(2027, 1, 1, tzinfo=UTC)},
-            InvalidDelay,
-            "give only one",
-        ),
+        ({"delay": 5, "due_at": datetime(2027, 1, 1, tzinfo=UTC)}, InvalidDelay, "give only one"),
         ({"due_at": datetime(2027, 1, 1)}, InvalidDelay, "time zone"),  # noqa: DTZ001
         ({"due_at": datetime.max.replace(tzinfo=UTC)}, InvalidDelay, "after the limit"),
         ({"delay": 253_402_300_799}, InvalidDelay, "after the limit"),
@@ -386,8 +382,7 @@ def test_time_spent_on_earlier_batches_does_not_make_later_ones_late(
     sender = QueueSender(queues, SenderSettings(concurrency=1))
     group = "g" if fifo else None
     sender.send_many(
-        endpoint,
-        [Message(f"{n}", due_at=utc(due_ms), message_group_id=group) for n in range(300)],
+        endpoint, [Message(f"{n}", due_at=utc(due_ms), message_group_id=group) for n in range(300)]
     )
     late = [m.visible_ms - due_ms for m in queues._queues[queue].messages.values()]
     assert min(late) >= 0
