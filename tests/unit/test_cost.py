@@ -346,6 +346,7 @@ def test_logs_are_in_the_bill_and_a_fifo_queue_beside_it() -> None:
     assert told is not None
     assert abs(float(line.quantity * 2**30) - int(told[1])) < 10
     polls = 5 * DAY // 20
+    assert quantities(bill_of("relay", DAY), "long polling", fixed=True) == [polls]
     requests = (20 + polls) * PRICES.sqs_standard_request + 10 * PRICES.sqs_fifo_request
     logs = 10 * line.quantity * PRICES.cloudwatch_logs_gb
     paid = due_queue(Workload(delay_seconds=DAY, messages=10), PRICES)

@@ -466,10 +466,7 @@ def test_an_id_is_one_message() -> None:
     """The same again is the same; another under its id is refused, as with any store."""
     world = World()
     due = StoredMessage(
-        message_id="m1",
-        destination="orders",
-        due_ms=world.clock.true_ms + DAY * 1000,
-        body=b"x",
+        message_id="m1", destination="orders", due_ms=world.clock.true_ms + DAY * 1000, body=b"x"
     )
     parking = Parking(world.store, after_seconds=7_200)
     assert parking.park([due, due]) == [True, False]
