@@ -143,7 +143,7 @@ def test_each_thread_has_its_own_deadline(queues: GatedQueues) -> None:
 
 def test_a_thread_makes_only_calls_that_have_its_own_item() -> None:
     """Busy with another's it could not make its own, nor could those that leave theirs to it."""
-    shared = SharedCalls(
+    shared = SharedCalls[int, int](
         lambda _, items: [threading.get_ident()] * len(items), linger_ms=1, lanes=4
     )
 
