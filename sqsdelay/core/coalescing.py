@@ -325,7 +325,7 @@ class SharedCalls(Generic[T, R]):
                 self._give_turn()
 
     def _withdraw(self, waiting: Sequence[Waiting[_Item[T, R]]]) -> bool:
-        """They do not leave any more, and another takes the turn; whether none had left."""
+        """Take back what has not left, and give another its turn; whether none had left."""
         with self._lock:
             stayed = [self._coalescer.withdraw(each) for each in waiting]
             self._give_turn()
@@ -337,12 +337,12 @@ class SharedCalls(Generic[T, R]):
 
 
 def _maker(group: Sequence[Waiting[_Item[T, R]]]) -> _Thread[T, R]:
-    """The thread with the most time left, the first of those."""
+    """The thread with the most time left; of several, the first."""
     return max((each.item.thread for each in group), key=lambda thread: thread.until)
 
 
 class Interrupted(Exception):
-    """The thread that makes a call for several failed, or takes too long; whether it is made is not known."""
+    """The thread that makes a call for several failed or takes too long. The call may have been made."""
 
 
 class NeverLeft(Exception):
