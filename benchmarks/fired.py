@@ -130,9 +130,8 @@ def emptied(
             if time.time_ns() // 1_000_000 < due[name_of_it]:
                 early.append(name_of_it)
         if got:
-            handles = [
-                {"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate(got)
-            ]
+            until = max(until, time.time() + 5)  # to receive them may take longer, too
+            handles = [{"Id": m["MessageId"], "ReceiptHandle": m["ReceiptHandle"]} for m in got]
             sqs.delete_message_batch(QueueUrl=url, Entries=handles)
     given_up: Counter[str] = Counter()
     while got := sqs.receive_message(

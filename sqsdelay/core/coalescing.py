@@ -222,8 +222,8 @@ class SharedCalls(Generic[T, R]):
     """Makes calls for the threads that need them, by these threads: there are none in the background, so
     there is nothing to close. Thread-safe.
 
-    A thread makes calls of its own key only: another's may not be answered. Of those that share a call,
-    the one with the most time left makes it, and none of the others waits for longer than it may.
+    A thread makes only calls that have items of its own. Of those that share a call, the one with the
+    most time left makes it, and none of the others waits for longer than it may.
 
     Args:
         work: makes a call.
@@ -261,25 +261,23 @@ class SharedCalls(Generic[T, R]):
         Raises:
             What ``work`` raised in this thread.
             Interrupted: another had its items, and failed or has no result in time.
-            TimeoutError: its time was over before a call had its items.
+            NeverLeft: its time was over before a call had its items.
         """
         now = self._clock.monotonic()
         thread = _Thread[T, R]([None] * len(items), len(items), now, now + within_seconds)
-        with self._lock:
-            waiting = [
-                self._coalescer.add(key, _Item(item, n, thread), size=sizes[n], most=most, now=now)
-                for n, item in enumerate(items)
-            ]
-        never_left = False
+        waiting = list[Waiting[_Item[T, R]]]()
         try:
+            with self._lock:
+                for n, (item, size) in enumerate(zip(items, sizes, strict=True)):
+                    each = _Item(item, n, thread)
+                    waiting.append(self._coalescer.add(key, each, size=size, most=most, now=now))
             self._serve(key, thread)
         finally:
-            if thread.missing:
-                never_left = self._withdraw(waiting)
+            never_left = thread.missing > 0 and self._withdraw(waiting)
         if thread.error is not None:
             raise Interrupted(f"the thread that made the call failed: {thread.error!r}")
         if never_left:
-            raise TimeoutError
+            raise NeverLeft
         if thread.missing:
             raise Interrupted("the thread that makes the call has no answer in time")
         return cast(list[R], thread.results)
@@ -292,12 +290,11 @@ class SharedCalls(Generic[T, R]):
                 if now >= thread.until:
                     return
                 group = self._coalescer.ready(now, key)
-                if group and thread.until >= _maker(group).until:
-                    self._coalescer.take(now, key)
-                elif group:
-                    _maker(group).woken.set()
+                if group and (maker := _maker(group)) is not thread:
+                    maker.woken.set()
                     group = []
-                if group:
+                elif group:
+                    self._coalescer.take(now, key)
                     self._give_turn()
             if group:
                 self._make(key, group)
@@ -328,7 +325,7 @@ class SharedCalls(Generic[T, R]):
                 self._give_turn()
 
     def _withdraw(self, waiting: Sequence[Waiting[_Item[T, R]]]) -> bool:
-        """They do not leave any more, and another takes the turn; whether none had left."""
+        """Take back what has not left, and give another its turn; whether none had left."""
         with self._lock:
             stayed = [self._coalescer.withdraw(each) for each in waiting]
             self._give_turn()
@@ -340,9 +337,13 @@ class SharedCalls(Generic[T, R]):
 
 
 def _maker(group: Sequence[Waiting[_Item[T, R]]]) -> _Thread[T, R]:
-    """The thread with the most time left, the first of those."""
+    """The thread with the most time left; of several, the first."""
     return max((each.item.thread for each in group), key=lambda thread: thread.until)
 
 
 class Interrupted(Exception):
-    """The thread that makes a call for several failed, or takes too long; whether it is made is not known."""
+    """The thread that makes a call for several failed or takes too long. The call may have been made."""
+
+
+class NeverLeft(Exception):
+    """The thread's time was over before a call had its items."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
-from sqsdelay.core.coalescing import Interrupted, SharedCalls, own
+from sqsdelay.core.coalescing import Interrupted, NeverLeft, SharedCalls, own
 from sqsdelay.core.delay import Delay, due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route
@@ -126,15 +126,12 @@ class QueueSender:
         message: CheckedMessage,
     ) -> SendResult:
         route, most = self.batches.together(endpoint, message)
+        within = self._deadline_seconds
         try:
             (result,) = shared.call(
-                (endpoint, route),
-                [message],
-                sizes=[message.size],
-                most=most,
-                within_seconds=self._deadline_seconds,
+                (endpoint, route), [message], sizes=[message.size], most=most, within_seconds=within
             )
-        except TimeoutError:
+        except NeverLeft:
             raise QueueUnavailable(
                 f"queue {endpoint.name} cannot be used now: the time for this call (deadline_seconds) is "
                 "over; try again later"

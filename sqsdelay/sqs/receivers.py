@@ -88,7 +88,7 @@ class Concurrency:
         return self._running > self.wanted
 
     def ended(self) -> None:
-        """A receiver has."""
+        """A receiver has ended."""
         with self._lock:
             self._running -= 1
 
@@ -102,7 +102,7 @@ class SharedBatches:
     Each thread gets the answers to its own entries.
 
     What goes to a FIFO queue where order matters, that is any but a delay queue, is sent as it comes.
-    ``lanes`` is how many calls are under way.
+    ``lanes`` is how many calls are made at a time.
     """
 
     def __init__(self, queues: Queues, *, lanes: int) -> None:

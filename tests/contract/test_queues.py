@@ -110,8 +110,7 @@ def test_a_message_timer_holds_a_message_on_a_standard_queue(broker: Broker) -> 
 def test_the_delay_queue_holds_every_message_for_a_hop(broker: Broker) -> None:
     """The queue's own delay applies, and groups do not block each other."""
     broker.queues.send_batch(
-        broker.delay_queue,
-        [fifo(f"{n}", group=f"g{n}", deduplication=f"d{n}") for n in range(10)],
+        broker.delay_queue, [fifo(f"{n}", group=f"g{n}", deduplication=f"d{n}") for n in range(10)]
     )
     broker.advance(HOP - 1)
     assert broker.receive(broker.delay_queue) == []

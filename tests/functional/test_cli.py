@@ -249,16 +249,8 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["errors", "list", "orders", "--limit", "0"], 2, "--limit"),
         (["list", "errors"], 2, "errors list"),
         (["errors", "orders", "list"], 2, "errors list orders"),
-        (
-            ["rabbitmq", "declare", "--url", "x"],
-            2,
-            "before the command: sqsdelay rabbitmq --url …",
-        ),
-        (
-            ["status", "orders", "--region", "x"],
-            2,
-            "before the command: sqsdelay --region …",
-        ),
+        (["rabbitmq", "declare", "--url", "x"], 2, "before the command: sqsdelay rabbitmq --url …"),
+        (["status", "orders", "--region", "x"], 2, "before the command: sqsdelay --region …"),
         (["--json", "status", "orders"], 2, "behind the command: sqsdelay status … --json"),
         (["consume", "orders", "--receivers", "0"], 2, "--receivers 0; use 1 or more"),
         (["consume", "orders", "--wait", "21"], 2, "--wait 21; use 0 to 20"),
@@ -364,10 +356,7 @@ def test_a_foreign_due_time_is_no_crash(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        (
-            {"AWS_DEFAULT_REGION": None},
-            "region; set AWS_DEFAULT_REGION and AWS_PROFILE",
-        ),
+        ({"AWS_DEFAULT_REGION": None}, "region; set AWS_DEFAULT_REGION and AWS_PROFILE"),
         ({"AWS_PROFILE": "nobody"}, "found; set AWS_DEFAULT_REGION and AWS_PROFILE"),
         (
             {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},

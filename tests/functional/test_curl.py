@@ -370,11 +370,7 @@ region = eu-west-1
     ],
 )
 def test_keys_of_a_role_are_fetched_and_renewed(
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    profile: str,
-    tokens: list[str],
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: str, tokens: list[str]
 ) -> None:
     """Of an assumed role, of SSO and of an instance: botocore finds them, libcurl signs with them."""
     (tmp_path / "config").write_text(PROFILES)

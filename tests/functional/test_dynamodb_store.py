@@ -119,10 +119,7 @@ def test_far_messages_are_released_without_a_write_each(
     clock.advance(DAY_MS / 1000 - 890)
     calls.clear()
     assert released(store, clock, limit=300) == [m.message_id for m in messages]
-    assert {n: calls[n] for n in ("PutItem", "DeleteItem")} == {
-        "PutItem": 6,
-        "DeleteItem": 0,
-    }
+    assert {n: calls[n] for n in ("PutItem", "DeleteItem")} == {"PutItem": 6, "DeleteItem": 0}
     assert released(store, clock) == []
     assert (store.pending_count(), store.pending(10), store.next_due_ms()) == (0, [], None)
     assert store.find(messages[7].message_id) is None

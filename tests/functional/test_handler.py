@@ -344,10 +344,7 @@ def test_a_message_the_fifo_queue_lacks_stays_on_the_due_queue(fifo: Any) -> Non
 
 
 def test_with_a_store_the_function_parks(
-    sqs: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    sqs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SQSDELAY_STORE names it, SQSDELAY_PARK_AFTER_SECONDS says from when on."""
     url = f"sqlite:///{tmp_path}/store.db"

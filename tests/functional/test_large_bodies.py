@@ -31,10 +31,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.s3 import BodyReader, Bucket
-from sqsdelay.sending.batches import (
-    PAYLOAD_SIZE,
-    Pointer,
-)
+from sqsdelay.sending.batches import PAYLOAD_SIZE, Pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sqs import create_endpoint
@@ -360,9 +357,7 @@ def test_a_client_of_awss_own_library_needs_large_bodies(local_aws: LocalAws) ->
     assert told[1].startswith("1500000 x x")
 
 
-def test_receive_reads_bodies_and_keeps_what_it_cannot_read(
-    local_aws: LocalAws,
-) -> None:
+def test_receive_reads_bodies_and_keeps_what_it_cannot_read(local_aws: LocalAws) -> None:
     """With --bucket the body is printed whole; a vanished one is named, its message not deleted."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     s3 = local_aws.client("s3")

@@ -17,12 +17,7 @@ from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings
-from sqsdelay.errors import (
-    ConfigurationError,
-    CriticalError,
-    StoreMissing,
-    StoreUnavailable,
-)
+from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.sqlite.file import RESERVE_BYTES

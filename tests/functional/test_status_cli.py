@@ -402,9 +402,7 @@ def consumed_by_a_function(aws: LocalAws, endpoint: Endpoint, variables: dict[st
     url = sqs.get_queue_url(QueueName=endpoint.delay_queue.name)["QueueUrl"]
     attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
     functions.create_event_source_mapping(
-        EventSourceArn=attributes["QueueArn"],
-        FunctionName=function["FunctionArn"],
-        Enabled=False,
+        EventSourceArn=attributes["QueueArn"], FunctionName=function["FunctionArn"], Enabled=False
     )
 
 

@@ -40,11 +40,7 @@ from sqsdelay.operating.status import parse_cursor
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
-from sqsdelay.sending.batches import (
-    LEGACY_PAYLOAD_SIZE,
-    PAYLOAD_SIZE,
-    Pointer,
-)
+from sqsdelay.sending.batches import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS

@@ -43,9 +43,7 @@ def test_no_blank_line_splits_a_table() -> None:
         assert (page, split.findall((ROOT / page).read_text())) == (page, [])
 
 
-LOOKED_UP: Final = {
-    "fields": "every field of the ledger, column of the report and option of Spark",
-}
+LOOKED_UP: Final = {"fields": "every field of the ledger, column of the report and option of Spark"}
 """Pages that are looked up, not read from top to bottom, and what in them."""
 
 

@@ -31,10 +31,7 @@ from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
 from sqsdelay.rabbitmq.verification import verify
 from sqsdelay.relaying.mover import RelaySettings, Status
 from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sending.batches import (
-    PAYLOAD_SIZE,
-    read_pointer,
-)
+from sqsdelay.sending.batches import PAYLOAD_SIZE, read_pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs import create_endpoint
@@ -283,12 +280,7 @@ def test_passwords_on_the_command_line(
 ) -> None:
     """An error of a command is printed where others may look on."""
     for arguments in (
-        [
-            "cancel",
-            "orders",
-            "a",
-            f"--store=postgresql://me:{SECRET}@127.0.0.1:{closed_port}/db",
-        ],
+        ["cancel", "orders", "a", f"--store=postgresql://me:{SECRET}@127.0.0.1:{closed_port}/db"],
         ["pending", "orders", f"--store=mysql://me:{SECRET}@host/db"],
         ["pending", "orders", f"--store=postgresql://me:%zz{SECRET}@host/db"],
         ["rabbitmq", f"--url=amqp://me:{SECRET}@127.0.0.1:{closed_port}/", "declare"],

@@ -142,13 +142,7 @@ def test_others_are_granted_the_key_by_way_of_services_alone(stack: Stack, store
     key, role = kms.Key(stack, "Key"), iam.Role(stack, "Them", assumed_by=iam.AnyPrincipal())
     queue = sqs.Queue(stack, "Queue", queue_name="orders", encryption_master_key=key)
     delay = UnrestrictedDelay(
-        stack,
-        "Delay",
-        queue=queue,
-        store=store,
-        large_bodies=True,
-        ledger="s3",
-        encryption_key=key,
+        stack, "Delay", queue=queue, store=store, large_bodies=True, ledger="s3", encryption_key=key
     )
     place = delay.store or delay.s3_store or delay.schedules
     assert place is not None

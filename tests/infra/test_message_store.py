@@ -33,15 +33,7 @@ from sqsdelay.stores import DynamoDbStore, table_definition
 from sqsdelay.stores.calls import CONCURRENCY as THREADS
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb.layout import EXPIRY
-from tests.infra.resources import (
-    Templates,
-    actions,
-    arn,
-    function,
-    logical_id,
-    only,
-    statements,
-)
+from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
 
 
 @pytest.fixture
@@ -85,10 +77,7 @@ def test_table_is_the_one_the_store_would_make(template: Template) -> None:
         "PointInTimeRecoveryEnabled": True
     }
     assert properties.pop("SSESpecification") == {"SSEEnabled": True}
-    assert properties.pop("TimeToLiveSpecification") == {
-        "AttributeName": EXPIRY,
-        "Enabled": True,
-    }
+    assert properties.pop("TimeToLiveSpecification") == {"AttributeName": EXPIRY, "Enabled": True}
     assert properties.pop("TableClass") == "STANDARD"
     assert properties == table_definition()
 

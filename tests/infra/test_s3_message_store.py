@@ -32,15 +32,7 @@ from sqsdelay.relaying.parker import ForwardingRelay, unpacked
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import S3Store
-from tests.infra.resources import (
-    Templates,
-    actions,
-    arn,
-    function,
-    logical_id,
-    only,
-    statements,
-)
+from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
 
 BUCKET = "parked"
 

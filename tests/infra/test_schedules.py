@@ -33,15 +33,7 @@ from sqsdelay.parking.parking import Parking
 from sqsdelay.stores import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
 from tests.infra.conftest import CONTEXT
-from tests.infra.resources import (
-    Templates,
-    actions,
-    arn,
-    function,
-    logical_id,
-    only,
-    statements,
-)
+from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
 
 ARN_OF_SQS = [
     *("arn:", {"Ref": "AWS::Partition"}, ":sqs:", {"Ref": "AWS::Region"}),
@@ -132,10 +124,7 @@ def test_what_is_retained_still_fires_and_is_found(
     [group] = [n for n, r in named.items() if r["Type"] == "AWS::Scheduler::ScheduleGroup"]
     assert {named[n]["DeletionPolicy"] for n in (role, queue, group)} == {policy}
     tags = {tag["Key"]: tag["Value"] for tag in named[queue]["Properties"]["Tags"]}
-    assert tags == {
-        STORE_TAG: "scheduler://orders",
-        ROLE_TAG: {"Fn::GetAtt": [role, "Arn"]},
-    }
+    assert tags == {STORE_TAG: "scheduler://orders", ROLE_TAG: {"Fn::GetAtt": [role, "Arn"]}}
 
 
 def test_an_alarm_rings_where_the_function_no_longer_runs(template: Template) -> None:
@@ -300,10 +289,7 @@ def test_schedules_of_this_group_alone_may_use_the_role(template: Template) -> N
 
 @pytest.mark.parametrize(
     ("condition", "let_in"),
-    [
-        ("aws:SourceAccount", "a schedule of another account"),
-        ("aws:SourceArn", "another group"),
-    ],
+    [("aws:SourceAccount", "a schedule of another account"), ("aws:SourceArn", "another group")],
 )
 def test_each_condition_keeps_somebody_out(template: Template, condition: str, let_in: str) -> None:
     """Without it they would be let in."""

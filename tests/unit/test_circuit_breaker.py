@@ -9,9 +9,8 @@ from sqsdelay.errors import ConfigurationError, CriticalError
 from sqsdelay.testing import ManualClock
 
 
-def test_triggers_when_failures_last() -> None:
+def test_triggers_when_failures_last(clock: ManualClock) -> None:
     """The first failure arms; 30 seconds of failures trigger, not a failure less."""
-    clock = ManualClock()
     breaker = CircuitBreaker("fetch", 30, clock)
     breaker.failed(OSError("down"))
     clock.advance(29.999)
@@ -24,9 +23,8 @@ def test_triggers_when_failures_last() -> None:
     )
 
 
-def test_a_success_disarms() -> None:
+def test_a_success_disarms(clock: ManualClock) -> None:
     """Failures with a success between them are disturbances, not an outage."""
-    clock = ManualClock()
     breaker = CircuitBreaker("fetch", 30, clock)
     breaker.failed(OSError())
     clock.advance(29)
@@ -37,9 +35,8 @@ def test_a_success_disarms() -> None:
     breaker.failed(OSError())
 
 
-def test_triggered_it_is_armed_anew() -> None:
+def test_triggered_it_is_armed_anew(clock: ManualClock) -> None:
     """A host that carries on is told again after another such time, not at every failure."""
-    clock = ManualClock()
     told: list[CriticalError] = []
     breaker = CircuitBreaker("fetch", 30, clock, told.append)
     for seconds, times in ((0, 0), (30, 1), (1, 1), (29, 2)):
@@ -48,18 +45,16 @@ def test_triggered_it_is_armed_anew() -> None:
         assert len(told) == times
 
 
-def test_a_wall_clock_that_is_set_plays_no_part() -> None:
+def test_a_wall_clock_that_is_set_plays_no_part(clock: ManualClock) -> None:
     """Durations are monotonic."""
-    clock = ManualClock()
     breaker = CircuitBreaker("fetch", 30, clock)
     breaker.failed(OSError())
     clock.error_ms = 3_600_000
     breaker.failed(OSError())
 
 
-def test_rate_triggers_above_the_limit_within_a_second() -> None:
+def test_rate_triggers_above_the_limit_within_a_second(clock: ManualClock) -> None:
     """Two failures in a second are too many for 1 a second; two in two seconds are not."""
-    clock = ManualClock()
     breaker = FailureRateBreaker("recovery", 1, clock)
     breaker.failed(OSError())
     clock.advance(1)
@@ -78,9 +73,8 @@ def test_a_duration_that_is_none_is_refused(seconds: float) -> None:
         FailureRateBreaker("recovery", 0, ManualClock())
 
 
-def test_what_triggered_is_the_critical_errors_cause() -> None:
+def test_what_triggered_is_the_critical_errors_cause(clock: ManualClock) -> None:
     """Its own traceback says where the last failure came from."""
-    clock = ManualClock()
     last = OSError("last")
     for breaker, seconds in (
         (CircuitBreaker("fetch", 30, clock), 30),

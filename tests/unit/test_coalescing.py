@@ -36,9 +36,13 @@ class Lines:
         return groups
 
 
-def test_what_meets_within_the_linger_leaves_together() -> None:
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+def test_what_meets_within_the_linger_leaves_together(lines: Lines) -> None:
     """The first of them waits for the linger, and no item for longer."""
-    lines = Lines()
     lines.add("a")
     lines.now += 0.004
     lines.add("b")
@@ -47,18 +51,16 @@ def test_what_meets_within_the_linger_leaves_together() -> None:
     assert (lines.take(), lines.coalescer.next_at()) == ("ab", math.inf)
 
 
-def test_a_full_group_does_not_linger() -> None:
+def test_a_full_group_does_not_linger(lines: Lines) -> None:
     """Ten fill a request; the eleventh waits for others."""
-    lines = Lines()
     lines.add(*"abcdefghijk")
     assert lines.coalescer.next_at() == -math.inf
     assert lines.take_all() == ["abcdefghij"]
     assert lines.coalescer.next_at() == 100.0 + LINGER
 
 
-def test_a_group_ends_where_a_request_ends() -> None:
+def test_a_group_ends_where_a_request_ends(lines: Lines) -> None:
     """1 MiB in all; what is larger by itself leaves by itself."""
-    lines = Lines()
     lines.add(*"abc", size=MAX_BATCH_BYTES // 2)
     lines.add("d", size=MAX_BATCH_BYTES + 1)
     assert lines.take() == "ab"
@@ -66,9 +68,8 @@ def test_a_group_ends_where_a_request_ends() -> None:
     assert lines.take_all() == ["c", "d"]
 
 
-def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
+def test_keys_do_not_mix_and_the_oldest_goes_first(lines: Lines) -> None:
     """Each queue has its own requests."""
-    lines = Lines()
     lines.add("a", key="late")
     lines.now += 0.001
     lines.add("b")
@@ -77,9 +78,8 @@ def test_keys_do_not_mix_and_the_oldest_goes_first() -> None:
     assert lines.take_all() == ["ac", "b"]
 
 
-def test_a_thread_takes_its_own_queues_group_only() -> None:
+def test_a_thread_takes_its_own_queues_group_only(lines: Lines) -> None:
     """However long another's has waited."""
-    lines = Lines()
     lines.add("a", key="other")
     lines.add("b")
     lines.now += LINGER
@@ -117,9 +117,8 @@ def test_a_queue_that_does_not_answer_leaves_a_lane_to_others() -> None:
     assert lines.coalescer.next_at() == math.inf
 
 
-def test_a_withdrawn_item_does_not_leave() -> None:
+def test_a_withdrawn_item_does_not_leave(lines: Lines) -> None:
     """Nor does it count, or hold the others' linger. What has left cannot be withdrawn."""
-    lines = Lines()
     (a, *_) = lines.add(*"abcdefghij")
     assert lines.coalescer.withdraw(a)
     assert not lines.coalescer.withdraw(a)
@@ -130,9 +129,8 @@ def test_a_withdrawn_item_does_not_leave() -> None:
     assert not lines.coalescer.withdraw(b)
 
 
-def test_nothing_lingers_once_hurried() -> None:
+def test_nothing_lingers_once_hurried(lines: Lines) -> None:
     """A sender that closes has nobody to wait for."""
-    lines = Lines()
     lines.add(*"ab")
     lines.coalescer.hurry()
     assert lines.coalescer.next_at() == -math.inf

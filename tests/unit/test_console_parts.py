@@ -167,9 +167,7 @@ def until_known(sample: Sampled[int], value: int) -> None:
     raise AssertionError(sample.known())
 
 
-def test_who_waits_is_let_go_and_the_server_is_not_overrun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_waits_is_let_go_and_the_server_is_not_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many questions wait at a time; the next is refused; an answer frees its place."""
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", 0.01)
     patience, may = Patience("the store", StoreUnavailable), threading.Event()

@@ -40,9 +40,7 @@ def test_edges_of_the_message_timer(remaining_ms: int, decision: Decision) -> No
 
 
 @given(
-    st.integers(0, 253_402_300_799_000),
-    st.integers(0, 253_402_300_799_000),
-    st.integers(1, 900),
+    st.integers(0, 253_402_300_799_000), st.integers(0, 253_402_300_799_000), st.integers(1, 900)
 )
 def test_a_hand_over_is_never_early_nor_a_second_late(due: int, now: int, hop: int) -> None:
     """The message timer ends at or after due, by less than a second if due has not passed."""

@@ -27,10 +27,11 @@ from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
 
 
-def test_what_was_sent_is_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_sent_is_remembered_up_to_a_number(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its removal failed. The oldest is forgotten, and sent once more: memory has an end."""
     monkeypatch.setattr("sqsdelay.dispatching.destinations._REMEMBERED", 2)
-    bench = Bench()
     bench.put("q", 3)
     messages, claim = bench.store.pending(3), cast(Claim, None)
     destination = AtLeastOnce(bench.outbox, bench.clock)
@@ -99,9 +100,13 @@ class Bench:
         self.dispatcher.run(stop)
 
 
-def test_a_full_destination_does_not_starve_the_others() -> None:
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_full_destination_does_not_starve_the_others(bench: Bench) -> None:
     """500 messages for a full queue in front: the 50 for a healthy one leave at the second claim."""
-    bench = Bench()
     bench.put("full", 500, in_seconds=-60)
     bench.put("well", 50)
     bench.away = {"full"}
@@ -110,9 +115,8 @@ def test_a_full_destination_does_not_starve_the_others() -> None:
     assert bench.store.pending_count() == 500
 
 
-def test_many_destinations_one_full_one_refusing_one_missing() -> None:
+def test_many_destinations_one_full_one_refusing_one_missing(bench: Bench) -> None:
     """Each of 20 queues gets its messages within one claim; the full one its own when it has room."""
-    bench = Bench()
     for name in ("full", *(f"q{n}" for n in range(20)), "missing"):
         bench.put(name, 40)
     bench.away = {"full"}
@@ -163,10 +167,10 @@ def test_a_missing_queue_that_is_made_gets_its_messages() -> None:
 
 
 def test_one_message_probes_a_destination_that_was_out_of_reach(
+    bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After the first claim a full queue gets one message after 1, 2, 4 … 60 s, not 500."""
-    bench = Bench()
     bench.put("full", 500)
     bench.away = {"full"}
     bench.put("well")
@@ -178,9 +182,8 @@ def test_one_message_probes_a_destination_that_was_out_of_reach(
     assert bench.sent("well") in range(60, 62)
 
 
-def test_a_probe_that_passes_is_followed_by_all_others_at_once() -> None:
+def test_a_probe_that_passes_is_followed_by_all_others_at_once(bench: Bench) -> None:
     """In the same claim; and the next failure starts at one second again."""
-    bench = Bench()
     bench.put("full", 300)
     bench.away = {"full"}
     for seconds in (1, 2, 4):
@@ -196,9 +199,8 @@ def test_a_probe_that_passes_is_followed_by_all_others_at_once() -> None:
     assert len(bench.dispatcher.dispatch().released) == 2
 
 
-def test_a_probe_that_is_refused_for_itself_opens_nothing() -> None:
+def test_a_probe_that_is_refused_for_itself_opens_nothing(bench: Bench) -> None:
     """A message that cannot be sent anywhere tells nothing of the queue: the next one is tried."""
-    bench = Bench()
     bench.put("full", 3)
     bench.away = {"full"}
     bench.rounds(1)
@@ -213,9 +215,8 @@ def test_a_probe_that_is_refused_for_itself_opens_nothing() -> None:
     assert len(bench.dispatcher.dispatch().released) == 2
 
 
-def test_a_destination_that_takes_some_is_not_left_alone() -> None:
+def test_a_destination_that_takes_some_is_not_left_alone(bench: Bench) -> None:
     """Throttled in part: what passed passed, the rest is tried again after a second."""
-    bench = Bench()
     bench.put("slow", 10)
     turn = iter(range(1000))
     bench.outbox.fail = lambda m: (
@@ -231,10 +232,10 @@ def test_a_destination_that_takes_some_is_not_left_alone() -> None:
 
 
 def test_one_destination_down_is_no_critical_error_while_others_are_served(
+    bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An hour: every 20 s something is released, so the dispatcher works."""
-    bench = Bench()
     bench.put("full", 3)
     bench.away = {"full"}
     for n in range(180):
@@ -266,9 +267,10 @@ def test_nothing_released_while_something_is_due_is_critical(
             assert seconds <= (bench.clock.now_ms() - start_ms) / 1000 <= seconds + 1
 
 
-def test_nothing_due_any_more_is_not_critical(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_due_any_more_is_not_critical(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The messages of the full queue were cancelled: there is nothing to fail with."""
-    bench = Bench()
     bench.put("full")
     bench.away = {"full"}
     bench.rounds(1)
@@ -292,9 +294,8 @@ class FullQueues(InMemoryQueues):
         return super().send_batch(queue_url, entries)
 
 
-def test_the_sqs_outbox_goes_on_to_healthy_queues() -> None:
+def test_the_sqs_outbox_goes_on_to_healthy_queues(clock: ManualClock) -> None:
     """The same through the outbox to SQS: a full queue, a missing one, and one that is well."""
-    clock = ManualClock()
     queues = FullQueues(clock)
     for name in ("full", "well", "orders", "orders-delay-error"):
         queues.create_queue(name)
@@ -333,10 +334,9 @@ GONE = Failure("QueueMissing", QueueMissing("there is no queue q"), transient=Tr
     ids=["taken", "refused", "away", "gone"],
 )
 def test_what_a_send_tells_of_its_queue(
-    outcome: Failure | None, log: str | None, caplog: pytest.LogCaptureFixture
+    bench: Bench, outcome: Failure | None, log: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was out of reach. Whoever answers, be it with a refusal, is not any more."""
-    bench = Bench()
     bench.put("q")
     destination = AtLeastOnce(bench.outbox, bench.clock)
     destination.failed("q", AWAY.error)
@@ -349,9 +349,8 @@ def test_what_a_send_tells_of_its_queue(
     assert destination.missing() == ({"q"} if outcome is GONE else frozenset())
 
 
-def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
+def test_pauses_double_to_a_minute_and_end_with_a_success(clock: ManualClock) -> None:
     """1, 2, 4 … 60, 60; other destinations have pauses of their own."""
-    clock = ManualClock()
     backoff = AtLeastOnce(InMemoryOutbox(clock), clock)
     error = QueueUnavailable("away")
     assert [backoff.failed("a", error) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
@@ -370,10 +369,9 @@ def test_pauses_double_to_a_minute_and_end_with_a_success() -> None:
     assert not backoff.forget_all()  # nothing was out of reach
 
 
-def test_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_queues_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that has been away for longest is forgotten, and tried as if it were in reach."""
     monkeypatch.setattr("sqsdelay.dispatching.destinations._REMEMBERED_DESTINATIONS", 2)
-    bench = Bench()
     destination = AtLeastOnce(bench.outbox, bench.clock)
     for name, known in (("a", {"a"}), ("b", {"a", "b"}), ("c", {"b", "c"})):
         destination.failed(name, AWAY.error)

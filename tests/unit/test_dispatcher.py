@@ -11,12 +11,7 @@ import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce, retry_seconds
-from sqsdelay.dispatching.dispatcher import (
-    DelayedDelivery,
-    Dispatcher,
-    DispatchSettings,
-    wait_for,
-)
+from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings, wait_for
 from sqsdelay.dispatching.settlement import Round, seconds_to_sleep
 from sqsdelay.errors import (
     ConfigurationError,

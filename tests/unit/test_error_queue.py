@@ -62,12 +62,10 @@ def received(queues: InMemoryQueues, queue: str = "orders") -> list[ReceivedMess
     return queues.receive_batch(queue, wait_seconds=0)
 
 
-def refused(
-    queues: FaultyQueues, clock: ManualClock, *, endpoint: Endpoint = ORDERS, **message: Any
-) -> None:
+def refused(queues: FaultyQueues, *, endpoint: Endpoint = ORDERS, **message: Any) -> None:
     """A message that waited 900 s in the delay queue; then SQS refused it, to whichever queue."""
     QueueSender(queues).send_many(endpoint.name, [Message(**{"body": "hello"} | message)])
-    clock.advance(900)
+    queues.clock.advance(900)
     queues.refuse("orders", DELAY, DUE)
     relay(queues, endpoint)
     queues.refuse()
@@ -83,11 +81,11 @@ def retried(queues: InMemoryQueues, endpoint: Endpoint = ORDERS, **arguments: An
     return list(ErrorQueue(queues, endpoint).retry(**arguments))
 
 
-def test_looking_leaves_everything_where_it_is(queues: FaultyQueues, clock: ManualClock) -> None:
+def test_looking_leaves_everything_where_it_is(queues: FaultyQueues) -> None:
     """Everyone who looks sees all of it; what grows is the receive count."""
     for n in range(25):
         put(queues, f"m-{n}")
-    clock.advance(900)
+    queues.clock.advance(900)
     for _ in range(3):
         relay(queues)
     for looked in (1, 2):
@@ -99,78 +97,71 @@ def test_looking_leaves_everything_where_it_is(queues: FaultyQueues, clock: Manu
     assert len(received(queues, ERRORS)) == 10
 
 
-def test_looking_hides_messages_from_others_and_for_a_while_only(
-    queues: FaultyQueues, clock: ManualClock
-) -> None:
+def test_looking_hides_messages_from_others_and_for_a_while_only(queues: FaultyQueues) -> None:
     """A process that dies while it looks hides them for two minutes, and loses nothing."""
     put(queues, "m-1")
-    clock.advance(900)
+    queues.clock.advance(900)
     relay(queues)
     dying = ErrorQueue(queues, ORDERS).retry(dry_run=True)
     next(dying)
-    clock.advance(HOLD_SECONDS - 1)
+    queues.clock.advance(HOLD_SECONDS - 1)
     assert received(queues, ERRORS) == []
-    clock.advance(1)
+    queues.clock.advance(1)
     assert len(received(queues, ERRORS)) == 1
 
 
 def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
-    queues: FaultyQueues, clock: ManualClock
+    queues: FaultyQueues,
 ) -> None:
     """As if it had never been away: id, attributes and due time, to the millisecond."""
-    start_ms = clock.true_ms
+    start_ms = queues.clock.true_ms
     attributes = {"user": "x"}
-    refused(queues, clock, delay=9000.5, attributes=attributes, message_id="m-1")
-    clock.advance(1000)
+    refused(queues, delay=9000.5, attributes=attributes, message_id="m-1")
+    queues.clock.advance(1000)
     (done,) = retried(queues)
     assert (done.status, done.queue, done.due_ms) == (
         RetryStatus.SENT, DELAY, start_ms + 9_000_500,
     )  # fmt: skip
     assert ErrorQueue(queues, ORDERS).look(1) == []
     while not (copies := received(queues)):
-        clock.advance(0.5)
+        queues.clock.advance(0.5)
         relay(queues)
     (copy,) = copies
-    assert 0 <= clock.true_ms - (start_ms + 9_000_500) < 1000
-    assert copy.attributes == {
-        "user": string("x"),
-        **identity("m-1", start_ms + 9_000_500),
-    }
+    assert 0 <= queues.clock.true_ms - (start_ms + 9_000_500) < 1000
+    assert copy.attributes == {"user": string("x"), **identity("m-1", start_ms + 9_000_500)}
 
 
 @pytest.mark.parametrize(("since", "timer"), [(0, 100), (99.5, 1), (5000, 0)])
 def test_what_is_due_within_a_message_timer_goes_to_the_destination(
-    queues: FaultyQueues, clock: ManualClock, since: float, timer: int
+    queues: FaultyQueues, since: float, timer: int
 ) -> None:
     """Another hop would make it late; what is overdue arrives at once. Never early."""
-    due_ms = clock.true_ms + 1_000_000
-    refused(queues, clock, delay=1000, message_id="m-1", message_group_id="tenant")
-    clock.advance(since)
+    due_ms = queues.clock.true_ms + 1_000_000
+    refused(queues, delay=1000, message_id="m-1", message_group_id="tenant")
+    queues.clock.advance(since)
     (done,) = retried(queues, message_ids=["m-1"])
     assert (done.status, done.queue, done.due_ms) == (RetryStatus.SENT, "orders", due_ms)
     if timer:
         assert received(queues) == []
-        clock.advance(timer)
+        queues.clock.advance(timer)
     (copy,) = received(queues)
-    assert clock.true_ms >= due_ms
+    assert queues.clock.true_ms >= due_ms
     assert (copy.group_id, copy.attributes) == ("tenant", identity("m-1", due_ms))
 
 
-def test_only_what_was_asked_for_is_sent_on(queues: FaultyQueues, clock: ManualClock) -> None:
+def test_only_what_was_asked_for_is_sent_on(queues: FaultyQueues) -> None:
     """The others stay, visible at once."""
     for name in ("a", "b", "c"):
-        refused(queues, clock, delay=1000, message_id=name)
+        refused(queues, delay=1000, message_id=name)
     done = retried(queues, message_ids=["b", "unknown"])
     assert [(d.rejection.message_id, d.status) for d in done] == [("b", RetryStatus.SENT)]
     assert [r.message_id for r in ErrorQueue(queues, ORDERS).look(9)] == ["a", "c"]
 
 
-def test_a_dry_run_says_what_would_be_and_sends_nothing(
-    queues: FaultyQueues, clock: ManualClock
-) -> None:
+def test_a_dry_run_says_what_would_be_and_sends_nothing(queues: FaultyQueues) -> None:
     """Then the retry does just that."""
-    refused(queues, clock, delay=1000, message_id="near")
-    refused(queues, clock, delay=9000, message_id="far")
+    refused(queues, delay=1000, message_id="near")
+    refused(queues, delay=9000, message_id="far")
     queues.calls.clear()
     would = retried(queues, dry_run=True)
     assert "send" not in queues.calls
@@ -181,29 +172,27 @@ def test_a_dry_run_says_what_would_be_and_sends_nothing(
     assert {queue for _, queue, _ in told[0]} == {"orders", DELAY}
 
 
-def test_what_does_not_say_when_it_is_due_is_left_unless_told(
-    queues: FaultyQueues, clock: ManualClock
-) -> None:
+def test_what_does_not_say_when_it_is_due_is_left_unless_told(queues: FaultyQueues) -> None:
     """It would be rejected again; the operator may know when, and others keep their own time."""
     put(queues, "poison")
-    refused(queues, clock, delay=1000, message_id="good")
-    own_ms = clock.true_ms + 100_000
+    refused(queues, delay=1000, message_id="good")
+    own_ms = queues.clock.true_ms + 100_000
     left = {d.rejection.message_id: d for d in retried(queues, dry_run=True)}["poison"]
     assert left.status is RetryStatus.LEFT
     assert "is 'soon', not a whole number of seconds; give it with --due-at" in (left.error or "")
-    due_ms = clock.true_ms + 50_000
+    due_ms = queues.clock.true_ms + 50_000
     done = {d.rejection.message_id: d for d in retried(queues, due_ms=due_ms)}
     assert {name: d.due_ms for name, d in done.items()} == {"poison": due_ms, "good": own_ms}
-    clock.advance(100)
+    queues.clock.advance(100)
     assert {c.attributes[MESSAGE_ID]["StringValue"] for c in received(queues)} == set(done)
 
 
 @pytest.mark.parametrize("gone", ["orders", DELAY])
 def test_a_message_is_deleted_only_after_its_next_home_has_it(
-    queues: FaultyQueues, clock: ManualClock, gone: str
+    queues: FaultyQueues, gone: str
 ) -> None:
     """A queue that refuses or is missing leaves it in the error queue, which says why."""
-    refused(queues, clock, delay=1000 if gone == "orders" else 9000, message_id="m-1")
+    refused(queues, delay=1000 if gone == "orders" else 9000, message_id="m-1")
     queues.refuse(gone)
     (done,) = retried(queues)
     assert (done.status, done.error) == (RetryStatus.LEFT, "refused")
@@ -214,12 +203,10 @@ def test_a_message_is_deleted_only_after_its_next_home_has_it(
     assert len(ErrorQueue(queues, ORDERS).look(9)) == 1
 
 
-def test_who_stops_reading_leaves_nothing_sent_and_not_deleted(
-    queues: FaultyQueues, clock: ManualClock
-) -> None:
+def test_who_stops_reading_leaves_nothing_sent_and_not_deleted(queues: FaultyQueues) -> None:
     """A terminal that goes away between two lines must not make duplicates."""
     for body in ("bad", "good"):
-        refused(queues, clock, delay=1000, message_id=body, body=body)
+        refused(queues, delay=1000, message_id=body, body=body)
     queues.refuse("bad")
     retrying = ErrorQueue(queues, ORDERS).retry()
     first = next(retrying)
@@ -235,18 +222,18 @@ def test_who_stops_reading_leaves_nothing_sent_and_not_deleted(
     ids=["a retry longer than a hold", "a break of two minutes"],
 )
 def test_however_many_come_again_the_rest_is_reached(
-    queues: FaultyQueues, clock: ManualClock, messages: int, pauses: dict[int, float]
+    queues: FaultyQueues, messages: int, pauses: dict[int, float]
 ) -> None:
     """What a retry left before is visible again, ahead of what nobody has seen; the retry goes on."""
     for n in range(messages):
         put(queues, f"m-{n:02}")
-    clock.advance(900)
+    queues.clock.advance(900)
     for _ in range(messages // 10):
         relay(queues)
     left = []
     for done in ErrorQueue(queues, ORDERS).retry():
         left.append(done.rejection.message_id)
-        clock.advance(pauses.get(len(left), 0))
+        queues.clock.advance(pauses.get(len(left), 0))
     assert sorted(left) == [f"m-{n:02}" for n in range(messages)]
 
 
@@ -282,65 +269,61 @@ def test_what_is_left_is_not_kept_in_memory(
     assert kept < 50 * 80 * 1024
 
 
-def test_a_delete_that_fails_is_said(queues: FaultyQueues, clock: ManualClock) -> None:
+def test_a_delete_that_fails_is_said(queues: FaultyQueues) -> None:
     """It is in two places then; on the delay queue a second retry is the same message."""
-    refused(queues, clock, delay=9000, message_id="m-1")
+    refused(queues, delay=9000, message_id="m-1")
     queues.deletes_fail = True
     (done,) = retried(queues)
     assert (done.status, done.queue, done.error) == (RetryStatus.NOT_DELETED, DELAY, "away")
     queues.deletes_fail = False
     assert [d.status for d in retried(queues)] == [RetryStatus.SENT]
-    clock.advance(900)
+    queues.clock.advance(900)
     assert len(received(queues, DELAY)) == 1
 
 
-def test_a_full_message_is_sent_on_too(queues: FaultyQueues, clock: ManualClock) -> None:
+def test_a_full_message_is_sent_on_too(queues: FaultyQueues) -> None:
     """1 MiB leaves no room for the reason, and ten attributes none for another attribute."""
-    due_ms = clock.true_ms + 1_000_000
+    due_ms = queues.clock.true_ms + 1_000_000
     wired = size_of("", {DELAY_SECONDS: string("1000"), DUE_AT: string(str(due_ms))})
     full = "b" * (MAX_MESSAGE_BYTES - wired)
-    refused(queues, clock, delay=1000, body=full, message_id="full")
+    refused(queues, delay=1000, body=full, message_id="full")
     many = {f"a{n}": "x" for n in range(8)}
-    refused(queues, clock, delay=1000, attributes=many, message_id="many")
+    refused(queues, delay=1000, attributes=many, message_id="many")
     done = retried(queues)
     assert {d.rejection.message_id: d.due_ms for d in done} == {
         "full": due_ms, "many": due_ms + 900_000,
     }  # fmt: skip
-    clock.advance(1000)
+    queues.clock.advance(1000)
     by_size = sorted(received(queues), key=lambda c: len(c.body))
     assert by_size[0].attributes.keys() == many.keys() | {MESSAGE_ID, WAS_DUE_AT}
     assert (by_size[1].body, by_size[1].attributes[WAS_DUE_AT]) == (full, string(str(due_ms)))
 
 
 @pytest.mark.parametrize("delay", [1000, 9000])
-def test_a_fifo_endpoints_message_keeps_its_ids(
-    fifo_queues: FaultyQueues, clock: ManualClock, delay: int
-) -> None:
+def test_a_fifo_endpoints_message_keeps_its_ids(fifo_queues: FaultyQueues, delay: int) -> None:
     """From the delay queue's rejection to the FIFO queue, by way of the due queue."""
-    due_ms = clock.true_ms + delay * 1000
+    due_ms = fifo_queues.clock.true_ms + delay * 1000
     ids = {"message_group_id": "g", "message_deduplication_id": "d"}
-    refused(fifo_queues, clock, endpoint=FIFO, delay=delay, message_id="m-1", **ids)
+    refused(fifo_queues, endpoint=FIFO, delay=delay, message_id="m-1", **ids)
     (done,) = retried(fifo_queues, FIFO)
     assert (done.status, done.queue) == (RetryStatus.SENT, DUE if delay == 1000 else DELAY)
     while not (copies := received(fifo_queues, "orders.fifo")):
-        clock.advance(10)
+        fifo_queues.clock.advance(10)
         relay(fifo_queues, FIFO)
         DueRelay(fifo_queues, FIFO).process(received(fifo_queues, DUE))
     (copy,) = copies
-    assert clock.true_ms >= due_ms
+    assert fifo_queues.clock.true_ms >= due_ms
     assert (copy.group_id, copy.deduplication_id) == ("g", "d")
     assert copy.attributes == identity("m-1", due_ms)
 
 
-def test_a_message_of_the_due_queue_goes_back_there(
-    fifo_queues: FaultyQueues, clock: ManualClock
-) -> None:
+def test_a_message_of_the_due_queue_goes_back_there(fifo_queues: FaultyQueues) -> None:
     """It carries its due time and no delay any more."""
-    due_ms = clock.true_ms + 10_000
+    due_ms = fifo_queues.clock.true_ms + 10_000
     QueueSender(fifo_queues).send(
         "orders.fifo", "x", delay=10, message_group_id="g", message_id="m-1"
     )
-    clock.advance(10)
+    fifo_queues.clock.advance(10)
     fifo_queues.refuse("orders.fifo")
     due_relay = DueRelay(fifo_queues, FIFO, RelaySettings(max_receives=1))
     due_relay.process(received(fifo_queues, DUE))
@@ -352,17 +335,15 @@ def test_a_message_of_the_due_queue_goes_back_there(
     assert (copy.group_id, copy.deduplication_id) == ("g", "m-1")
 
 
-def test_a_message_of_another_endpoint_is_left(
-    fifo_queues: FaultyQueues, clock: ManualClock
-) -> None:
+def test_a_message_of_another_endpoint_is_left(fifo_queues: FaultyQueues) -> None:
     """orders and orders.fifo have one error queue: each sends on what is its own."""
     put(fifo_queues, "m-1", "1000")
-    clock.advance(900)
+    fifo_queues.clock.advance(900)
     relay(fifo_queues, FIFO)
     (done,) = retried(fifo_queues, FIFO, due_ms=0)
     assert done.status is RetryStatus.LEFT
     assert "was it sent for a standard endpoint of the same name?" in (done.error or "")
-    refused(fifo_queues, clock, endpoint=FIFO, delay=1000, message_group_id="g", message_id="m-2")
+    refused(fifo_queues, endpoint=FIFO, delay=1000, message_group_id="g", message_id="m-2")
     fifo_queues.create_queue("orders")
     lefts = {d.rejection.message_id: d.error for d in retried(fifo_queues, dry_run=True)}
     assert lefts["m-2"] == "the message was sent for the FIFO queue orders.fifo"
@@ -370,22 +351,22 @@ def test_a_message_of_another_endpoint_is_left(
 
 @pytest.mark.parametrize("destination", ["orders", "orders.fifo"])
 def test_a_stores_message_is_released_again(
-    queues: FaultyQueues, fifo_queues: FaultyQueues, clock: ManualClock, destination: str
+    queues: FaultyQueues, fifo_queues: FaultyQueues, destination: str
 ) -> None:
     """What the dispatcher rejected arrives with its id, group and due time."""
     used = fifo_queues if destination == "orders.fifo" else queues
     endpoint = Endpoint.parse(destination)
     message = Message("x", delay=600, message_id="m-1", message_group_id="g")
     outbox = SqsOutbox(used, endpoint)
-    outbox.reject([(to_store(message, destination, now_ms=clock.true_ms), "refused")])
+    outbox.reject([(to_store(message, destination, now_ms=queues.clock.true_ms), "refused")])
     (done,) = retried(used, endpoint)
-    assert (done.status, done.due_ms) == (RetryStatus.SENT, clock.true_ms + 600_000)
-    clock.advance(600)
+    assert (done.status, done.due_ms) == (RetryStatus.SENT, queues.clock.true_ms + 600_000)
+    queues.clock.advance(600)
     if endpoint.fifo:
         DueRelay(used, endpoint).process(received(used, DUE))
     (copy,) = received(used, destination)
     assert (copy.body, copy.group_id) == ("x", "g")
-    assert copy.attributes == identity("m-1", clock.true_ms)
+    assert copy.attributes == identity("m-1", queues.clock.true_ms)
     outbox.close()
 
 
@@ -399,42 +380,39 @@ def test_a_stores_message_is_released_again(
     ],
 )
 def test_a_stores_message_that_cannot_arrive_is_left(
-    queues: FaultyQueues, clock: ManualClock, changes: dict[str, Any], why: str
+    queues: FaultyQueues, changes: dict[str, Any], why: str
 ) -> None:
     """Nothing goes to a queue the operator did not name, and no stand-in for a body goes out."""
     queues.create_queue("invoices")
     fields: dict[str, Any] = {
-        "message_id": "m", "destination": "orders", "due_ms": clock.true_ms, "body": b"x",
+        "message_id": "m", "destination": "orders", "due_ms": queues.clock.true_ms, "body": b"x",
     }  # fmt: skip
     outbox = SqsOutbox(queues, ORDERS)
     outbox.reject([(StoredMessage(**fields | changes), "refused")])
     outbox.close()
-    (done,) = retried(queues, due_ms=clock.true_ms)
+    (done,) = retried(queues, due_ms=queues.clock.true_ms)
     assert done.status is RetryStatus.LEFT
     assert why in (done.error or "")
 
 
-def test_what_is_not_whole_is_left(queues: FaultyQueues, clock: ManualClock) -> None:
+def test_what_is_not_whole_is_left(queues: FaultyQueues) -> None:
     """An attribute that could not be read was left out: it must not arrive without it."""
     QueueSender(queues).send("orders", "x", delay=1000)
-    clock.advance(900)
+    queues.clock.advance(900)
     (copy,) = received(queues, DELAY)
     spoiled = ReceivedMessage(
         **{name: getattr(copy, name) for name in copy.__slots__} | {"unreadable": "attribute 'a'"}
     )
     Relay(queues, ORDERS).process([spoiled])
     (done,) = retried(queues, due_ms=0)
-    assert (done.status, done.error) == (
-        RetryStatus.LEFT,
-        "attribute 'a'; handle it by hand",
-    )
+    assert (done.status, done.error) == (RetryStatus.LEFT, "attribute 'a'; handle it by hand")
 
 
-def test_many_are_sent_on_in_batches(queues: FaultyQueues, clock: ManualClock) -> None:
+def test_many_are_sent_on_in_batches(queues: FaultyQueues) -> None:
     """Ten a request, until nothing new comes."""
     for n in range(25):
         put(queues, f"m-{n}")
-    clock.advance(900)
+    queues.clock.advance(900)
     for _ in range(3):
         relay(queues)
     queues.calls.clear()

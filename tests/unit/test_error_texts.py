@@ -23,10 +23,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MalformedEvent, SqsDelayError
 from sqsdelay.ledger.events import from_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
-from sqsdelay.timeouts.sender import (
-    due_ms_of,
-    read_id,
-)
+from sqsdelay.timeouts.sender import due_ms_of, read_id
 
 NUL_REFUSED = (
     "contains the character U+0000 at position 1, which SQS refuses; "

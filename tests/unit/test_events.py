@@ -24,12 +24,7 @@ from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.testing import (
-    InMemoryLedger,
-    InMemoryOutbox,
-    InMemoryStore,
-    ManualClock,
-)
+from sqsdelay.testing import InMemoryLedger, InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyQueues, FaultyStore
 
 DAY = 86_400
@@ -199,10 +194,7 @@ def test_parked_and_cancelled_by_an_amendment(site: Site) -> None:
     told = {
         event.message_id: (event.kind, event.batch, event.receive_batch) for event in site.take()
     }
-    assert told == {
-        "far": (EventKind.PARKED, None, 2),
-        "unwanted": (EventKind.CANCELLED, None, 2),
-    }
+    assert told == {"far": (EventKind.PARKED, None, 2), "unwanted": (EventKind.CANCELLED, None, 2)}
 
 
 def test_cancelled_and_moved_in_the_store(site: Site) -> None:

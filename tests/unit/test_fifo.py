@@ -27,18 +27,9 @@ from sqsdelay.core.message import (
     OutgoingMessage,
     string,
 )
-from sqsdelay.core.received_message import (
-    DelayedMessage,
-    FifoIds,
-    ReceivedMessage,
-    read_fifo_ids,
-)
+from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMessage, read_fifo_ids
 from sqsdelay.core.stored_message import to_store
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    QueueUnavailable,
-)
+from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
@@ -85,9 +76,9 @@ def test_a_fifo_endpoint_has_a_due_queue() -> None:
 
 
 @pytest.mark.parametrize("delay", [0, None, "past"])
-def test_at_once_is_a_plain_send(queues: InMemoryQueues, clock: ManualClock, delay: Any) -> None:
+def test_at_once_is_a_plain_send(queues: InMemoryQueues, delay: Any) -> None:
     """Straight to the FIFO queue, with its ids and nothing of ours."""
-    due_at = utc(clock.true_ms - 5000) if delay == "past" else None
+    due_at = utc(queues.clock.true_ms - 5000) if delay == "past" else None
     result = QueueSender(queues).send(
         FIFO,
         "x",
@@ -101,9 +92,7 @@ def test_at_once_is_a_plain_send(queues: InMemoryQueues, clock: ManualClock, del
     assert (copy.group_id, copy.deduplication_id, copy.attributes) == ("g", "d", {})
 
 
-def test_up_to_900_seconds_waits_on_the_due_queue(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_up_to_900_seconds_waits_on_the_due_queue(queues: InMemoryQueues) -> None:
     """A message timer there; then the FIFO queue gets it with the user's ids."""
     result = QueueSender(queues).send(
         FIFO,
@@ -116,9 +105,9 @@ def test_up_to_900_seconds_waits_on_the_due_queue(
         trace_header="Root=1-a",
     )
     assert (result.route, result.message_id) == (Route.DUE_QUEUE, "m")
-    clock.advance(899.9)
+    queues.clock.advance(899.9)
     assert deliver(queues) == []
-    clock.advance(0.1)
+    queues.clock.advance(0.1)
     (outcome,) = deliver(queues)
     assert (outcome.status, outcome.late_ms) == (Status.DELIVERED, 500)
     (copy,) = received(queues)
@@ -129,7 +118,7 @@ def test_up_to_900_seconds_waits_on_the_due_queue(
     assert copy.attributes == {
         "a": string("b"),
         MESSAGE_ID: string("m"),
-        WAS_DUE_AT: string(str(clock.true_ms - 500)),
+        WAS_DUE_AT: string(str(queues.clock.true_ms - 500)),
     }
 
 
@@ -150,38 +139,36 @@ def test_a_delay_is_not_shortened_by_what_is_learned_of_the_time() -> None:
     assert len(received(queues, DUE)) == 1
 
 
-def test_above_900_seconds_hops_and_then_waits_on_the_due_queue(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_above_900_seconds_hops_and_then_waits_on_the_due_queue(queues: InMemoryQueues) -> None:
     """Never early, its ids carried through every hop; the deduplication id is the message's own."""
     sent = QueueSender(queues).send(FIFO, "x", delay=1925, message_group_id="g" * 128)
     for _ in range(2):
-        clock.advance(900)
+        queues.clock.advance(900)
         (outcome,) = hop(queues)
     assert (outcome.status, outcome.delay_seconds) == (Status.HANDED_OVER, 125)
-    clock.advance(124.9)
+    queues.clock.advance(124.9)
     assert deliver(queues) == []
-    clock.advance(0.1)
+    queues.clock.advance(0.1)
     assert [o.status for o in deliver(queues)] == [Status.DELIVERED]
     (copy,) = received(queues)
     assert (copy.group_id, copy.deduplication_id) == ("g" * 128, sent.message_id)
     assert set(copy.attributes) == {MESSAGE_ID, WAS_DUE_AT}
 
 
-def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: ManualClock) -> None:
+def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues) -> None:
     """Parked by the consumer, parked by the sender, stored by hand: ids and all."""
-    store = InMemoryStore(clock)
+    store = InMemoryStore(queues.clock)
     ids = {"message_group_id": "g", "message_deduplication_id": "d"}
     QueueSender(queues).send(FIFO, "1", delay=90_000, message_id="by-consumer", **ids)  # type: ignore[arg-type]
     parking_sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
     parking_sender.send(FIFO, "2", delay=90_000, message_id="by-sender", **ids)  # type: ignore[arg-type]
     by_hand = Message("3", delay=90_000, message_id="by-hand", **ids)  # type: ignore[arg-type]
-    store.store([to_store(by_hand, FIFO, now_ms=clock.true_ms)])
-    clock.advance(900)
+    store.store([to_store(by_hand, FIFO, now_ms=queues.clock.true_ms)])
+    queues.clock.advance(900)
     assert [o.status for o in hop(queues, RelaySettings(parking=ParkingSettings(store)))] == [
         Status.PARKED
     ]
-    clock.advance(89_101)
+    queues.clock.advance(89_101)
     outbox = SqsOutbox(queues, ENDPOINT)
     outbox.check()
     stored = store.pending(9)
@@ -197,14 +184,12 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues, clock: Ma
     assert sorted(copy.message_id for copy in arrived) == ["by-consumer", "by-hand", "by-sender"]
 
 
-def test_a_stored_message_without_a_group_is_refused(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_a_stored_message_without_a_group_is_refused(queues: InMemoryQueues) -> None:
     """When it is stored, and again when it is released."""
     with pytest.raises(InvalidMessage, match="message_group_id is missing"):
-        to_store(Message("x"), FIFO, now_ms=clock.true_ms)
-    store = InMemoryStore(clock)
-    store.store([to_store(Message("x"), "orders", now_ms=clock.true_ms)])
+        to_store(Message("x"), FIFO, now_ms=queues.clock.true_ms)
+    store = InMemoryStore(queues.clock)
+    store.store([to_store(Message("x"), "orders", now_ms=queues.clock.true_ms)])
     outbox = SqsOutbox(queues, ENDPOINT)
     (failure,) = outbox.send([replace(store.pending(1)[0], destination=FIFO)])
     outbox.close()
@@ -213,15 +198,13 @@ def test_a_stored_message_without_a_group_is_refused(
     assert not failure.transient
 
 
-def test_what_is_received_together_goes_in_order_of_due_times(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_what_is_received_together_goes_in_order_of_due_times(queues: InMemoryQueues) -> None:
     """Within one batch the order of a group is that of the due times, to the millisecond."""
-    start = clock.true_ms
+    start = queues.clock.true_ms
     due = {"c": 10_300, "a": 10_100, "d": 10_900, "b": 10_200}
     for body, in_ms in due.items():
         QueueSender(queues).send(FIFO, body, due_at=utc(start + in_ms), message_group_id="g")
-    clock.advance(11)
+    queues.clock.advance(11)
     outcomes = deliver(queues)
     assert sorted(outcome.due_ms or 0 for outcome in outcomes) == [
         start + in_ms for in_ms in sorted(due.values())
@@ -235,13 +218,11 @@ def put_due(queues: InMemoryQueues, body: str, **more: Attribute) -> None:
     queues.send_batch(DUE, [OutgoingMessage(body, attributes, 1)])
 
 
-def test_what_does_not_say_when_it_was_due_goes_by_when_it_was_sent(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_what_does_not_say_when_it_was_due_goes_by_when_it_was_sent(queues: InMemoryQueues) -> None:
     """And nobody says how late it is."""
     put_due(queues, "a")
-    between = clock.true_ms + 20
-    clock.advance(0.04)
+    between = queues.clock.true_ms + 20
+    queues.clock.advance(0.04)
     put_due(queues, "c")
     put_due(queues, "b", **{DUE_AT: string(str(between))})
     outcomes = DueRelay(queues, ENDPOINT).process(received(queues, DUE)[::-1])
@@ -254,12 +235,12 @@ def test_what_does_not_say_when_it_was_due_goes_by_when_it_was_sent(
 
 
 def test_without_the_brokers_time_a_copy_stays_on_the_due_queue(
-    queues: InMemoryQueues, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    queues: InMemoryQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Received before by a consumer that died; SQS cannot be asked what time it is."""
-    put_due(queues, "x", **{DUE_AT: string(str(clock.true_ms))})
+    put_due(queues, "x", **{DUE_AT: string(str(queues.clock.true_ms))})
     received(queues, DUE)
-    clock.advance(200)
+    queues.clock.advance(200)
 
     def away(queue: QueueRef) -> None:
         raise QueueUnavailable(f"{queue.name} is away")
@@ -271,26 +252,24 @@ def test_without_the_brokers_time_a_copy_stays_on_the_due_queue(
 
 
 def test_sent_one_after_the_other_with_the_same_delay_keeps_its_order(
-    queues: InMemoryQueues, clock: ManualClock
+    queues: InMemoryQueues,
 ) -> None:
     """As a FIFO queue would have kept it, while they are received together."""
     sender = QueueSender(queues)
     for n in range(5):
         sender.send(FIFO, f"{n}", delay=10, message_group_id="g")
-        clock.advance(0.01)
-    clock.advance(10)
+        queues.clock.advance(0.01)
+    queues.clock.advance(10)
     deliver(queues)
     assert [copy.body for copy in received(queues)] == ["0", "1", "2", "3", "4"]
 
 
-def test_received_apart_within_a_second_they_may_change_places(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_received_apart_within_a_second_they_may_change_places(queues: InMemoryQueues) -> None:
     """The due queue is a standard queue: what another receiver holds is overtaken."""
-    start = clock.true_ms
+    start = queues.clock.true_ms
     for body, in_ms in (("first", 10_100), ("second", 10_200)):
         QueueSender(queues).send(FIFO, body, due_at=utc(start + in_ms), message_group_id="g")
-    clock.advance(11)
+    queues.clock.advance(11)
     first, second = received(queues, DUE)
     DueRelay(queues, ENDPOINT).process([second])
     DueRelay(queues, ENDPOINT).process([first])
@@ -298,12 +277,12 @@ def test_received_apart_within_a_second_they_may_change_places(
 
 
 def test_what_follows_a_failed_one_does_not_wait_for_it(
-    queues: InMemoryQueues, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    queues: InMemoryQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the page says: it comes after later ones of its group."""
     sender = QueueSender(queues, SenderSettings(concurrency=1))
     sender.send_many(FIFO, [Message(b, delay=60, message_group_id="g") for b in ("a", "b", "c")])
-    clock.advance(60)
+    queues.clock.advance(60)
     send_batch, refused = queues.send_batch, list[str]()
 
     def refuse_once(url: str, entries: Sequence[OutgoingMessage]) -> list[SendReceipt | Failure]:
@@ -315,7 +294,7 @@ def test_what_follows_a_failed_one_does_not_wait_for_it(
 
     monkeypatch.setattr(queues, "send_batch", refuse_once)
     assert [o.settled for o in deliver(queues)].count(False) == 1
-    clock.advance(60)
+    queues.clock.advance(60)
     deliver(queues)
     arrived = list[str]()
     while copies := received(queues):
@@ -324,24 +303,24 @@ def test_what_follows_a_failed_one_does_not_wait_for_it(
     assert arrived == ["a", "c", "b"]
 
 
-def test_a_copy_delivered_twice_is_one_message(queues: InMemoryQueues, clock: ManualClock) -> None:
+def test_a_copy_delivered_twice_is_one_message(queues: InMemoryQueues) -> None:
     """The worker died before its delete: the FIFO queue deduplicates."""
     QueueSender(queues).send(FIFO, "x", delay=10, message_group_id="g")
-    clock.advance(10)
+    queues.clock.advance(10)
     DueRelay(queues, ENDPOINT).process(received(queues, DUE), delete=False)
-    clock.advance(181)
+    queues.clock.advance(181)
     assert [o.copy.receive_count for o in deliver(queues)] == [2]
     assert len(received(queues)) == 1
 
 
 @pytest.mark.parametrize("queue", [DUE, DELAY])
 def test_a_message_without_fifo_ids_goes_to_the_error_queue(
-    queues: InMemoryQueues, clock: ManualClock, queue: str
+    queues: InMemoryQueues, queue: str
 ) -> None:
     """It was meant for another queue; it blocks nobody and is not lost."""
     attributes = {DELAY_SECONDS: string("1000"), GROUP_ID: string("g")}
     queues.send_batch(queue, [OutgoingMessage("x", attributes, 1, None, "m", "m")])
-    clock.advance(900)
+    queues.clock.advance(900)
     outcomes = hop(queues) if queue == DELAY else deliver(queues)
     assert [o.status for o in outcomes] == [Status.REJECTED]
     (rejected,) = received(queues, ERRORS)
@@ -349,12 +328,10 @@ def test_a_message_without_fifo_ids_goes_to_the_error_queue(
     assert reason.startswith("sqsdelay.MessageDeduplicationId is None: the message was not sent")
 
 
-def test_a_copy_that_cannot_be_read_whole_is_rejected(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_a_copy_that_cannot_be_read_whole_is_rejected(queues: InMemoryQueues) -> None:
     """It goes to the error queue rather than to the FIFO queue without what could not be read."""
     QueueSender(queues).send(FIFO, "x", delay=10, message_group_id="g")
-    clock.advance(10)
+    queues.clock.advance(10)
     (copy,) = received(queues, DUE)
     spoiled = replace(copy, unreadable="message attribute 'a' has no value of its type")
     (outcome,) = DueRelay(queues, ENDPOINT).process([spoiled])
@@ -362,9 +339,7 @@ def test_a_copy_that_cannot_be_read_whole_is_rejected(
     assert received(queues) == []
 
 
-def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(
-    clock: ManualClock,
-) -> None:
+def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(clock: ManualClock) -> None:
     """The second line of defence against endpoints of one name."""
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
@@ -375,20 +350,18 @@ def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(
     assert outcome.error == "the message was sent for the FIFO queue orders.fifo"
 
 
-def test_a_missing_fifo_queue_is_waited_for(queues: InMemoryQueues, clock: ManualClock) -> None:
+def test_a_missing_fifo_queue_is_waited_for(queues: InMemoryQueues) -> None:
     """The copy stays on the due queue, hidden with backoff."""
     QueueSender(queues).send(FIFO, "x", delay=10, message_group_id="g")
     queues.delete_queue(FIFO)
-    clock.advance(10)
+    queues.clock.advance(10)
     assert [o.status for o in deliver(queues)] == [Status.FAILED]
     queues.create_queue(FIFO)
-    clock.advance(5)
+    queues.clock.advance(5)
     assert [o.status for o in deliver(queues)] == [Status.DELIVERED]
 
 
-def test_endpoints_that_would_share_a_delay_queue_are_refused(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_endpoints_that_would_share_a_delay_queue_are_refused(queues: InMemoryQueues) -> None:
     """orders.fifo is there, then orders appears: delayed messages go to neither by mistake."""
     QueueSender(queues).send(FIFO, "x", delay=5000, message_group_id="g")
     queues.create_queue("orders")

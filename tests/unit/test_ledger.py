@@ -214,9 +214,7 @@ RECEIVED = Event(
 
 
 @pytest.mark.parametrize(
-    "message",
-    [boto3_message(**TIMES), lambda_record()],
-    ids=["boto3", "lambda"],
+    "message", [boto3_message(**TIMES), lambda_record()], ids=["boto3", "lambda"]
 )
 def test_a_receiver_records_how_late_a_message_came(message: dict[str, Any]) -> None:
     """In boto3's spelling and in Lambda's; by the broker's times, without the wait in the queue."""

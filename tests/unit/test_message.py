@@ -63,11 +63,7 @@ def test_boto3_shapes_pass_as_they_are() -> None:
         ("a", {"DataType": "Text", "StringValue": "x"}, "has DataType 'Text'"),
         ("a", {"StringValue": "x"}, "has DataType ''"),
         ("a", {"DataType": "Binary", "StringValue": "x"}, "needs a BinaryValue"),
-        (
-            "a",
-            {"DataType": "String", "StringValue": "x", "BinaryValue": b"x"},
-            "has BinaryValue",
-        ),
+        ("a", {"DataType": "String", "StringValue": "x", "BinaryValue": b"x"}, "has BinaryValue"),
         ("a", "nul\x00", r"U\+0000 at position 3"),
         ("", "x", "is not allowed by SQS"),
         (".a", "x", "is not allowed by SQS"),

@@ -10,96 +10,55 @@ import pytest
 
 from sqsdelay.core.delay import HandOver, Park, Requeue, decide
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    DELAY_SECONDS,
-    DUE_AT,
-    MESSAGE_ID,
-    WAS_DUE_AT,
-    OutgoingMessage,
-    string,
-)
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.message import DUE_AT, MESSAGE_ID, WAS_DUE_AT
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    StoreError,
-    StoreUnavailable,
-)
-from sqsdelay.parking.parking import (
-    Change,
-    Parking,
-    ParkingSettings,
-    Schedule,
-    parking_settings,
-)
-from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
-from sqsdelay.relaying.relay import Relay
-from sqsdelay.sending.router import SenderSettings
-from sqsdelay.sending.sender import QueueSender
+from sqsdelay.errors import ConfigurationError, InvalidMessage, StoreError, StoreUnavailable
+from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule, parking_settings
+from sqsdelay.relaying.mover import Status
 from sqsdelay.sqs.outbox import SqsOutbox, failures
-from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from tests.faulty import FaultyStore
+from sqsdelay.testing import InMemoryStore, ManualClock
+from tests.unit.relay_site import Site
 
 DELAY = "orders-delay.fifo"
 DAY = 86_400
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> FaultyStore:
-    return FaultyStore(clock)
-
-
-@pytest.fixture
-def relay(queues: InMemoryQueues, store: FaultyStore) -> Relay:
-    return Relay(
-        queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store, 3600))
-    )
-
-
-def poll(queues: InMemoryQueues, relay: Relay) -> list[Outcome]:
-    return relay.process(queues.receive_batch(DELAY, wait_seconds=0))
+def site() -> Site:
+    return Site(park_after=3600)
 
 
 def test_a_store_that_refuses_a_late_cancellation_stops_nothing(
-    queues: InMemoryQueues,
-    store: FaultyStore,
-    relay: Relay,
-    clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Left while the message is parked, for an id by which an S3 store without look-up finds nothing."""
-    keep = store.store
+    keep = site.store.store
 
     def cancelled_meanwhile(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
         done = keep(messages, **given)
-        store.amend([Amendment(message_id="order-7", at_ms=clock.true_ms)])
+        site.store.amend([Amendment(message_id="order-7", at_ms=site.clock.true_ms)])
         return done
 
     def refuse(message_ids: Sequence[str]) -> list[bool]:
         raise ConfigurationError(f"{message_ids[0]} does not tell where it lies")
 
-    monkeypatch.setattr(store, "store", cancelled_meanwhile)
-    monkeypatch.setattr(store, "cancel", refuse)
-    QueueSender(queues).send("orders", "far", delay=10 * DAY, message_id="order-7")
-    clock.advance(900)
-    assert [outcome.status for outcome in poll(queues, relay)] == [Status.PARKED]
+    monkeypatch.setattr(site.store, "store", cancelled_meanwhile)
+    monkeypatch.setattr(site.store, "cancel", refuse)
+    site.new_sender().send("orders", "far", delay=10 * DAY, message_id="order-7")
+    site.clock.advance(900)
+    assert site.statuses() == [Status.PARKED]
     told = "amendment of parked order-7 not applied: order-7 does not tell where it lies"
     assert caplog.messages == [told]
 
 
-def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
-    queues: InMemoryQueues, store: FaultyStore
-) -> None:
+def test_an_id_used_again_for_another_message_is_refused_by_the_sender(site: Site) -> None:
     """The store keeps one message an id: reporting the second as sent would lose it."""
-    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store, 3600)))
-    sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
-    sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
+    for _ in range(2):
+        site.sender.send("orders", "first", delay=10 * DAY, message_id="customer-7")
     told = "with a different body, attributes or message group; use a different id for each message"
     with pytest.raises(InvalidMessage, match=f"'customer-7' is in the store {told}"):
-        sender.send("orders", "second", delay=2 * DAY, message_id="customer-7")
-    assert [message.body for message in store.pending(10)] == [b"first"]
+        site.sender.send("orders", "second", delay=2 * DAY, message_id="customer-7")
+    assert [message.body for message in site.store.pending(10)] == [b"first"]
 
 
 @pytest.mark.parametrize(
@@ -111,32 +70,26 @@ def test_an_id_used_again_for_another_message_is_refused_by_the_sender(
     ],
 )
 def test_an_id_used_again_for_another_message_is_a_conflict(
-    queues: InMemoryQueues,
-    store: FaultyStore,
-    relay: Relay,
-    clock: ManualClock,
-    body: str,
-    days: int,
-    reason: str,
+    site: Site, body: str, days: int, reason: str
 ) -> None:
     """The consumer parks the first; the second is not counted as parked, nor lost: it says why."""
-    QueueSender(queues).send("orders", "first", delay=2 * DAY, message_id="customer-7")
-    clock.advance(900)
-    assert [outcome.status for outcome in poll(queues, relay)] == [Status.PARKED]
-    QueueSender(queues).send("orders", body, delay=days * DAY, message_id="customer-7")
-    clock.advance(900)
-    (outcome,) = poll(queues, relay)
+    site.new_sender().send("orders", "first", delay=2 * DAY, message_id="customer-7")
+    site.clock.advance(900)
+    assert site.statuses() == [Status.PARKED]
+    site.new_sender().send("orders", body, delay=days * DAY, message_id="customer-7")
+    site.clock.advance(900)
+    (outcome,) = site.poll()
     assert (outcome.status, (outcome.error or "").startswith(reason)) == (Status.REJECTED, True)
-    assert len(queues.receive_batch("orders-delay-error", wait_seconds=0)) == 1
-    assert [message.body for message in store.pending(10)] == [b"first"]
+    assert len(site.received("orders-delay-error")) == 1
+    assert [message.body for message in site.store.pending(10)] == [b"first"]
 
 
 def test_amendments_that_cannot_be_read_are_told_apart_from_none(
-    store: FaultyStore, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says what was not looked at, and why."""
-    store.down = {"amendments"}
-    assert Parking(store, after_seconds=3600).amendments(["a", "b"]) == {"a": None, "b": None}
+    site.store.down = {"amendments"}
+    assert Parking(site.store, after_seconds=3600).amendments(["a", "b"]) == {"a": None, "b": None}
     told = "amendments of 2 messages not read: amendments: the store is down"
     assert caplog.messages == [told]
 
@@ -154,12 +107,7 @@ def test_park_after_without_a_store_is_refused(after: int) -> None:
 
 @pytest.mark.parametrize(
     ("remaining", "decision"),
-    [
-        (900, HandOver(900)),
-        (901, Requeue(901)),
-        (3600, Requeue(3600)),
-        (3601, Park(3601)),
-    ],
+    [(900, HandOver(900)), (901, Requeue(901)), (3600, Requeue(3600)), (3601, Park(3601))],
 )
 def test_what_remains_decides(remaining: int, decision: object) -> None:
     """More than park_after is parked, not as much as it; hand-over goes before."""
@@ -169,13 +117,11 @@ def test_what_remains_decides(remaining: int, decision: object) -> None:
     assert isinstance(near, HandOver)
 
 
-def test_a_parked_message_arrives_as_a_relayed_one(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
-) -> None:
+def test_a_parked_message_arrives_as_a_relayed_one(site: Site) -> None:
     """Same id, attributes, group, trace header and due time, whichever way it came."""
 
     def send(message_id: str) -> None:
-        QueueSender(queues).send(
+        site.new_sender().send(
             "orders",
             "grüße",
             delay=5000.5,
@@ -186,20 +132,20 @@ def test_a_parked_message_arrives_as_a_relayed_one(
         )
 
     send("parked")
-    clock.advance(900)
-    (outcome,) = poll(queues, relay)
-    assert (outcome.status, outcome.due_ms) == (Status.PARKED, clock.true_ms + 4_100_500)
-    assert queues.receive_batch(DELAY, wait_seconds=0) == []
+    site.clock.advance(900)
+    (outcome,) = site.poll()
+    assert (outcome.status, outcome.due_ms) == (Status.PARKED, site.clock.true_ms + 4_100_500)
+    assert site.received(DELAY) == []
     send("relayed")
-    hopping = Relay(queues, Endpoint.parse("orders"))
+    hopping = site.new_relay()
     for _ in range(5):
-        clock.advance(900)
-        poll(queues, hopping)
-    outbox = SqsOutbox(queues, Endpoint.parse("orders"))
-    assert failures(outbox.send(store.pending(10))) == [None]
+        site.clock.advance(900)
+        site.poll(hopping)
+    outbox = SqsOutbox(site.queues, Endpoint.parse("orders"))
+    assert failures(outbox.send(site.store.pending(10))) == [None]
     outbox.close()
-    clock.advance(600)
-    copies = {c.attributes[MESSAGE_ID]["StringValue"]: c for c in received(queues)}
+    site.clock.advance(600)
+    copies = {c.attributes[MESSAGE_ID]["StringValue"]: c for c in site.received()}
     assert set(copies) == {"parked", "relayed"}
     for copy in copies.values():
         copy.attributes.pop(MESSAGE_ID)
@@ -214,119 +160,93 @@ def test_a_parked_message_arrives_as_a_relayed_one(
         assert re.fullmatch(r"Root=1-[0-9a-f]{8}-[0-9a-f]{24}", header or "")  # a trace of its own
 
 
-def received(queues: InMemoryQueues) -> list[ReceivedMessage]:
-    return queues.receive_batch("orders", wait_seconds=0)
-
-
-def put(queues: InMemoryQueues, seconds: int, message_id: str = "m-1", body: str = "x") -> None:
-    attributes = {DELAY_SECONDS: string(str(seconds))}
-    entry = OutgoingMessage(body, attributes, len(body), None, message_id, message_id)
-    queues.send_batch(DELAY, [entry])
-
-
-def test_a_batch_is_parked_with_one_call_and_deleted_after(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
-) -> None:
+def test_a_batch_is_parked_with_one_call_and_deleted_after(site: Site) -> None:
     """Ten NServiceBus messages: no send, one delete."""
     for n in range(10):
-        put(queues, DAY, f"m-{n}")
-    clock.advance(900)
-    queues.calls.clear()
-    assert [o.status for o in poll(queues, relay)] == [Status.PARKED] * 10
-    assert queues.calls == ["receive", "delete"]
-    assert {m.due_ms for m in store.pending(20)} == {clock.true_ms - 900_000 + DAY * 1000}
+        site.put(DAY, f"m-{n}")
+    site.clock.advance(900)
+    site.queues.calls.clear()
+    assert site.statuses() == [Status.PARKED] * 10
+    assert site.queues.calls == ["receive", "delete"]
+    assert {m.due_ms for m in site.store.pending(20)} == {site.clock.true_ms - 900_000 + DAY * 1000}
 
 
-def test_parked_twice_is_one_message(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
-) -> None:
+def test_parked_twice_is_one_message(site: Site) -> None:
     """The consumer died between storing and deleting; the next one finds the message stored."""
-    put(queues, DAY)
-    clock.advance(900)
-    copies = queues.receive_batch(DELAY, wait_seconds=0)
-    assert relay.process(copies, delete=False)[0].status is Status.PARKED
-    Schedule(store).reschedule("m-1", clock.true_ms + 7_200_000, now_ms=clock.true_ms)
-    clock.advance(181)
-    other = Relay(
-        queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store, 3600))
+    site.put(DAY)
+    site.clock.advance(900)
+    copies = site.received(DELAY)
+    assert site.relay.process(copies, delete=False)[0].status is Status.PARKED
+    Schedule(site.store).reschedule(
+        "m-1", site.clock.true_ms + 7_200_000, now_ms=site.clock.true_ms
     )
-    assert poll(queues, other)[0].status is Status.PARKED
-    assert queues.next_visible_ms() is None
-    assert [m.due_ms for m in store.pending(10)] == [clock.true_ms - 181_000 + 7_200_000]
+    site.clock.advance(181)
+    assert site.statuses(site.new_relay(site.parking)) == [Status.PARKED]
+    assert site.queues.next_visible_ms() is None
+    assert [m.due_ms for m in site.store.pending(10)] == [site.clock.true_ms - 181_000 + 7_200_000]
 
 
-def test_while_the_store_is_away_messages_hop_on(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
-) -> None:
+def test_while_the_store_is_away_messages_hop_on(site: Site) -> None:
     """A hop loses nothing; they are parked when the store is back. What is near may have been cancelled: it
     stays until that can be read."""
-    put(queues, DAY, "far")
-    put(queues, 1000, "near")
-    put(queues, 1000, "gone")
-    store.amend([Amendment(message_id="gone", at_ms=clock.true_ms)])
-    store.down = {"store", "amendments"}
-    clock.advance(900)
-    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
-    assert statuses == {"far": Status.REQUEUED, "near": Status.FAILED, "gone": Status.FAILED}
-    store.down = set()
-    clock.advance(900)
-    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
-    assert statuses == {
+    site.put(DAY, "far")
+    site.put(1000, "near")
+    site.put(1000, "gone")
+    site.store.amend([Amendment(message_id="gone", at_ms=site.clock.true_ms)])
+    site.store.down = {"store", "amendments"}
+    site.clock.advance(900)
+    assert site.fates() == {"far": Status.REQUEUED, "near": Status.FAILED, "gone": Status.FAILED}
+    site.store.down = set()
+    site.clock.advance(900)
+    assert site.fates() == {
         "far": Status.PARKED,
         "near": Status.HANDED_OVER,
         "gone": Status.CANCELLED,
     }
 
 
-def test_one_amendment_that_nobody_can_read_holds_up_its_own_message_only(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
-) -> None:
+def test_one_amendment_that_nobody_can_read_holds_up_its_own_message_only(site: Site) -> None:
     """Malformed, or of another version: those received with it are handed over."""
     for name in ("mangled", "beside"):
-        put(queues, 1000, name)
-    ask = store.amendments
+        site.put(1000, name)
+    ask = site.store.amendments
 
     def amendments(message_ids: Sequence[str]) -> dict[str, Amendment]:
         if "mangled" in message_ids:
             raise StoreError("not an amendment of sqsdelay")
         return ask(message_ids)
 
-    store.amendments = amendments  # type: ignore[method-assign]
-    clock.advance(900)
-    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
-    assert statuses == {"mangled": Status.FAILED, "beside": Status.HANDED_OVER}
+    site.store.amendments = amendments  # type: ignore[method-assign]
+    site.clock.advance(900)
+    assert site.fates() == {"mangled": Status.FAILED, "beside": Status.HANDED_OVER}
 
 
-def test_what_may_have_been_cancelled_while_it_was_parked_is_taken_back(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
-) -> None:
+def test_what_may_have_been_cancelled_while_it_was_parked_is_taken_back(site: Site) -> None:
     """The amendment was left meanwhile, and cannot be read just then: the copy stays, and is cancelled."""
-    put(queues, DAY, "gone")
-    keep = store.store
+    site.put(DAY, "gone")
+    keep = site.store.store
 
     def meanwhile(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
-        store.amend([Amendment(message_id="gone", at_ms=clock.true_ms)])
-        store.down, store.failures = {"amendments"}, 1
+        site.store.amend([Amendment(message_id="gone", at_ms=site.clock.true_ms)])
+        site.store.down, site.store.failures = {"amendments"}, 1
         return keep(messages, **given)
 
-    store.store = meanwhile  # type: ignore[method-assign]
-    clock.advance(900)
+    site.store.store = meanwhile  # type: ignore[method-assign]
+    site.clock.advance(900)
     for status in (Status.FAILED, Status.CANCELLED):
-        assert [o.status for o in poll(queues, relay)] == [status]
-        assert store.pending(9) == []
-        clock.advance(300)
+        assert site.statuses() == [status]
+        assert site.store.pending(9) == []
+        site.clock.advance(300)
 
 
 @pytest.mark.parametrize("answer", ["lost", "of a second attempt"])
-def test_nothing_is_lost_with_the_answer_to_what_is_taken_back(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay, answer: str
-) -> None:
+def test_nothing_is_lost_with_the_answer_to_what_is_taken_back(site: Site, answer: str) -> None:
     """It may be out of the store: its copy stays, and is parked anew."""
-    put(queues, DAY, "kept")
-    keep, cancel = store.store, store.cancel
+    site.put(DAY, "kept")
+    keep, cancel = site.store.store, site.store.cancel
 
     def meanwhile(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
-        store.down, store.failures = {"amendments"}, 1
+        site.store.down, site.store.failures = {"amendments"}, 1
         return keep(messages, **given)
 
     def unanswered(message_ids: Sequence[str]) -> list[bool]:
@@ -335,158 +255,126 @@ def test_nothing_is_lost_with_the_answer_to_what_is_taken_back(
             raise StoreUnavailable("no answer")
         return cancel(message_ids)
 
-    store.store, store.cancel = meanwhile, unanswered  # type: ignore[method-assign]
-    clock.advance(900)
-    assert [o.status for o in poll(queues, relay)] == [Status.FAILED]
-    store.store = keep  # type: ignore[method-assign]
-    clock.advance(300)
-    assert [o.status for o in poll(queues, relay)] == [Status.PARKED]
-    assert [m.message_id for m in store.pending(9)] == ["kept"]
+    site.store.store, site.store.cancel = meanwhile, unanswered  # type: ignore[method-assign]
+    site.clock.advance(900)
+    assert site.statuses() == [Status.FAILED]
+    site.store.store = keep  # type: ignore[method-assign]
+    site.clock.advance(300)
+    assert site.statuses() == [Status.PARKED]
+    assert [m.message_id for m in site.store.pending(9)] == ["kept"]
 
 
-def test_a_message_too_large_for_the_store_hops_on_alone(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
-) -> None:
+def test_a_message_too_large_for_the_store_hops_on_alone(site: Site) -> None:
     """Its neighbours are parked."""
-    store.largest = 10
-    put(queues, DAY, "large", "x" * 11)
-    put(queues, DAY, "small")
-    clock.advance(900)
-    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
-    assert statuses == {"large": Status.REQUEUED, "small": Status.PARKED}
-    assert [m.message_id for m in store.pending(10)] == ["small"]
+    site.store.largest = 10
+    site.put(DAY, "large", "x" * 11)
+    site.put(DAY, "small")
+    site.clock.advance(900)
+    assert site.fates() == {"large": Status.REQUEUED, "small": Status.PARKED}
+    assert [m.message_id for m in site.store.pending(10)] == ["small"]
 
 
 @pytest.mark.parametrize("seconds", [1000, 2000, DAY])
-def test_an_amendment_cancels_at_the_next_hop(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay, seconds: int
-) -> None:
+def test_an_amendment_cancels_at_the_next_hop(site: Site, seconds: int) -> None:
     """At a hand-over, at a hop and at parking alike; others are not touched, one question a batch."""
-    put(queues, seconds, "gone")
-    put(queues, seconds, "stays")
-    store.amend([Amendment(message_id="gone", at_ms=clock.true_ms)])
-    clock.advance(900)
-    by_id = {o.copy.message_id: o for o in poll(queues, relay)}
+    site.put(seconds, "gone")
+    site.put(seconds, "stays")
+    site.store.amend([Amendment(message_id="gone", at_ms=site.clock.true_ms)])
+    site.clock.advance(900)
+    by_id = {o.copy.message_id: o for o in site.poll()}
     assert by_id["gone"].status is Status.CANCELLED
     assert by_id["stays"].status is not Status.CANCELLED
-    clock.advance(3 * 900)
-    poll(queues, relay)
-    clock.advance(900)
-    assert "gone" not in {c.attributes[MESSAGE_ID]["StringValue"] for c in received(queues)}
-    assert [m.message_id for m in store.pending(10)] == (["stays"] if seconds == DAY else [])
+    site.clock.advance(3 * 900)
+    site.poll()
+    site.clock.advance(900)
+    assert "gone" not in {c.attributes[MESSAGE_ID]["StringValue"] for c in site.received()}
+    assert [m.message_id for m in site.store.pending(10)] == (["stays"] if seconds == DAY else [])
 
 
-def test_an_amendment_moves_a_message_both_ways(
-    clock: ManualClock, queues: InMemoryQueues, store: FaultyStore, relay: Relay
-) -> None:
+def test_an_amendment_moves_a_message_both_ways(site: Site) -> None:
     """Earlier: handed over for its new due time. Later: hops on with it, or is parked."""
-    start = clock.true_ms
-    put(queues, 3000, "sooner")
-    put(queues, 1000, "later")
-    put(queues, 1000, "parked")
+    start = site.clock.true_ms
+    site.put(3000, "sooner")
+    site.put(1000, "later")
+    site.put(1000, "parked")
     moved = {"sooner": 1200, "later": 2500, "parked": DAY}
-    store.amend(
+    site.store.amend(
         [Amendment(message_id=i, at_ms=start, due_ms=start + s * 1000) for i, s in moved.items()]
     )
-    clock.advance(900)
-    by_id = {o.copy.message_id: o for o in poll(queues, relay)}
+    site.clock.advance(900)
+    by_id = {o.copy.message_id: o for o in site.poll()}
     assert {i: o.status for i, o in by_id.items()} == {
         "sooner": Status.HANDED_OVER,
         "later": Status.REQUEUED,
         "parked": Status.PARKED,
     }
     assert by_id["sooner"].delay_seconds == 300
-    assert [m.due_ms for m in store.pending(9)] == [start + DAY * 1000]
-    clock.advance(900)
-    (outcome,) = poll(queues, relay)
+    assert [m.due_ms for m in site.store.pending(9)] == [start + DAY * 1000]
+    site.clock.advance(900)
+    (outcome,) = site.poll()
     assert (outcome.status, outcome.delay_seconds) == (Status.HANDED_OVER, 700)
 
 
-def test_an_amendment_left_while_a_message_is_being_parked_counts(
-    clock: ManualClock, queues: InMemoryQueues
-) -> None:
+def test_an_amendment_left_while_a_message_is_being_parked_counts(site: Site) -> None:
     """The canceller looked into the store just before the message came there."""
+    keep = site.store.store
 
-    class Late(InMemoryStore):
-        def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> Any:
-            now_ms = clock.true_ms
-            self.amend([Amendment(message_id="gone", at_ms=now_ms)])
-            self.amend([Amendment(message_id="moved", at_ms=now_ms, due_ms=now_ms + 7)])
-            return super().store(messages, transaction=transaction)
+    def late(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
+        now_ms = site.clock.true_ms
+        site.store.amend([Amendment(message_id="gone", at_ms=now_ms)])
+        site.store.amend([Amendment(message_id="moved", at_ms=now_ms, due_ms=now_ms + 7)])
+        return keep(messages, **given)
 
-    store = Late(clock)
-    relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
-    put(queues, DAY, "gone")
-    put(queues, DAY, "moved")
-    clock.advance(900)
-    statuses = {o.copy.message_id: o.status for o in poll(queues, relay)}
-    assert statuses == {"gone": Status.CANCELLED, "moved": Status.PARKED}
-    assert [(m.message_id, m.due_ms) for m in store.pending(9)] == [("moved", clock.true_ms + 7)]
+    site.store.store = late  # type: ignore[method-assign]
+    site.put(DAY, "gone")
+    site.put(DAY, "moved")
+    site.clock.advance(900)
+    assert site.fates() == {"gone": Status.CANCELLED, "moved": Status.PARKED}
+    moved = ("moved", site.clock.true_ms + 7)
+    assert [(m.message_id, m.due_ms) for m in site.store.pending(9)] == [moved]
 
 
-def test_the_last_of_two_moves_stands(clock: ManualClock, queues: InMemoryQueues) -> None:
+def test_the_last_of_two_moves_stands(site: Site) -> None:
     """The second is confirmed by the store while the delay consumer applies the first."""
-    first, last = clock.true_ms + DAY * 1000, clock.true_ms + 2 * DAY * 1000
+    first, last = site.clock.true_ms + DAY * 1000, site.clock.true_ms + 2 * DAY * 1000
     confirmed: list[object] = []
+    schedule, move = Schedule(site.store), site.store.reschedule
 
-    class Moved(InMemoryStore):
-        def reschedule(self, message_id: str, due_ms: int) -> bool:
-            if due_ms == first and not confirmed:
-                confirmed.append(schedule.reschedule("m-1", last, now_ms=clock.true_ms))
-            return super().reschedule(message_id, due_ms)
+    def moved(message_id: str, due_ms: int) -> bool:
+        if due_ms == first and not confirmed:
+            confirmed.append(schedule.reschedule("m-1", last, now_ms=site.clock.true_ms))
+        return move(message_id, due_ms)
 
-    store = Moved(clock)
-    schedule = Schedule(store)
-    put(queues, 3 * DAY)
-    store.amend([Amendment(message_id="m-1", at_ms=clock.true_ms, due_ms=first)])
-    clock.advance(900)
-    settings = RelaySettings(parking=ParkingSettings(store))
-    (outcome,) = poll(queues, Relay(queues, Endpoint.parse("orders"), settings))
-    assert (outcome.status, confirmed) == (Status.PARKED, [Change.DONE])
-    assert [m.due_ms for m in store.pending(9)] == [last]
+    site.store.reschedule = moved  # type: ignore[method-assign]
+    site.put(3 * DAY)
+    site.store.amend([Amendment(message_id="m-1", at_ms=site.clock.true_ms, due_ms=first)])
+    site.clock.advance(900)
+    assert (site.statuses(), confirmed) == ([Status.PARKED], [Change.DONE])
+    assert [m.due_ms for m in site.store.pending(9)] == [last]
 
 
-def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away(
-    clock: ManualClock, store: FaultyStore
-) -> None:
+def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away() -> None:
     """Not parked and not requeued: hidden, until someone mends it."""
-    queues = InMemoryQueues(clock)
-    queues.create_queue(DELAY, DelaySeconds="0", VisibilityTimeout="180")
-    store.down = {"store", "amendments"}
-    put(queues, DAY)
-    clock.advance(1)
-    relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
-    (outcome,) = poll(queues, relay)
+    site = Site(hop_seconds=0, park_after=3600)
+    site.store.down = {"store", "amendments"}
+    site.put(DAY)
+    site.clock.advance(1)
+    (outcome,) = site.poll()
     assert outcome.status is Status.FAILED
     assert "held a message for 1000 ms instead of 900 s" in (outcome.error or "")
 
 
-def test_a_negative_park_after_is_refused(queues: InMemoryQueues, store: FaultyStore) -> None:
+def test_a_negative_park_after_is_refused() -> None:
     """At once, with the range."""
     with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
-        Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store, -1)))
+        Site(park_after=-1)
 
 
-def test_a_message_being_released_is_not_taken_for_parked(
-    queues: InMemoryQueues, store: FaultyStore, relay: Relay
-) -> None:
+def test_a_message_being_released_is_not_taken_for_parked(site: Site) -> None:
     """The store has had this id and cannot show it: to delete the copy could be to lose it."""
-
-    class Releasing(InMemoryStore):
-        def store(
-            self, messages: Sequence[StoredMessage], *, transaction: Any = None
-        ) -> list[bool]:
-            return [False] * len(messages)
-
-    releasing = Releasing(queues.clock)
-    put(queues, 90_000)
-    queues.clock.advance(900)
-    (outcome,) = poll(
-        queues,
-        Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(releasing))),
-    )
-    assert outcome.status is Status.REQUEUED
+    site.store.store = lambda messages, **_: [False] * len(messages)  # type: ignore[method-assign]
+    site.put(90_000)
+    site.clock.advance(900)
+    assert site.statuses() == [Status.REQUEUED]
     with pytest.raises(InvalidMessage, match="was in the store and is being released"):
-        QueueSender(queues, SenderSettings(parking=ParkingSettings(releasing))).send(
-            "orders", "x", delay=90_000, message_id="m-2"
-        )
+        site.sender.send("orders", "x", delay=90_000, message_id="m-2")

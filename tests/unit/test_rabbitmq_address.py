@@ -16,10 +16,7 @@ from sqsdelay.rabbitmq.connection import parameters, place, translated
         "amqp://u:p%2Cw@a:5671,b,[::1]:5673/shop?heartbeat=7",
         "amqp://u:p%2Cw@a:5671/shop?heartbeat=7;amqp://u:p%2Cw@b/shop?heartbeat=7;"
         "amqp://u:p%2Cw@[::1]:5673/shop?heartbeat=7",
-        [
-            "amqp://u:p%2Cw@a:5671,b/shop?heartbeat=7",
-            "amqp://u:p%2Cw@[::1]:5673/shop?heartbeat=7",
-        ],
+        ["amqp://u:p%2Cw@a:5671,b/shop?heartbeat=7", "amqp://u:p%2Cw@[::1]:5673/shop?heartbeat=7"],
     ],
 )
 def test_several_nodes(url: str | list[str]) -> None:

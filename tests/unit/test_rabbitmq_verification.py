@@ -232,8 +232,7 @@ def test_figures_that_stand_still_are_not_taken_for_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "expected"),
-    [((5, 5, 7), {LEVEL: 7}), ((5, 5, 4), {}), ((5, 0), {}), ((0,), {})],
+    ("counts", "expected"), [((5, 5, 7), {LEVEL: 7}), ((5, 5, 4), {}), ((5, 0), {}), ((0,), {})]
 )
 def test_a_hand_over_stands_if_no_newer_count_is_lower(
     counts: tuple[int, ...], expected: dict[str, int], monkeypatch: pytest.MonkeyPatch

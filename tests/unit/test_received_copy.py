@@ -126,11 +126,7 @@ def test_a_delay_that_is_no_number_is_shown_to_forty_characters(
 def test_a_copy_without_its_sent_timestamp_is_rejected() -> None:
     """Never "now" by default."""
     bare = from_boto3(
-        {
-            "Body": "x",
-            "ReceiptHandle": "r",
-            "MessageAttributes": {DELAY_SECONDS: string("5")},
-        },
+        {"Body": "x", "ReceiptHandle": "r", "MessageAttributes": {DELAY_SECONDS: string("5")}},
         received_at=0.0,
     )
     assert read_delay(bare) == Reject(

@@ -132,11 +132,7 @@ def test_a_rejected_copy_is_read_as_it_was(attributes: dict[str, Attribute]) -> 
 
 def test_a_copy_from_the_due_queue_is_due_when_it_says() -> None:
     """There is no delay to count any more: the due time alone travels."""
-    attributes = {
-        MESSAGE_ID: string("m-1"),
-        DUE_AT: string(str(SENT + 7)),
-        GROUP_ID: string("g"),
-    }
+    attributes = {MESSAGE_ID: string("m-1"), DUE_AT: string(str(SENT + 7)), GROUP_ID: string("g")}
     original = copy(attributes=attributes, group_id=None, deduplication_id=None)
     rejection = again(original)
     assert (rejection.message_id, rejection.due) == ("m-1", SENT + 7)
@@ -368,10 +364,7 @@ def test_a_moved_binary_delay_attribute_is_base64() -> None:
     attributes = {f"a{n}": string("x") for n in range(9)}
     copy = ReceivedMessage(
         body="x",
-        attributes={
-            **attributes,
-            "sqsdelay.DueAt": {"DataType": "Binary", "BinaryValue": b"\xff"},
-        },
+        attributes={**attributes, "sqsdelay.DueAt": {"DataType": "Binary", "BinaryValue": b"\xff"}},
         receipt_handle="r",
         sqs_message_id="s",
         received_at=0.0,

@@ -12,211 +12,162 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import (
     DELAY_SECONDS,
     DUE_AT,
     ERROR,
     MESSAGE_ID,
     WAS_DUE_AT,
-    Attribute,
     OutgoingMessage,
     size_of,
     string,
 )
 from sqsdelay.core.outgoing import TraceHeader
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, SendFailed
+from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.relaying.mover import Outcome, RelaySettings, Status, backoff_seconds
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.mover import RelaySettings, Status, backoff_seconds
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, ManualClock
-from tests.faulty import FaultyQueues, FaultyStore
+from tests.faulty import AWAY, REFUSED, FaultyQueues
+from tests.unit.relay_site import Site
 
 DELAY, ERRORS = "orders-delay.fifo", "orders-delay-error"
 
 
-def failed(*, transient: bool) -> Failure:
-    if transient:
-        return Failure(
-            "AccessDenied", QueueUnavailable("access denied"), transient=True, outage=True
-        )
-    error = SendFailed("no such characters", code="InvalidMessageContents", transient=False)
-    return Failure("InvalidMessageContents", error, transient=False)
-
-
 @pytest.fixture
-def queues(clock: ManualClock) -> FaultyQueues:
-    queues = FaultyQueues(clock)
-    queues.create_endpoint("orders")
-    return queues
+def site() -> Site:
+    return Site()
 
 
-@pytest.fixture
-def relay(queues: FaultyQueues) -> Relay:
-    return Relay(queues, Endpoint.parse("orders"))
-
-
-def put(queues: InMemoryQueues, attributes: dict[str, Attribute], message_id: str = "m-1") -> None:
-    """What some sender, ours or not, puts in the delay queue."""
-    queues.send_batch(
-        DELAY,
-        [OutgoingMessage("hello", attributes, 5, group_id=message_id, deduplication_id=message_id)],
-    )
-
-
-def poll(queues: InMemoryQueues, relay: Relay) -> list[Outcome]:
-    return relay.process(queues.receive_batch(DELAY, wait_seconds=0))
-
-
-def arrived(queues: InMemoryQueues, queue: str = "orders") -> list[ReceivedMessage]:
-    return queues.receive_batch(queue, wait_seconds=0)
-
-
-def test_the_seeds_example_of_1925_seconds(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_the_seeds_example_of_1925_seconds(site: Site) -> None:
     """Two hops of 900 s and a last 125 s as a message timer, on time."""
-    put(queues, {DELAY_SECONDS: string("1925")})
-    clock.advance(900)
-    assert [o.status for o in poll(queues, relay)] == [Status.REQUEUED]
-    clock.advance(900)
-    (outcome,) = poll(queues, relay)
+    site.put(1925)
+    site.clock.advance(900)
+    assert site.statuses() == [Status.REQUEUED]
+    site.clock.advance(900)
+    (outcome,) = site.poll()
     assert (outcome.status, outcome.delay_seconds, outcome.late_ms) == (Status.HANDED_OVER, 125, 0)
-    clock.advance(124.999)
-    assert arrived(queues) == []
-    clock.advance(0.001)
-    (copy,) = arrived(queues)
+    site.clock.advance(124.999)
+    assert site.received() == []
+    site.clock.advance(0.001)
+    (copy,) = site.received()
     assert copy.attributes[MESSAGE_ID] == string("m-1")
-    assert poll(queues, relay) == []
+    assert site.poll() == []
 
 
-def test_a_batch_takes_three_requests(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_a_batch_takes_three_requests(site: Site) -> None:
     """Receive, send, delete: for ten messages as for one."""
     for n in range(10):
-        put(queues, {DELAY_SECONDS: string("5000")}, f"m-{n}")
-    clock.advance(900)
-    queues.calls.clear()
-    assert len(poll(queues, relay)) == 10
-    assert queues.calls == ["receive", "send", "delete"]
+        site.put(5000, f"m-{n}")
+    site.clock.advance(900)
+    site.queues.calls.clear()
+    assert len(site.poll()) == 10
+    assert site.queues.calls == ["receive", "send", "delete"]
 
 
-def test_a_batch_of_large_copies_is_sent_in_pieces(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_a_batch_of_large_copies_is_sent_in_pieces(site: Site) -> None:
     """What one receive returns may be more than one send takes."""
     attributes = {DELAY_SECONDS: string("5000")}
     for n in range(5):
         entry = OutgoingMessage("b" * 600_000, attributes, 600_000, None, f"m-{n}", f"m-{n}")
-        queues.send_batch(DELAY, [entry])
-    clock.advance(900)
-    queues.calls.clear()
-    assert [o.status for o in poll(queues, relay)] == [Status.REQUEUED] * 5
-    assert queues.calls.count("send") == 5
+        site.queues.send_batch(DELAY, [entry])
+    site.clock.advance(900)
+    site.queues.calls.clear()
+    assert site.statuses() == [Status.REQUEUED] * 5
+    assert site.queues.calls.count("send") == 5
 
 
-def test_unreadable_messages_go_to_the_error_queue_and_block_nobody(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_unreadable_messages_go_to_the_error_queue_and_block_nobody(site: Site) -> None:
     """A poison message is moved at once, with its reason; the others are relayed."""
-    put(queues, {DELAY_SECONDS: string("soon")}, "poison")
-    put(queues, {DELAY_SECONDS: string("1000")}, "good")
-    clock.advance(900)
-    by_id = {o.copy.message_id: o for o in poll(queues, relay)}
+    site.put("soon", "poison")
+    site.put(1000, "good")
+    site.clock.advance(900)
+    by_id = {o.copy.message_id: o for o in site.poll()}
     assert by_id["poison"].status is Status.REJECTED
     assert by_id["good"].status is Status.HANDED_OVER
-    (rejected,) = arrived(queues, ERRORS)
+    (rejected,) = site.received(ERRORS)
     error = json.loads(rejected.attributes[ERROR]["StringValue"])
     assert "DelaySeconds is 'soon', not a whole number" in error["reason"]
     assert error["messageId"] == "poison"
     assert rejected.attributes[DELAY_SECONDS] == string("soon")
-    clock.advance(1000)
-    assert poll(queues, relay) == []
+    site.clock.advance(1000)
+    assert site.poll() == []
 
 
 @pytest.mark.parametrize("target", ["orders", DELAY, ERRORS])
-def test_a_transient_failure_waits_and_never_becomes_an_error(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay, target: str
-) -> None:
+def test_a_transient_failure_waits_and_never_becomes_an_error(site: Site, target: str) -> None:
     """Denied access for an hour: the message stays, hidden with backoff, and goes on afterwards."""
     seconds = {"orders": "1000", DELAY: "90000", ERRORS: "soon"}[target]
-    put(queues, {DELAY_SECONDS: string(seconds)})
-    queues.failing[target] = failed(transient=True)
-    due_ms = None if target == ERRORS else clock.true_ms + int(seconds) * 1000
-    clock.advance(900)
+    site.put(seconds)
+    site.queues.failing[target] = AWAY
+    due_ms = None if target == ERRORS else site.clock.true_ms + int(seconds) * 1000
+    site.clock.advance(900)
     attempts = 0
-    while clock.true_ms < 1_800_000_000_000 + (900 + 3600) * 1000:
-        for outcome in poll(queues, relay):
+    while site.clock.true_ms < 1_800_000_000_000 + (900 + 3600) * 1000:
+        for outcome in site.poll():
             assert outcome.status is Status.FAILED
-            assert (outcome.error, outcome.due_ms) == ("access denied", due_ms)
+            assert (outcome.error, outcome.due_ms) == ("away", due_ms)
             attempts += 1
-        clock.advance(5)
+        site.clock.advance(5)
     assert 15 <= attempts <= 25
-    assert arrived(queues, ERRORS) == []
-    queues.failing.clear()
-    clock.advance(240)
-    (outcome,) = poll(queues, relay)
+    assert site.received(ERRORS) == []
+    site.queues.failing.clear()
+    site.clock.advance(240)
+    (outcome,) = site.poll()
     assert outcome.settled
-    assert len(arrived(queues, ERRORS)) == (target == ERRORS)
+    assert len(site.received(ERRORS)) == (target == ERRORS)
 
 
-def test_a_missing_destination_queue_is_waited_for(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_a_missing_destination_queue_is_waited_for(site: Site) -> None:
     """Deleted by mistake and created again: its messages arrive then; the others' hops go on."""
-    queues.delete_queue("orders")
-    put(queues, {DELAY_SECONDS: string("1000")}, "waits")
-    put(queues, {DELAY_SECONDS: string("9000")}, "hops")
-    clock.advance(900)
-    assert {o.copy.message_id: o.status for o in poll(queues, relay)} == {
+    site.queues.delete_queue("orders")
+    site.put(1000, "waits")
+    site.put(9000, "hops")
+    site.clock.advance(900)
+    assert {o.copy.message_id: o.status for o in site.poll()} == {
         "waits": Status.FAILED,
         "hops": Status.REQUEUED,
     }
     for _ in range(6):
-        clock.advance(240)
-        waits = [o for o in poll(queues, relay) if o.copy.message_id == "waits"]
+        site.clock.advance(240)
+        waits = [o for o in site.poll() if o.copy.message_id == "waits"]
         assert [(o.status, "queue orders does" in str(o.error)) for o in waits] == [
             (Status.FAILED, True)
         ]
-    queues.create_queue("orders")
-    clock.advance(240)
-    (outcome,) = (o for o in poll(queues, relay) if o.copy.message_id == "waits")
+    site.queues.create_queue("orders")
+    site.clock.advance(240)
+    (outcome,) = (o for o in site.poll() if o.copy.message_id == "waits")
     assert outcome.status is Status.HANDED_OVER
 
 
-def test_what_sqs_keeps_refusing_goes_to_the_error_queue_after_five_receives(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_what_sqs_keeps_refusing_goes_to_the_error_queue_after_five_receives(site: Site) -> None:
     """A permanent error is given a few chances, then moved with its reason."""
-    put(queues, {DELAY_SECONDS: string("1000")})
-    queues.failing["orders"] = failed(transient=False)
-    clock.advance(900)
+    site.put(1000)
+    site.queues.failing["orders"] = REFUSED
+    site.clock.advance(900)
     statuses = []
     for _ in range(5):
-        (outcome,) = poll(queues, relay)
+        (outcome,) = site.poll()
         statuses.append(outcome.status)
-        clock.advance(240)
+        site.clock.advance(240)
     assert statuses == [Status.FAILED] * 4 + [Status.REJECTED]
-    (rejected,) = arrived(queues, ERRORS)
+    (rejected,) = site.received(ERRORS)
     error = json.loads(rejected.attributes[ERROR]["StringValue"])
-    assert error["reason"] == "InvalidMessageContents: no such characters"
+    assert error["reason"] == "InvalidMessageContents: refused"
     assert error["receiveCount"] == 5
 
 
-def test_the_brokers_clock_is_learned_from_what_is_received(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_the_brokers_clock_is_learned_from_what_is_received(site: Site) -> None:
     """From a copy's first receive and what has passed since: for those that come without such a stamp."""
-    put(queues, {DELAY_SECONDS: string("1000")})
-    clock.advance(900)
-    copies = queues.receive_batch(queues.url(relay.source), wait_seconds=0)
-    clock.advance(7)
-    relay.process(copies)
-    assert queues.broker_clock.proven_ms() == clock.true_ms
+    site.put(1000)
+    site.clock.advance(900)
+    copies = site.queues.receive_batch(site.queues.url(site.relay.source), wait_seconds=0)
+    site.clock.advance(7)
+    site.relay.process(copies)
+    assert site.queues.broker_clock.proven_ms() == site.clock.true_ms
 
 
 def test_backoff_doubles_and_stays_below_the_deduplication_interval() -> None:
@@ -224,36 +175,34 @@ def test_backoff_doubles_and_stays_below_the_deduplication_interval() -> None:
     assert [backoff_seconds(n) for n in (1, 2, 3, 6, 7, 1000)] == [5, 10, 20, 160, 240, 240]
 
 
-def test_a_copy_sent_on_but_not_deleted_is_not_sent_again(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_a_copy_sent_on_but_not_deleted_is_not_sent_again(site: Site) -> None:
     """The worker remembers: redelivered, the copy is only deleted."""
-    put(queues, {DELAY_SECONDS: string("1000")})
-    clock.advance(900)
-    queues.deletes_fail = True
-    (first,) = poll(queues, relay)
+    site.put(1000)
+    site.clock.advance(900)
+    site.queues.deletes_fail = True
+    (first,) = site.poll()
     assert (first.status, first.delay_seconds) == (Status.HANDED_OVER, 100)
-    clock.advance(181)
-    queues.deletes_fail = False
-    (outcome,) = poll(queues, relay)
+    site.clock.advance(181)
+    site.queues.deletes_fail = False
+    (outcome,) = site.poll()
     assert outcome.copy.receive_count == 2
     assert replace(outcome, copy=first.copy) == first
-    clock.advance(1000)
-    assert len(arrived(queues)) == 1
-    assert poll(queues, relay) == []
+    site.clock.advance(1000)
+    assert len(site.received()) == 1
+    assert site.poll() == []
 
 
-def test_a_copy_requeued_twice_is_one_message(clock: ManualClock, queues: FaultyQueues) -> None:
+def test_a_copy_requeued_twice_is_one_message(site: Site) -> None:
     """Another worker gets the copy again: the same deduplication id makes one message of both."""
-    put(queues, {DELAY_SECONDS: string("5000")})
-    clock.advance(900)
-    queues.deletes_fail = True
-    poll(queues, Relay(queues, Endpoint.parse("orders")))
-    clock.advance(181)
-    queues.deletes_fail = False
-    poll(queues, Relay(queues, Endpoint.parse("orders")))
-    clock.advance(900)
-    assert len(queues.receive_batch(DELAY, wait_seconds=0)) == 1
+    site.put(5000)
+    site.clock.advance(900)
+    site.queues.deletes_fail = True
+    site.poll(site.new_relay())
+    site.clock.advance(181)
+    site.queues.deletes_fail = False
+    site.poll(site.new_relay())
+    site.clock.advance(900)
+    assert len(site.received(DELAY)) == 1
 
 
 @pytest.mark.parametrize("error_minutes", [-10, 10])
@@ -264,20 +213,18 @@ def test_a_wrong_local_clock_makes_nothing_early_or_late(
     """First receive or redelivery, by broker's stamps or learned offset, ±10 minutes do not matter."""
     clock = ManualClock()
     local = ManualClock(clock.true_ms, error_ms=error_minutes * 60_000)
-    queues = FaultyQueues(clock, local=local)
-    queues.create_endpoint("orders")
-    relay = Relay(queues, Endpoint.parse("orders"))
-    put(queues, {DELAY_SECONDS: string("1500")})
+    site = Site(FaultyQueues(clock, local=local))
+    site.put(1500)
     both_advance(900, clock, local)
     if redelivered:
-        queues.receive_batch(DELAY, wait_seconds=0)  # another worker that dies with it
+        site.received(DELAY)  # another worker that dies with it
         both_advance(181, clock, local)
-    (outcome,) = poll(queues, relay)
+    (outcome,) = site.poll()
     assert outcome.status is Status.HANDED_OVER
     assert outcome.copy.receive_count == (2 if redelivered else 1)
     assert outcome.late_ms is not None
     assert 0 <= outcome.late_ms < (1000 if redelivered else 1)
-    assert queues.calls.count("synchronise") == redelivered
+    assert site.queues.calls.count("synchronise") == redelivered
 
 
 def both_advance(seconds: float, *clocks: ManualClock) -> None:
@@ -285,119 +232,92 @@ def both_advance(seconds: float, *clocks: ManualClock) -> None:
         clock.advance(seconds)
 
 
-def test_time_spent_on_a_batch_counts(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_time_spent_on_a_batch_counts(site: Site) -> None:
     """Now is the receive stamp plus what has passed since, so slow work is not added to the delay."""
-    put(queues, {DELAY_SECONDS: string("1500")})
-    clock.advance(900)
-    copies = queues.receive_batch(DELAY, wait_seconds=0)
-    clock.advance(20.5)
-    (outcome,) = relay.process(copies)
+    site.put(1500)
+    site.clock.advance(900)
+    copies = site.received(DELAY)
+    site.clock.advance(20.5)
+    (outcome,) = site.relay.process(copies)
     assert (outcome.delay_seconds, outcome.late_ms) == (580, 500)
 
 
 def test_what_earlier_sends_took_counts_as_late(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timer is set once more right before its send, and the outcome tells by what."""
     for n in range(11):
-        put(queues, {DELAY_SECONDS: string("910")}, f"m-{n}")
-    clock.advance(900)
-    copies = [c for _ in range(2) for c in queues.receive_batch(DELAY, wait_seconds=0)]
-    send = queues.send_batch
+        site.put(910, f"m-{n}")
+    site.clock.advance(900)
+    copies = [c for _ in range(2) for c in site.received(DELAY)]
+    send = site.queues.send_batch
 
     def slow(*arguments: Any) -> Any:
-        clock.advance(30)
+        site.clock.advance(30)
         return send(*arguments)
 
-    monkeypatch.setattr(queues, "send_batch", slow)
-    told = [(outcome.delay_seconds, outcome.late_ms) for outcome in relay.process(copies)]
+    monkeypatch.setattr(site.queues, "send_batch", slow)
+    told = [(outcome.delay_seconds, outcome.late_ms) for outcome in site.relay.process(copies)]
     assert told == [(10, 0)] * 10 + [(0, 20_000)]
 
 
-def test_a_stale_receive_stamp_does_not_make_a_message_late(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_a_stale_receive_stamp_does_not_make_a_message_late(site: Site) -> None:
     """A copy can be underway for a minute after its stamp; fresher answers tell the time better."""
-    put(queues, {DELAY_SECONDS: string("1500")})
-    clock.advance(900)
-    copies = queues.receive_batch(DELAY, wait_seconds=0)
-    clock.advance(60)
-    queues.synchronise(QueueRef("orders"))
-    stale = [replace(copy, received_at=clock.monotonic()) for copy in copies]
-    (outcome,) = relay.process(stale)
+    site.put(1500)
+    site.clock.advance(900)
+    copies = site.received(DELAY)
+    site.clock.advance(60)
+    site.queues.synchronise(QueueRef("orders"))
+    stale = [replace(copy, received_at=site.clock.monotonic()) for copy in copies]
+    (outcome,) = site.relay.process(stale)
     assert (outcome.delay_seconds, outcome.late_ms) == (540, 0)
 
 
-def test_a_message_overdue_after_an_outage_is_handed_over_at_once(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_a_message_overdue_after_an_outage_is_handed_over_at_once(site: Site) -> None:
     """Hours of downtime make messages late, never lost, and their lateness is told."""
-    put(queues, {DELAY_SECONDS: string("1000")})
-    clock.advance(10_000)
-    (outcome,) = poll(queues, relay)
+    site.put(1000)
+    site.clock.advance(10_000)
+    (outcome,) = site.poll()
     assert (outcome.delay_seconds, outcome.late_ms) == (0, 9_000_000)
-    assert len(arrived(queues)) == 1
+    assert len(site.received()) == 1
 
 
-def test_a_queue_that_lost_its_delay_is_not_spun(
-    clock: ManualClock, relay: Relay, queues: FaultyQueues
-) -> None:
+def test_a_queue_that_lost_its_delay_is_not_spun() -> None:
     """Without its hop a requeued message would come back at once, for ever, at our cost."""
-    queues.create_queue("fast-delay.fifo", DelaySeconds="0", VisibilityTimeout="180")
-    queues.create_queue("fast")
-    relay = Relay(queues, Endpoint.parse("fast"))
-    queues.send_batch(
-        "fast-delay.fifo",
-        [OutgoingMessage("x", {DELAY_SECONDS: string("5000")}, 1, None, "m", "m")],
-    )
-    clock.advance(1)
-    (outcome,) = relay.process(queues.receive_batch("fast-delay.fifo", wait_seconds=0))
+    site = Site(hop_seconds=0)
+    site.put(5000)
+    site.clock.advance(1)
+    (outcome,) = site.poll()
     assert outcome.status is Status.FAILED
     assert outcome.error == (
-        "fast-delay.fifo held a message for 1000 ms instead of 900 s; set its DelaySeconds back to 900"
+        f"{DELAY} held a message for 1000 ms instead of 900 s; set its DelaySeconds back to 900"
     )
-    assert queues.receive_batch("fast-delay.fifo", wait_seconds=0) == []
+    assert site.received(DELAY) == []
 
 
-def test_a_longer_hop_does_not_strand_what_waited_for_a_shorter_one(
-    clock: ManualClock, queues: FaultyQueues
-) -> None:
+def test_a_longer_hop_does_not_strand_what_waited_for_a_shorter_one() -> None:
     """After the hop was raised a copy that came too soon for it goes on once half a hop has passed:
     held back for good it would meet the end of its retention."""
-    endpoint = queues.create_endpoint("raised", hop_seconds=60)
-    queues.send_batch(
-        endpoint.delay_queue.name,
-        [OutgoingMessage("x", {DELAY_SECONDS: string("5000")}, 1, None, "m", "m")],
-    )
-    relay = Relay(queues, endpoint, RelaySettings(hop_seconds=900))
-    clock.advance(60)
-    (outcome,) = poll_of(relay, queues, endpoint)
-    assert outcome.status is Status.FAILED
-    clock.advance(390)
-    (outcome,) = poll_of(relay, queues, endpoint)
-    assert outcome.status is Status.REQUEUED
+    site = Site(hop_seconds=60)
+    site.put(5000)
+    site.clock.advance(60)
+    assert site.statuses() == [Status.FAILED]
+    site.clock.advance(390)
+    assert site.statuses() == [Status.REQUEUED]
 
 
-def poll_of(relay: Relay, queues: FaultyQueues, endpoint: Endpoint) -> list[Outcome]:
-    return relay.process(queues.receive_batch(endpoint.delay_queue.name, wait_seconds=0))
-
-
-def test_lambda_deletes_for_itself(clock: ManualClock, queues: FaultyQueues, relay: Relay) -> None:
+def test_lambda_deletes_for_itself(site: Site) -> None:
     """With delete=False settled copies are left to the caller, failed ones are still hidden."""
-    put(queues, {DELAY_SECONDS: string("1000")})
-    clock.advance(900)
-    queues.calls.clear()
-    relay.process(queues.receive_batch(DELAY, wait_seconds=0), delete=False)
-    assert queues.calls == ["receive", "send"]
+    site.put(1000)
+    site.clock.advance(900)
+    site.queues.calls.clear()
+    site.relay.process(site.received(DELAY), delete=False)
+    assert site.queues.calls == ["receive", "send"]
 
 
-def test_trace_header_and_fair_queue_group_reach_the_destination(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_trace_header_and_fair_queue_group_reach_the_destination(site: Site) -> None:
     """What the sender gave beside the body survives every hop; the delivery begins a trace of its own."""
-    QueueSender(queues).send(
+    QueueSender(site.queues).send(
         "orders",
         "x",
         delay=2000,
@@ -405,10 +325,10 @@ def test_trace_header_and_fair_queue_group_reach_the_destination(
         trace_header="Root=1-67891233-abcdef012345678912345678;Parent=53995c3f42cd8ad8;Sampled=1",
     )
     for _ in range(2):
-        clock.advance(900)
-        poll(queues, relay)
-    clock.advance(200)
-    (copy,) = arrived(queues)
+        site.clock.advance(900)
+        site.poll()
+    site.clock.advance(200)
+    (copy,) = site.received()
     assert copy.group_id == "tenant-7"
     told = TraceHeader.read(copy.trace_header)
     assert told is not None
@@ -431,70 +351,62 @@ def test_settings_out_of_range_are_refused(arguments: dict[str, Any], message: s
         RelaySettings(**arguments)
 
 
-def test_what_the_error_queue_refuses_too_stays(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_what_the_error_queue_refuses_too_stays(site: Site) -> None:
     """It has no error queue of its own to go to: it fails and waits, and does not go round for ever."""
-    put(queues, {DELAY_SECONDS: string("1000")})
-    queues.failing["orders"] = queues.failing[ERRORS] = failed(transient=False)
-    clock.advance(900)
+    site.put(1000)
+    site.queues.failing["orders"] = site.queues.failing[ERRORS] = REFUSED
+    site.clock.advance(900)
     for _ in range(6):
-        (outcome,) = poll(queues, relay)
-        assert (outcome.status, outcome.error) == (Status.FAILED, "no such characters")
-        clock.advance(240)
-    queues.failing.clear()
-    assert poll(queues, relay)[0].status is Status.HANDED_OVER
+        (outcome,) = site.poll()
+        assert (outcome.status, outcome.error) == (Status.FAILED, "refused")
+        site.clock.advance(240)
+    site.queues.failing.clear()
+    assert site.poll()[0].status is Status.HANDED_OVER
 
 
 def test_what_is_remembered_of_undeleted_copies_is_bounded(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest is forgotten first, and sent again; that is a duplicate, and no leak."""
     monkeypatch.setattr("sqsdelay.relaying.mover._REMEMBERED_COPIES", 2)
     for n in range(3):
-        put(queues, {DELAY_SECONDS: string("1000")}, f"m-{n}")
-    clock.advance(900)
-    queues.deletes_fail = True
-    assert len(poll(queues, relay)) == 3
-    assert len(relay._undeleted) == 2
-    clock.advance(181)
-    queues.deletes_fail = False
-    assert len(poll(queues, relay)) == 3
-    assert relay._undeleted == {}
-    clock.advance(1000)
-    assert sorted(c.message_id for c in arrived(queues)) == ["m-0", "m-0", "m-1", "m-2"]
+        site.put(1000, f"m-{n}")
+    site.clock.advance(900)
+    site.queues.deletes_fail = True
+    assert len(site.poll()) == 3
+    assert len(site.relay._undeleted) == 2
+    site.clock.advance(181)
+    site.queues.deletes_fail = False
+    assert len(site.poll()) == 3
+    assert site.relay._undeleted == {}
+    site.clock.advance(1000)
+    assert sorted(c.message_id for c in site.received()) == ["m-0", "m-0", "m-1", "m-2"]
 
 
-def test_memory_is_flat_whatever_cannot_be_deleted(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_memory_is_flat_whatever_cannot_be_deleted(site: Site) -> None:
     """Of a copy sent on and not deleted its fate is remembered, and not its megabyte."""
-    queues.deletes_fail = True
-    put(queues, {DELAY_SECONDS: string("1000")})
-    clock.advance(900)
-    (copy,) = queues.receive_batch(DELAY, wait_seconds=0)
+    site.queues.deletes_fail = True
+    site.put(1000)
+    site.clock.advance(900)
+    (copy,) = site.received(DELAY)
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for n in range(60):
             large = replace(copy, body="b" * 1_000_000, sqs_message_id=f"sqs-{n}")
-            queues.failing["orders"] = Failure(
-                "x", QueueUnavailable("x"), transient=True, outage=True
-            )
-            relay.process([large])  # nothing is kept of what fails, either
-            queues.failing.clear()
-            assert relay.process([large])[0].status is Status.HANDED_OVER
-            queues._queues["orders"].messages.clear()
+            site.queues.failing["orders"] = AWAY
+            site.relay.process([large])  # nothing is kept of what fails, either
+            site.queues.failing.clear()
+            assert site.relay.process([large])[0].status is Status.HANDED_OVER
+            site.queues._queues["orders"].messages.clear()
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(relay._undeleted) == 60
+    assert len(site.relay._undeleted) == 60
     assert after - before < 2_500_000
 
 
-def test_timers_are_worked_out_right_before_each_send(
-    clock: ManualClock, queues: FaultyQueues
-) -> None:
+def test_timers_are_worked_out_right_before_each_send() -> None:
     """Six copies of 1 MB at a second a send: the last one's timer is five seconds shorter."""
 
     class Slow(FaultyQueues):
@@ -505,45 +417,40 @@ def test_timers_are_worked_out_right_before_each_send(
             self.clock.advance(1)
             return receipts
 
-    slow = Slow(clock)
-    relay = Relay(slow, slow.create_endpoint("orders"))
-    due_ms = clock.true_ms + 1_000_000
+    site = Site(slow := Slow(ManualClock()))
+    due_ms = site.clock.true_ms + 1_000_000
     for n in range(6):
         attributes = {DELAY_SECONDS: string("1000"), DUE_AT: string(f"{due_ms}")}
         entry = OutgoingMessage("b" * 900_000, attributes, 900_000, None, f"m-{n}", f"m-{n}")
         assert isinstance(InMemoryQueues.send_batch(slow, DELAY, [entry])[0], SendReceipt)
-    clock.advance(900)
-    outcomes = relay.process(slow.receive_batch(DELAY, wait_seconds=0))
+    site.clock.advance(900)
+    outcomes = site.poll()
     assert [o.delay_seconds for o in outcomes] == [100, 99, 98, 97, 96, 95]
     assert [o.late_ms for o in outcomes] == [0] * 6
     visible = {m.visible_ms for m in slow._queues["orders"].messages.values()}
     assert visible == {due_ms}
 
 
-def test_what_is_no_longer_held_is_neither_sent_nor_hidden(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_what_is_no_longer_held_is_neither_sent_nor_hidden(site: Site) -> None:
     """Its time is up: another consumer may have it, who would get a duplicate, or lose its hold."""
-    put(queues, {DELAY_SECONDS: string("1000")})
-    clock.advance(900)
-    copies = queues.receive_batch(DELAY, wait_seconds=0)
-    queues.calls.clear()
-    (outcome,) = relay.process(copies, held=lambda: False)
-    assert (outcome.status, queues.calls) == (Status.FAILED, [])
+    site.put(1000)
+    site.clock.advance(900)
+    copies = site.received(DELAY)
+    site.queues.calls.clear()
+    (outcome,) = site.relay.process(copies, held=lambda: False)
+    assert (outcome.status, site.queues.calls) == (Status.FAILED, [])
     assert "no time is left" in str(outcome.error)
 
 
-def test_what_time_is_left_for_is_sent_and_the_rest_fails(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay
-) -> None:
+def test_what_time_is_left_for_is_sent_and_the_rest_fails(site: Site) -> None:
     """Each copy has an outcome, and says when it is due."""
-    start_ms = clock.true_ms
+    start_ms = site.clock.true_ms
     for name, seconds in (("hops", 5000), ("soon", 1000), ("poison", "soon")):
-        put(queues, {DELAY_SECONDS: string(str(seconds))}, name)
-    clock.advance(900)
-    copies = queues.receive_batch(DELAY, wait_seconds=0)
+        site.put(seconds, name)
+    site.clock.advance(900)
+    copies = site.received(DELAY)
     times = iter([True])
-    outcomes = relay.process(copies, held=lambda: next(times, False))
+    outcomes = site.relay.process(copies, held=lambda: next(times, False))
     told = {o.copy.message_id: (o.status, o.due_ms) for o in outcomes}
     assert told == {
         "hops": (Status.REQUEUED, start_ms + 5_000_000),
@@ -553,12 +460,12 @@ def test_what_time_is_left_for_is_sent_and_the_rest_fails(
 
 
 def test_a_timer_stays_as_it_was_where_the_time_is_not_known_any_more(
-    clock: ManualClock, queues: FaultyQueues, relay: Relay, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was decided is sent: late by what passed since, and not early."""
-    put(queues, {DELAY_SECONDS: string("1000")})
-    clock.advance(900)
-    decided = iter([clock.true_ms])
+    site.put(1000)
+    site.clock.advance(900)
+    decided = iter([site.clock.true_ms])
 
     def broker_now(_: ReceivedMessage) -> int:
         now_ms = next(decided, None)
@@ -566,32 +473,30 @@ def test_a_timer_stays_as_it_was_where_the_time_is_not_known_any_more(
             raise QueueUnavailable("gone")
         return now_ms
 
-    monkeypatch.setattr(relay, "_broker_now", broker_now)
-    (outcome,) = poll(queues, relay)
+    monkeypatch.setattr(site.relay, "_broker_now", broker_now)
+    (outcome,) = site.poll()
     assert (outcome.status, outcome.delay_seconds, outcome.late_ms) == (Status.HANDED_OVER, 100, 0)
 
 
-def test_an_event_tells_the_size_of_what_was_sent(clock: ManualClock, queues: FaultyQueues) -> None:
+def test_an_event_tells_the_size_of_what_was_sent(site: Site) -> None:
     """With the attributes that it was sent with: what SQS bills."""
     ledger = InMemoryLedger()
-    put(queues, {DELAY_SECONDS: string("1000")})
-    clock.advance(900)
-    poll(queues, Relay(queues, Endpoint.parse("orders"), RelaySettings(ledger=ledger)))
-    clock.advance(100)
-    (copy,) = queues.receive_batch("orders", wait_seconds=0)
+    site.put(1000)
+    site.clock.advance(900)
+    site.poll(site.new_relay(ledger=ledger))
+    site.clock.advance(100)
+    (copy,) = site.received()
     assert [event.size for event in ledger.events] == [size_of(copy.body, copy.attributes)]
 
 
 def test_what_a_store_does_not_take_hops_on_and_says_why(
-    clock: ManualClock, queues: FaultyQueues, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The message is named, on one line."""
-    store = FaultyStore(clock)
-    store.down = {"store"}
-    put(queues, {DELAY_SECONDS: string("100000")})
-    clock.advance(900)
-    relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
-    (outcome,) = poll(queues, relay)
+    site.store.down = {"store"}
+    site.put(100000)
+    site.clock.advance(900)
+    (outcome,) = site.poll(site.new_relay(ParkingSettings(site.store)))
     assert outcome.status is Status.REQUEUED
     (line,) = caplog.messages
     assert re.fullmatch(
@@ -605,27 +510,22 @@ def test_what_a_store_does_not_take_hops_on_and_says_why(
     ids=["plain", "forged"],
 )
 def test_each_line_of_the_log_names_the_message_and_the_cause(
-    clock: ManualClock,
-    queues: FaultyQueues,
-    relay: Relay,
-    caplog: pytest.LogCaptureFixture,
-    message_id: str,
-    shown: str,
+    site: Site, caplog: pytest.LogCaptureFixture, message_id: str, shown: str
 ) -> None:
     """One that stays, whose backoff is not set either, and one whose delete fails. Ids are whoever's who may
     send: escapes and line ends are shown, and not obeyed."""
     entry = OutgoingMessage("x", {DELAY_SECONDS: string("1000")}, 99, None, message_id, "")
-    queues.send_batch(DELAY, [entry])
-    clock.advance(900)
-    queues.failing["orders"] = failed(transient=True)
-    queues.hides_fail = queues.deletes_fail = True
+    site.queues.send_batch(DELAY, [entry])
+    site.clock.advance(900)
+    site.queues.failing["orders"] = AWAY
+    site.queues.hides_fail = site.queues.deletes_fail = True
     with caplog.at_level(logging.INFO, "sqsdelay.relaying"):
-        poll(queues, relay)
-        queues.failing.clear()
-        clock.advance(300)
-        poll(queues, relay)
+        site.poll()
+        site.queues.failing.clear()
+        site.clock.advance(300)
+        site.poll()
     assert caplog.messages == [
-        f"message {shown} stays in orders-delay.fifo: access denied",
+        f"message {shown} stays in orders-delay.fifo: away",
         f"backoff of {shown} not set: away",
         f"message {shown} sent on but not deleted: away",
     ]

@@ -42,14 +42,14 @@ def hop(queues: InMemoryQueues, store: InMemoryStore) -> list[Status]:
 
 
 def test_a_sender_with_a_store_parks_at_once(
-    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore
 ) -> None:
     """No hop, no request but one for the broker's clock; nearer ones hop as before."""
     result = sender.send(
         "orders", "x", delay=DAY, attributes={"a": 1}, message_id="m", message_group_id="g"
     )
     assert (result.route, result.message_id, result.sqs_message_id) == (Route.STORE, "m", None)
-    due_ms = clock.true_ms + DATE_RESOLUTION_MS + DAY * 1000
+    due_ms = queues.clock.true_ms + DATE_RESOLUTION_MS + DAY * 1000
     assert result.due == utc(due_ms)
     assert queues.calls == ["synchronise"]
     (stored,) = store.pending(9)
@@ -71,9 +71,7 @@ def test_a_wrong_local_clock_does_not_move_what_is_parked(store: InMemoryStore) 
     assert 0 < stored.due_ms - (clock.true_ms + DAY * 1000) <= DATE_RESOLUTION_MS
 
 
-def test_many_are_parked_together_and_mixed_with_others(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_many_are_parked_together_and_mixed_with_others(queues: InMemoryQueues) -> None:
     """Results are in order, one store call takes all that are far away."""
     calls: list[int] = []
 
@@ -82,7 +80,7 @@ def test_many_are_parked_together_and_mixed_with_others(
             calls.append(len(messages))
             return super().store(messages)
 
-    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(Counting(clock))))
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(Counting(queues.clock))))
     delays = [0, 1000, DAY] * 4
     results = sender.send_many("orders", [Message(f"{n}", delay=d) for n, d in enumerate(delays)])
     assert [r.route for r in results] == [Route.DIRECT, Route.DELAY_QUEUE, Route.STORE] * 4
@@ -90,16 +88,14 @@ def test_many_are_parked_together_and_mixed_with_others(
     assert calls == [4]
 
 
-def test_an_outage_of_the_store_is_an_error_of_its_messages_alone(
-    queues: InMemoryQueues, clock: ManualClock
-) -> None:
+def test_an_outage_of_the_store_is_an_error_of_its_messages_alone(queues: InMemoryQueues) -> None:
     """Nothing is sent elsewhere instead: that could make two messages of one."""
 
     class Away(InMemoryStore):
         def store(self, messages: Any, *, transaction: Any = None) -> list[bool]:
             raise StoreUnavailable("away")
 
-    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(Away(clock))))
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(Away(queues.clock))))
     with pytest.raises(StoreUnavailable):
         sender.send("orders", "x", delay=DAY)
     near, far = sender.send_many("orders", [Message("a", delay=1000), Message("b", delay=DAY)])
@@ -130,61 +126,61 @@ def test_what_is_being_released_is_too_late(
 
 
 def test_cancelling_what_is_in_the_delay_queue(
-    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore
 ) -> None:
     """An amendment, which the delay consumer honours at the next hop."""
     sender.send("orders", "x", delay=5000, message_id="gone")
     sender.send("orders", "x", delay=1000, message_id="stays")
     assert sender.cancel("orders", "gone") is Change.REQUESTED
-    clock.advance(900)
+    queues.clock.advance(900)
     assert sorted(hop(queues, store)) == [Status.CANCELLED, Status.HANDED_OVER]
-    clock.advance(100)
+    queues.clock.advance(100)
     (copy,) = queues.receive_batch("orders", wait_seconds=0)
     assert text_of(copy.attributes, MESSAGE_ID) == "stays"
-    assert queues.next_visible_ms() == clock.true_ms + 30_000  # that copy, and nothing else
+    assert queues.next_visible_ms() == queues.clock.true_ms + 30_000  # that copy, and nothing else
 
 
 def test_a_copy_left_behind_does_not_bring_a_cancelled_message_back(
-    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore
 ) -> None:
     """The consumer died after parking; its copy comes back after the message was cancelled."""
     QueueSender(queues).send("orders", "x", delay=DAY, message_id="m")
-    clock.advance(900)
+    queues.clock.advance(900)
     relay = Relay(queues, Endpoint.parse("orders"), RelaySettings(parking=ParkingSettings(store)))
     relay.process(queues.receive_batch(DELAY, wait_seconds=0), delete=False)
     assert sender.cancel("orders", "m") is Change.DONE
-    clock.advance(181)
+    queues.clock.advance(181)
     assert hop(queues, store) == [Status.CANCELLED]
     assert store.pending_count() == 0
 
 
 def test_rescheduling_wherever_it_waits(
-    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore
 ) -> None:
     """In the store at once, in the delay queue at its next hop; by delay or due time."""
     sender.send("orders", "x", delay=DAY, message_id="parked")
     sender.send("orders", "x", delay=5000, message_id="hopping")
-    later = utc(clock.true_ms + 2 * DAY * 1000)
+    later = utc(queues.clock.true_ms + 2 * DAY * 1000)
     assert sender.reschedule("orders", "parked", due_at=later) is Change.DONE
     assert [utc(m.due_ms) for m in sender.pending("orders")] == [later]
     assert sender.reschedule("orders", "hopping", delay=1000) is Change.REQUESTED
-    clock.advance(900)
+    queues.clock.advance(900)
     assert hop(queues, store) == [Status.HANDED_OVER]
-    assert queues.next_visible_ms() == clock.true_ms + DATE_RESOLUTION_MS + 100_000
+    assert queues.next_visible_ms() == queues.clock.true_ms + DATE_RESOLUTION_MS + 100_000
     past = datetime(1960, 1, 1, tzinfo=UTC)
     assert sender.reschedule("orders", "parked", due_at=past) is Change.DONE
     assert store.next_due_ms() == 0
 
 
 def test_the_last_word_counts(
-    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore, clock: ManualClock
+    sender: QueueSender, queues: InMemoryQueues, store: InMemoryStore
 ) -> None:
     """Moved twice, then cancelled."""
     sender.send("orders", "x", delay=5000, message_id="m")
     sender.reschedule("orders", "m", delay=2000)
     sender.reschedule("orders", "m", delay=9000)
     sender.cancel("orders", "m")
-    clock.advance(900)
+    queues.clock.advance(900)
     assert hop(queues, store) == [Status.CANCELLED]
 
 

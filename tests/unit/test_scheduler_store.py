@@ -128,6 +128,11 @@ class World:
         return self.queues.receive_batch(ERRORS, wait_seconds=0)
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 @pytest.mark.parametrize("late_seconds", [0, 59])
 def test_it_arrives_to_the_second_however_late_its_schedule_fires(late_seconds: int) -> None:
     """A year ahead: one schedule, one hop, and the message timer makes it exact."""
@@ -143,9 +148,8 @@ def test_it_arrives_to_the_second_however_late_its_schedule_fires(late_seconds: 
     assert world.store.pending_count() == 0
 
 
-def test_a_copy_from_the_delay_queue_is_parked_and_comes_back() -> None:
+def test_a_copy_from_the_delay_queue_is_parked_and_comes_back(world: World) -> None:
     """The delay consumer parks, too; the message hops once more when its schedule has fired."""
-    world = World()
     plain = QueueSender(world.queues)
     due_ms = world.clock.true_ms + 90 * DAY * 1000
     plain.send("orders", "x", delay=90 * DAY, message_id="m1")
@@ -155,9 +159,8 @@ def test_a_copy_from_the_delay_queue_is_parked_and_comes_back() -> None:
     assert 0 <= world.arrived["m1"][0] - due_ms < 1_000
 
 
-def test_a_service_that_cannot_send_for_hours_makes_messages_late_not_lost() -> None:
+def test_a_service_that_cannot_send_for_hours_makes_messages_late_not_lost(world: World) -> None:
     """The parking queue is gone when the schedule fires, and is back two hours later."""
-    world = World()
     due_ms = world.clock.true_ms + 30 * DAY * 1000
     world.send("m1", 30 * DAY)
     world.queues.delete_queue(PARKING)
@@ -171,9 +174,8 @@ def test_a_service_that_cannot_send_for_hours_makes_messages_late_not_lost() -> 
     assert world.errors() == []
 
 
-def test_a_schedule_that_fires_twice_delivers_once() -> None:
+def test_a_schedule_that_fires_twice_delivers_once(world: World) -> None:
     """The service may; so may SQS hand out what it sent twice."""
-    world = World()
     world.send("m1", DAY)
     (schedule,) = world.waiting()
     request = json.loads(schedule.fields["Target"]["Input"])
@@ -182,9 +184,8 @@ def test_a_schedule_that_fires_twice_delivers_once() -> None:
     assert list(world.arrived) == ["m1"]
 
 
-def test_a_fifo_endpoint_s_messages_keep_their_order() -> None:
+def test_a_fifo_endpoint_s_messages_keep_their_order(clock: ManualClock) -> None:
     """Through its due queue, which delivers in the order of due times; group and id with them."""
-    clock = ManualClock()
     queues = InMemoryQueues(clock)
     endpoint = queues.create_endpoint("pay.fifo")
     queues.create_queue("pay-parking")
@@ -216,9 +217,8 @@ def test_a_fifo_endpoint_s_messages_keep_their_order() -> None:
     assert {copy.group_id for copy in arrived} == {"g"}
 
 
-def test_a_crowded_queue_sends_for_help_once() -> None:
+def test_a_crowded_queue_sends_for_help_once(world: World) -> None:
     """With more than a round in it; whoever helps goes on until it is empty."""
-    world = World()
     due_ms = world.clock.true_ms + DAY * 1000
     world.store.store(
         [_message(world, message_id=f"m{n}", due_ms=due_ms) for n in range(2 * AT_ONCE + 50)]
@@ -236,9 +236,8 @@ def test_a_crowded_queue_sends_for_help_once() -> None:
     assert world.queues.attributes(PARKING)["ApproximateNumberOfMessages"] == "0"
 
 
-def test_what_cannot_be_sent_for_a_day_is_in_the_error_queue_with_its_reason() -> None:
+def test_what_cannot_be_sent_for_a_day_is_in_the_error_queue_with_its_reason(world: World) -> None:
     """The dead letter of a schedule reads like any other message of the error queue."""
-    world = World()
     world.send("m1", 30 * DAY, body="kept")
     due_ms = world.store.pending(1)[0].due_ms
     world.queues.delete_queue(PARKING)
@@ -268,9 +267,8 @@ def test_cancelled_at_any_time_before_it_is_due_it_never_arrives(late_seconds: i
     assert said == {Change.DONE, Change.REQUESTED}
 
 
-def test_two_endpoints_that_share_a_group_do_not_see_each_other_s_messages() -> None:
+def test_two_endpoints_that_share_a_group_do_not_see_each_other_s_messages(world: World) -> None:
     """The same id in both: neither finds, lists, cancels, moves or amends the other's."""
-    world = World()
     other = world.new_store("invoices")
     other.set_up()
     world.send("m1", DAY)
@@ -284,10 +282,9 @@ def test_two_endpoints_that_share_a_group_do_not_see_each_other_s_messages() -> 
     assert list(world.arrived) == ["m1"]
 
 
-def test_a_schedule_that_sends_elsewhere_is_nobody_s_message() -> None:
+def test_a_schedule_that_sends_elsewhere_is_nobody_s_message(world: World) -> None:
     """Of that name, made by somebody else: it is not read, cancelled or listed. An amendment that cannot be
     read is not none: its message waits."""
-    world = World()
     world.send("m1", DAY)
     (schedule,) = world.waiting()
     target = schedule.fields["Target"]
@@ -302,9 +299,8 @@ def test_a_schedule_that_sends_elsewhere_is_nobody_s_message() -> None:
     assert world.store.reschedule("m1", world.clock.true_ms + 9 * DAY * 1000) is False
 
 
-def test_a_group_of_somebody_else_s_schedules_is_refused() -> None:
+def test_a_group_of_somebody_else_s_schedules_is_refused(world: World) -> None:
     """Before the first message is in it, behind however many of sqsdelay's."""
-    world = World()
     world.send("m1", DAY)
     world.store.set_up()
     schedules, (schedule,) = world.scheduler._groups["orders"], world.waiting()
@@ -331,9 +327,10 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("days", [2, 30])
-def test_a_move_beside_a_cancellation_and_a_new_send_takes_nothing_away(days: int) -> None:
+def test_a_move_beside_a_cancellation_and_a_new_send_takes_nothing_away(
+    world: World, days: int
+) -> None:
     """The mover has read the old message when it is cancelled, and another with its id is sent."""
-    world = World()
     world.send("m1", DAY, body="old")
     start_ms = world.clock.true_ms
 
@@ -353,9 +350,8 @@ def test_a_move_beside_a_cancellation_and_a_new_send_takes_nothing_away(days: in
     assert 0 <= at_ms - found.due_ms < 3_000
 
 
-def test_cancelled_and_sent_anew_twice_at_once_is_told_to_wait() -> None:
+def test_cancelled_and_sent_anew_twice_at_once_is_told_to_wait(world: World) -> None:
     """There are two names for an id, and a mover may be at work on both of them for some minutes."""
-    world = World()
     for _ in range(2):
         world.send("m1", DAY)
         world.clock.advance(5)
@@ -368,9 +364,8 @@ def test_cancelled_and_sent_anew_twice_at_once_is_told_to_wait() -> None:
     assert list(world.arrived) == ["m1"]
 
 
-def test_a_mover_that_stood_still_writes_nothing() -> None:
+def test_a_mover_that_stood_still_writes_nothing(world: World) -> None:
     """What it has read may be of a message that is long gone."""
-    world = World()
     world.send("m1", DAY)
     store = world.new_store()
     read = store._read
@@ -387,9 +382,10 @@ def test_a_mover_that_stood_still_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(1_200, 0), (1, 1_200), (-9, 1_200)])
-def test_a_move_to_a_near_time_while_it_is_being_parked_counts(seconds: int, late: int) -> None:
+def test_a_move_to_a_near_time_while_it_is_being_parked_counts(
+    world: World, seconds: int, late: int
+) -> None:
     """Nobody can refuse it: the message is in no store yet. It comes as soon as a schedule can."""
-    world = World()
     plain = QueueSender(world.queues)
     start_ms = world.clock.true_ms
     plain.send("orders", "x", delay=9 * DAY, message_id="m1")
@@ -410,9 +406,8 @@ def test_a_move_to_a_near_time_while_it_is_being_parked_counts(seconds: int, lat
     assert moved[0] - start_ms < DAY * 1000
 
 
-def test_sent_again_right_after_it_was_cancelled_it_arrives() -> None:
+def test_sent_again_right_after_it_was_cancelled_it_arrives(world: World) -> None:
     """An amendment is of what was sent before it, although clocks are known to the second."""
-    world = World()
     world.send("m1", DAY)
     world.schedule.cancel("m1", now_ms=world.clock.true_ms + 1_000)
     world.send("m1", 2 * DAY)
@@ -420,9 +415,8 @@ def test_sent_again_right_after_it_was_cancelled_it_arrives() -> None:
     assert list(world.arrived) == ["m1"]
 
 
-def test_moved_it_arrives_when_it_is_due_now() -> None:
+def test_moved_it_arrives_when_it_is_due_now(world: World) -> None:
     """Earlier and later, while it waits and once its schedule has fired."""
-    world = World()
     start_ms = world.clock.true_ms
     for name in ("earlier", "later", "late"):
         world.send(name, 2 * DAY)
@@ -438,9 +432,8 @@ def test_moved_it_arrives_when_it_is_due_now() -> None:
         assert 0 <= world.arrived[name][0] - due_ms < 1_000, name
 
 
-def test_a_new_due_time_too_near_is_refused_and_changes_nothing() -> None:
+def test_a_new_due_time_too_near_is_refused_and_changes_nothing(world: World) -> None:
     """A schedule cannot release a message within half an hour; it says what to do instead."""
-    world = World()
     start_ms = world.clock.true_ms
     world.send("m1", DAY)
     with pytest.raises(InvalidMessage, match=r"within 1800 s; cancel it, and send it anew"):
@@ -449,10 +442,9 @@ def test_a_new_due_time_too_near_is_refused_and_changes_nothing() -> None:
     assert world.arrived["m1"][0] - start_ms >= DAY * 1000
 
 
-def test_context_attributes_in_a_body_are_left_alone() -> None:
+def test_context_attributes_in_a_body_are_left_alone(world: World) -> None:
     """The service replaces them wherever they stand in an input."""
     body = "".join(f"<aws.scheduler.{name}>" for name in CONTEXT) + " \\u003caws.scheduler.x> <"
-    world = World()
     attributes = {"A": string(f"<aws.scheduler.{CONTEXT[0]}>")}
     world.sender.send("orders", body, delay=DAY, message_id="m1", attributes=attributes)
     assert world.store.pending(1)[0].body.decode() == body
@@ -462,14 +454,10 @@ def test_context_attributes_in_a_body_are_left_alone() -> None:
     assert copy.attributes["A"]["StringValue"] == f"<aws.scheduler.{CONTEXT[0]}>"
 
 
-def test_an_id_is_one_message() -> None:
+def test_an_id_is_one_message(world: World) -> None:
     """The same again is the same; another under its id is refused, as with any store."""
-    world = World()
     due = StoredMessage(
-        message_id="m1",
-        destination="orders",
-        due_ms=world.clock.true_ms + DAY * 1000,
-        body=b"x",
+        message_id="m1", destination="orders", due_ms=world.clock.true_ms + DAY * 1000, body=b"x"
     )
     parking = Parking(world.store, after_seconds=7_200)
     assert parking.park([due, due]) == [True, False]
@@ -517,10 +505,9 @@ def _message(world: World, **fields: object) -> StoredMessage:
     ],
 )
 def test_what_a_schedule_cannot_hold_is_refused_at_once(
-    fields: dict[str, object], error: type[Exception], text: str
+    world: World, fields: dict[str, object], error: type[Exception], text: str
 ) -> None:
     """Not when it is due, with nobody there who knows the message."""
-    world = World()
     with pytest.raises(error, match=text):
         world.store.store([_message(world, **fields)])
     assert world.store.pending_count() == 0
@@ -548,16 +535,14 @@ def test_it_is_opened_by_its_url() -> None:
             open_place(wrong, endpoint="orders")
 
 
-def test_parking_sooner_than_a_schedule_can_fire_is_refused_at_the_start() -> None:
+def test_parking_sooner_than_a_schedule_can_fire_is_refused_at_the_start(world: World) -> None:
     """Not message by message, weeks later."""
-    world = World()
     with pytest.raises(ConfigurationError, match="use 1800 or more"):
         Parking(world.store, after_seconds=900)
 
 
-def test_its_schedules_ask_for_what_the_docs_say() -> None:
+def test_its_schedules_ask_for_what_the_docs_say(world: World) -> None:
     """The role, the retries, the dead-letter queue, and that it is gone afterwards."""
-    world = World()
     world.send("m1", DAY)
     (one,) = world.scheduler.list_schedules(GroupName="orders", NamePrefix="m.")["Schedules"]
     made = world.scheduler.get_schedule(Name=one["Name"], GroupName="orders")
@@ -570,9 +555,8 @@ def test_its_schedules_ask_for_what_the_docs_say() -> None:
     assert json.loads(made["Target"]["Input"])["QueueUrl"] == url
 
 
-def test_what_is_too_large_for_a_schedule_hops_without_a_bucket() -> None:
+def test_what_is_too_large_for_a_schedule_hops_without_a_bucket(world: World) -> None:
     """Not an error: it costs more, and arrives."""
-    world = World()
     assert world.send("m1", 3 * HOUR, body="x" * 300_000) is Route.DELAY_QUEUE
     world.run()
     assert world.arrived["m1"][1].body == "x" * 300_000
@@ -580,10 +564,9 @@ def test_what_is_too_large_for_a_schedule_hops_without_a_bucket() -> None:
     assert Status.PARKED not in world.statuses
 
 
-def test_what_is_too_large_for_a_schedule_goes_to_the_bucket_if_there_is_one() -> None:
+def test_what_is_too_large_for_a_schedule_goes_to_the_bucket_if_there_is_one(world: World) -> None:
     """Although SQS would take it as it is."""
     bodies = InMemoryBodies()
-    world = World()
     settings = SenderSettings(parking=ParkingSettings(world.store, 7_200), large_bodies=bodies)
     sender = QueueSender(world.queues, settings)
     for message_id, size in (("small", 20_000), ("quotes", 200_000), ("large", 300_000)):
@@ -607,9 +590,8 @@ class InMemoryBodies:
         return Pointer("bodies", str(len(self.kept))).to_body()
 
 
-def test_a_group_that_is_missing_is_noticed_at_the_start() -> None:
+def test_a_group_that_is_missing_is_noticed_at_the_start(world: World) -> None:
     """As a missing table is: nothing hops for a year because somebody mistyped a name."""
-    world = World()
     missing = SchedulerStore(
         "order", role_arn=ROLE, endpoint="orders", client=world.scheduler, clock=world.clock
     )
@@ -623,10 +605,9 @@ def test_a_group_that_is_missing_is_noticed_at_the_start() -> None:
             ask()
 
 
-def test_the_version_is_a_schedule_that_never_fires() -> None:
+def test_the_version_is_a_schedule_that_never_fires(world: World) -> None:
     """Written by the first who comes, whatever he comes for; one each for endpoints that share a group. Two
     who come at once agree."""
-    world = World()
     world.run()
     (name,) = [s["Name"] for s in world.scheduler.list_schedules(GroupName="orders")["Schedules"]]
     mark = world.scheduler.get_schedule(Name=name, GroupName="orders")
@@ -647,9 +628,8 @@ def test_the_version_is_a_schedule_that_never_fires() -> None:
 
 
 @pytest.mark.parametrize("version", [str(VERSION + 1), "", "one"])
-def test_another_version_is_refused_by_whatever_opens_it(version: str) -> None:
+def test_another_version_is_refused_by_whatever_opens_it(world: World, version: str) -> None:
     """With the remedy, and nothing is written; by a process that lives on once it has been still."""
-    world = World()
     world.send("m1", DAY)
     (mark,) = world.scheduler.list_schedules(GroupName="orders", NamePrefix="v.")["Schedules"]
     schedules = world.scheduler._groups["orders"]
@@ -676,18 +656,16 @@ def test_another_version_is_refused_by_whatever_opens_it(version: str) -> None:
     assert set(schedules) == before
 
 
-def test_more_are_cancelled_at_once_than_there_are_threads() -> None:
+def test_more_are_cancelled_at_once_than_there_are_threads(world: World) -> None:
     """None waits for a thread that waits for it."""
-    world = World()
     messages = [_message(world, message_id=f"m{n}") for n in range(3 * CONCURRENCY)]
     world.store.store(messages)
     assert all(world.store.cancel([each.message_id for each in messages]))
     assert world.store.pending_count() == 0
 
 
-def test_the_version_is_asked_for_once() -> None:
+def test_the_version_is_asked_for_once(world: World) -> None:
     """However many messages are stored, found and cancelled."""
-    world = World()
     world.scheduler.calls.clear()
     store = world.new_store()
     messages = [_message(world, message_id=f"m{n}") for n in range(50)]
@@ -712,10 +690,10 @@ def test_no_region_is_a_setting_to_correct(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_one_amendment_that_cannot_be_read_takes_no_other_along(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A round asks for hundreds at once: what was cancelled beside it does not arrive."""
-    world = World()
     known = [f"m{n}" for n in range(3)]
     world.store.amend([Amendment(message_id=n, at_ms=world.clock.true_ms) for n in known])
     get: Any = world.scheduler.get_schedule
@@ -740,11 +718,10 @@ def test_one_amendment_that_cannot_be_read_takes_no_other_along(
 
 @pytest.mark.parametrize("runs", [1, 9], ids=["for a while", "beyond its due time"])
 def test_what_may_be_cancelled_is_left_to_the_next_run(
-    monkeypatch: pytest.MonkeyPatch, runs: int
+    world: World, monkeypatch: pytest.MonkeyPatch, runs: int
 ) -> None:
     """As long as its amendment cannot be read. One beside it, whose amendment can be read, waits for
     nothing."""
-    world = World()
     for name in ("cancelled", "beside", "gone"):
         world.send(name, DAY)
     due_ms = world.clock.true_ms + DAY * 1000

@@ -100,13 +100,13 @@ def test_what_is_not_a_message_is_told_as_its_result(queues: InMemoryQueues) -> 
     assert traced == "b"
 
 
-def test_up_to_900_seconds_is_plain_sqs(queues: InMemoryQueues, clock: ManualClock) -> None:
+def test_up_to_900_seconds_is_plain_sqs(queues: InMemoryQueues) -> None:
     """The message is untouched: a message timer and nothing else."""
     result = QueueSender(queues).send("orders", "x", delay=899.5, attributes={"a": "b"})
-    assert (result.route, result.due) == (Route.DIRECT, utc(clock.true_ms + 899_500))
-    clock.advance(899.9)
+    assert (result.route, result.due) == (Route.DIRECT, utc(queues.clock.true_ms + 899_500))
+    queues.clock.advance(899.9)
     assert received(queues, "orders") == []
-    clock.advance(0.1)
+    queues.clock.advance(0.1)
     (copy,) = received(queues, "orders")
     assert copy.attributes == {"a": string("b")}
     assert result.message_id == copy.sqs_message_id
@@ -138,13 +138,13 @@ def test_above_900_seconds_goes_through_the_delay_queue(queues: InMemoryQueues) 
     assert result.due == utc(queues.clock.true_ms - 900_000 + 3_600_000)
 
 
-def test_an_absolute_due_time_is_on_the_wire(queues: InMemoryQueues, clock: ManualClock) -> None:
+def test_an_absolute_due_time_is_on_the_wire(queues: InMemoryQueues) -> None:
     """Set once, by the sender, who alone knows it."""
-    due_at = utc(clock.true_ms + 5_000_123)
+    due_at = utc(queues.clock.true_ms + 5_000_123)
     assert QueueSender(queues).send("orders", "x", due_at=due_at).due == due_at
-    clock.advance(900)
+    queues.clock.advance(900)
     (copy,) = received(queues, DELAY)
-    assert copy.attributes[DUE_AT] == string(str(clock.true_ms - 900_000 + 5_000_123))
+    assert copy.attributes[DUE_AT] == string(str(queues.clock.true_ms - 900_000 + 5_000_123))
     assert copy.attributes[DELAY_SECONDS] == string("5001")
 
 
@@ -215,11 +215,7 @@ def test_no_delay_leaves_the_queues_own_delay_in_force(clock: ManualClock) -> No
     ("arguments", "error", "message"),
     [
         ({"delay": -1}, InvalidDelay, "negative"),
-        (
-            {"delay": 5, "due_at": datetime(2027, 1, 1, tzinfo=UTC)},
-            InvalidDelay,
-            "give only one",
-        ),
+        ({"delay": 5, "due_at": datetime(2027, 1, 1, tzinfo=UTC)}, InvalidDelay, "give only one"),
         ({"due_at": datetime(2027, 1, 1)}, InvalidDelay, "time zone"),  # noqa: DTZ001
         ({"due_at": datetime.max.replace(tzinfo=UTC)}, InvalidDelay, "after the limit"),
         ({"delay": 253_402_300_799}, InvalidDelay, "after the limit"),
@@ -386,8 +382,7 @@ def test_time_spent_on_earlier_batches_does_not_make_later_ones_late(
     sender = QueueSender(queues, SenderSettings(concurrency=1))
     group = "g" if fifo else None
     sender.send_many(
-        endpoint,
-        [Message(f"{n}", due_at=utc(due_ms), message_group_id=group) for n in range(300)],
+        endpoint, [Message(f"{n}", due_at=utc(due_ms), message_group_id=group) for n in range(300)]
     )
     late = [m.visible_ms - due_ms for m in queues._queues[queue].messages.values()]
     assert min(late) >= 0

@@ -10,12 +10,7 @@ from sqsdelay import Message
 from sqsdelay.core.delay import utc
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.errors import (
-    ConfigurationError,
-    MessageConflict,
-    QueueUnavailable,
-    StoreUnavailable,
-)
+from sqsdelay.errors import ConfigurationError, MessageConflict, QueueUnavailable, StoreUnavailable
 from sqsdelay.parking.parking import Change, Parking
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.mover import Status

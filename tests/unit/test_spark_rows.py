@@ -147,10 +147,7 @@ def test_what_is_past_is_rejected_where_that_was_asked_for() -> None:
     options = Options(endpoint="o")
     for refused_before, late in ((None, False), (NOW_MS, True)):
         rows = Rows(
-            columns=columns,
-            options=options,
-            delay_start_ms=0,
-            refused_before_ms=refused_before,
+            columns=columns, options=options, delay_start_ms=0, refused_before_ms=refused_before
         )
         (_, first), (_, second) = rows.read(batch)
         assert isinstance(second, Message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import heapq
 import pickle
 import threading
@@ -11,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -26,7 +29,7 @@ from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, TaskReport
 from sqsdelay.spark.sink.task import Task
-from sqsdelay.spark.sink.worker import CallPace, sent_before
+from sqsdelay.spark.sink.worker import CallPace, pace, sent_before, task_of
 from sqsdelay.testing import InMemoryQueues, ManualClock
 
 ROWS = 300
@@ -318,6 +321,36 @@ def test_what_nobody_refuses_is_not_held_up() -> None:
     assert seconds < 2_000 / FASTEST + 0.6
 
 
+def test_a_file_that_would_fail_later_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a hole of it on a full disk the first call would end the worker by SIGBUS, and where nothing can be
+    locked each call by an error: such a process has a pace of its own."""
+    CallPace(str(tmp_path / "pace"))
+    assert (tmp_path / "pace").stat().st_blocks
+    monkeypatch.setattr(
+        "fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
+    )
+    monkeypatch.setattr("pyspark.TaskContext.get", Mock())
+    monkeypatch.setattr("pyspark.SparkFiles.getRootDirectory", lambda: str(tmp_path))
+    assert pace.__wrapped__().turn(7) == 7
+
+
+def test_the_collector_passes_over_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model of SQS is most of what stays for good."""
+    rows = Rows(
+        columns=Columns(names=frozenset({"body"}), key=None),
+        options=Options(endpoint="orders", region="us-east-1"),
+        delay_start_ms=0,
+    )
+    monkeypatch.setattr("sqsdelay.spark.sink.worker._spare_the_collector", gc.freeze)
+    try:
+        task = task_of(rows, Attempt(write_id="w", partition=0, number=0, task_id=1), 0)
+        assert task.sender not in gc.get_objects()
+    finally:
+        gc.unfreeze()
+
+
 def test_processes_of_an_executor_take_turns(tmp_path: Path) -> None:
     """By a file: a cut of one holds up all, and none waits for what a clock before the last start said."""
     clock = ManualClock()
@@ -329,6 +362,10 @@ def test_processes_of_an_executor_take_turns(tmp_path: Path) -> None:
     assert [pace.refusals for pace in paces] == [1, 0, 0]
     assert paces[2].turn(turns[-1]) - turns[-1] > turns[-1] - turns[-2]
     assert paces[1].turn(now - 10_000) == now - 10_000
+    before = paces[1].turn(now - 10_000)
+    restarted: Any = SimpleNamespace(monotonic=lambda: before)
+    CallPace(str(tmp_path / "pace"), clock=restarted).refused("RequestThrottled")
+    assert paces[1].turn(before) - before > before - (now - 10_000)
 
 
 def test_threads_take_turns_and_other_errors_are_no_refusals() -> None:

@@ -27,9 +27,8 @@ class Ages:
         return {q: self._ages[q.name] for q in queues if q.name in self._ages}
 
 
-def test_every_message_is_counted_where_it_is() -> None:
+def test_every_message_is_counted_where_it_is(clock: ManualClock) -> None:
     """Pending waits for its due time, wherever; in flight is in the delay consumer's hands."""
-    clock = ManualClock()
     queues = InMemoryQueues(clock)
     endpoint = queues.create_endpoint("orders")
     sender = QueueSender(queues)
@@ -50,9 +49,8 @@ def test_every_message_is_counted_where_it_is() -> None:
     assert (found.pending, found.in_flight, found.oldest_seconds, found.errors) == (4, 1, 901, 0)
 
 
-def test_what_gathers_in_a_parking_queue_is_pending() -> None:
+def test_what_gathers_in_a_parking_queue_is_pending(clock: ManualClock) -> None:
     """Where there is one: an S3 store's is not yet parked, a Scheduler store's has fired."""
-    clock = ManualClock()
     queues = InMemoryQueues(clock)
     endpoint = queues.create_endpoint("orders")
     queues.create_queue("orders-parking")
@@ -90,9 +88,8 @@ def test_a_missing_queue_is_named_with_the_remedy(gone: str) -> None:
         endpoint_status(queues, Endpoint.parse("nowhere"))
 
 
-def test_a_store_tells_how_many_are_parked_and_the_next() -> None:
+def test_a_store_tells_how_many_are_parked_and_the_next(clock: ManualClock) -> None:
     """Exactly."""
-    clock = ManualClock()
     store = InMemoryStore(clock)
     assert store_status(store, now_ms=clock.true_ms) == StoreStatus(parked=0, next_due_ms=None)
     messages = [Message("x", delay=hours * 3600) for hours in (9, 8)]

@@ -11,12 +11,7 @@ from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import Attribute, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.timeouts.sender import (
-    due_ms_of,
-    id_body,
-    read_id,
-    read_timeout,
-)
+from sqsdelay.timeouts.sender import due_ms_of, id_body, read_id, read_timeout
 
 DUE_MS = 1_801_386_000_000
 OURS = {"sqsdelay.Destination": string("orders"), "sqsdelay.DueAt": string(str(DUE_MS))}

@@ -158,10 +158,7 @@ def test_due_at_wins_over_the_remaining_seconds() -> None:
 def test_a_fractional_delay_keeps_its_milliseconds() -> None:
     """Rounding on the wire and at hand-over would add up to two seconds."""
     attributes = outgoing.delayed({}, remaining_ms=1_925_250, due_ms=None, message_group_id=None)
-    assert attributes == {
-        DELAY_SECONDS: string("1926"),
-        DELAY_MS: string("1925250"),
-    }
+    assert attributes == {DELAY_SECONDS: string("1926"), DELAY_MS: string("1925250")}
     assert read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_925_250)
 
 
@@ -187,11 +184,7 @@ DAY = 24 * 3600
         ({DELAY_SECONDS: string("٣")}, {}, "not a whole number"),
         ({DELAY_SECONDS: string("1_000")}, {}, "not a whole number"),
         ({DELAY_SECONDS: string(str(2**63))}, {}, "not a whole number"),
-        (
-            {DELAY_SECONDS: {"DataType": "Binary", "BinaryValue": b"9"}},
-            {},
-            "not a whole number",
-        ),
+        ({DELAY_SECONDS: {"DataType": "Binary", "BinaryValue": b"9"}}, {}, "not a whole number"),
         ({DELAY_SECONDS: string("9" * 15)}, {}, "after the year 9999"),
         ({DELAY_SECONDS: string("901")}, {"sent_ms": None}, "SentTimestamp is missing"),
         (
@@ -199,26 +192,15 @@ DAY = 24 * 3600
             {},
             "DueAt is 'soon', not epoch milliseconds",
         ),
-        (
-            {DELAY_SECONDS: string("901"), DUE_AT: string("-1")},
-            {},
-            "not epoch milliseconds",
-        ),
-        (
-            {DELAY_SECONDS: string("901"), DUE_AT: string("0")},
-            {},
-            "contradict each other",
-        ),
+        ({DELAY_SECONDS: string("901"), DUE_AT: string("-1")}, {}, "not epoch milliseconds"),
+        ({DELAY_SECONDS: string("901"), DUE_AT: string("0")}, {}, "contradict each other"),
         (
             {DELAY_SECONDS: string("901"), DUE_AT: string(str(SENT - DAY * 1000))},
             {"deduplication_id": f"hop.{SENT}.{'0' * 64}"},
             "contradict each other",
         ),
         (
-            {
-                DELAY_SECONDS: string("901"),
-                DUE_AT: string(str(SENT + (901 + DAY) * 1000 + 1)),
-            },
+            {DELAY_SECONDS: string("901"), DUE_AT: string(str(SENT + (901 + DAY) * 1000 + 1))},
             {},
             "contradict each other: 86400001 ms apart",
         ),
@@ -235,10 +217,7 @@ def test_what_does_not_say_when_it_is_due_is_rejected_with_a_reason(
 
 def test_a_days_disagreement_is_explained_by_clocks() -> None:
     """A sender's clock that is wrong by minutes must not make its messages rejects."""
-    attributes = {
-        DELAY_SECONDS: string("901"),
-        DUE_AT: string(str(SENT + (901 + DAY) * 1000)),
-    }
+    attributes = {DELAY_SECONDS: string("901"), DUE_AT: string(str(SENT + (901 + DAY) * 1000))}
     assert read_delay(copy(attributes=attributes)) == DelayedMessage(
         "m-1", SENT + (901 + DAY) * 1000
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -19,6 +20,7 @@ _TEXT: Final = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" fill="var(--
 _RULE: Final = Markup('<path d="M{:.1f} {:.1f}H{:.1f}" stroke="var(--line)"/>')
 _BAR: Final = Markup('<path d="M{:.1f} {:.1f}V{:.1f}H{:.1f}V{:.1f}z" fill="var(--{})"/>')
 _LINE: Final = Markup('<path d="{}" fill="none" stroke="var(--{})" stroke-width="{}"/>')
+_PIECE: Final = "M{:.1f} {:.1f}L{:.1f} {:.1f}"
 _DOT: Final = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{}" fill="var(--{})"/>')
 _DRAWING: Final = Markup(
     '<svg viewBox="0 0 {width} {height}" id="chart-{name}" role="img" font-size="13" '
@@ -43,11 +45,9 @@ def _chart(
 ) -> Markup:
     """Bars that stand on one another, or lines; ``linear``: above this number heights are logarithmic."""
     values = [value for _, _, each in series for value in each if value is not None]
-    totals = [
-        sum(value or 0 for value in place) for place in zip(*[s[2] for s in series], strict=True)
-    ]
-    low = min(0.0, *values) if values else 0.0
-    high = (max(values, default=0) if lines else max(totals)) * _ROOM_ABOVE or 1.0
+    totals = [sum(filter(None, place)) for place in zip(*[s[2] for s in series], strict=True)]
+    low = min([0.0, *values])
+    high = max([0.0, *(values if lines else totals)]) * _ROOM_ABOVE or 1.0
     width = _WIDE if wide else _NARROW
     each = (width - _LEFT - _RIGHT) / len(labels)
 
@@ -59,10 +59,10 @@ def _chart(
         return _BOTTOM - part * (_BOTTOM - _TOP)
 
     parts = [_TEXT.format(4, 16, "start", unit)]
-    for tick in _ticks(high, linear):
+    for tick in _ticks(low, high, linear):
         parts.append(_RULE.format(_LEFT, up(tick), width - _RIGHT))
         parts.append(_TEXT.format(_LEFT - 6, up(tick) + 4, "end", f"{tick:,.10g}"))
-    for place in range(0, len(labels), math.ceil(len(labels) / _MOST_LABELS)):
+    for place in range(0, len(labels), math.ceil(len(labels) / (width // 100))):
         parts.append(
             _TEXT.format(_LEFT + (place + 0.5) * each, _BOTTOM + 20, "middle", labels[place])
         )
@@ -72,11 +72,12 @@ def _chart(
         at += 8 * len(named) + 30
     below = [0.0] * len(labels)
     for _, colour, heights in series:
-        points = [(_LEFT + (n + 0.5) * each, up(h)) for n, h in enumerate(heights) if h is not None]
         if lines:
-            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-            parts.append(_LINE.format(f"M{path}" if path else "", colour, 1.6))
-            parts += [_DOT.format(x, y, 2.2, colour) for x, y in points]
+            places = enumerate(heights)
+            points = [None if h is None else (_LEFT + (n + 0.5) * each, up(h)) for n, h in places]
+            path = "".join(_PIECE.format(*a, *b) for a, b in pairwise(points) if a and b)
+            parts.append(_LINE.format(path, colour, 1.6))
+            parts += [_DOT.format(*point, 2.2, colour) for point in points if point]
             continue
         for n, height in enumerate(heights):
             if height:
@@ -84,17 +85,16 @@ def _chart(
                 below[n] += height
                 end, right = up(below[n]), left + each * (0.94 if len(labels) < _NARROW / 8 else 1)
                 parts.append(_BAR.format(left, start, end, right, start, colour))
-    drawn = Markup("").join(parts)
-    return _DRAWING.format(
-        width=width, height=_HEIGHT, name=name, title=title, text=text, parts=drawn
-    )
+    told = {"name": name, "title": title, "text": text, "parts": Markup("").join(parts)}
+    return _DRAWING.format(width=width, height=_HEIGHT, **told)
 
 
-def _ticks(high: float, linear: float | None) -> list[float]:
-    """Round numbers from 0: powers of ten where heights are logarithmic."""
+def _ticks(low: float, high: float, linear: float | None) -> list[float]:
+    """Round numbers: powers of ten where heights are logarithmic."""
     if linear is not None:
-        tens = range(math.ceil(math.log10(linear)), math.floor(math.log10(high)) + 1)
-        return [0.0, *[10.0**n for n in tens if n % math.ceil(len(tens) / _MOST_LABELS) == 0]]
+        tens = range(math.ceil(math.log10(linear)), math.floor(math.log10(max(high, -low))) + 1)
+        powers = [10.0**n for n in tens if n % math.ceil(len(tens) / _MOST_LABELS) == 0]
+        return [each for each in (0.0, *powers, *[-n for n in powers]) if low <= each <= high]
     least = high / _MOST_LABELS
     power = 10.0 ** math.floor(math.log10(least))
     step = next(n * power for n in (1, 2, 5, 10) if n * power >= least * 0.999)
@@ -110,10 +110,8 @@ def _unit(ms: float) -> tuple[str, int]:
 def _dated(instants: Sequence[int]) -> list[str]:
     """In as many words as tell them apart."""
     span = instants[-1] - instants[0]
-    shape = (
-        "%Y-%m-%d" if span > 20 * 86_400_000 else "%b %d %H:%M" if span > 600_000 else "%H:%M:%S"
-    )
-    return [f"{utc(ms):{shape}}" for ms in instants]
+    shape = "%b %d %H:%M" if span > 600_000 else "%H:%M:%S"
+    return [f"{utc(ms):{'%Y-%m-%d' if span > 20 * 86_400_000 else shape}}" for ms in instants]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +132,11 @@ def lateness_chart(histogram: Histogram) -> Markup:
         return Markup()
     shares = [100 * count / arrived for count in histogram.bins]
     ends, (unit, size) = len(shares), _unit(width * len(histogram.bins))
+    before, after = 100 * early / arrived, 100 * later / arrived
     series: list[_Series] = [
         (f"by {unit} late", "good", [0, *shares, 0]),
-        (f"early {100 * early / arrived:.3g} %", "bad", [100 * early / arrived, *[0] * (ends + 1)]),
-        (
-            f"later {100 * later / arrived:.3g} %",
-            "third",
-            [*[0] * (ends + 1), 100 * later / arrived],
-        ),
+        (f"early {before:.3g} %", "bad", [before, *[0] * (ends + 1)]),
+        (f"later {after:.3g} %", "third", [*[0] * (ends + 1), after]),
     ]
     labels = ["early", *[f"{n * width / size:,.10g}" for n in range(ends)], "later"]
     bins = [
@@ -159,14 +154,16 @@ def moments_chart(
     those that should have."""
     if not moments:
         return Markup()
-    times = [row["at_ms"] for row in moments]
+    known = {row["at_ms"]: row for row in moments}
+    times = range(moments[0]["at_ms"], moments[-1]["at_ms"] + 1, moment_ms)
     labels = _dated([*times, times[-1] + moment_ms])[:-1]
     unit, size = _unit(max(row["p99_ms"] or 0 for row in moments))
     # The median is a thousandth of the 99th percentile on a bad day, and both are to be seen.
     least = min((abs(row["p50_ms"]) for row in moments if row["p50_ms"]), default=size)
 
     def values(name: str, factor: float) -> list[float | None]:
-        return [None if row[name] is None else row[name] * factor for row in moments]
+        found = [known[ms][name] if ms in known else None for ms in times]
+        return [None if value is None else value * factor for value in found]
 
     late: list[_Series] = [
         ("99 of 100", "third", values("p99_ms", 1 / size)),
@@ -176,11 +173,9 @@ def moments_chart(
         (label, colour, values(name, 100))
         for (name, label), colour in zip(within.items(), ("good", "second"), strict=True)
     ]
-    missed = sum(row["lost"] for row in moments)
-    text = (
-        f"{len(moments)} spans, the first of {utc(times[0]):%Y-%m-%d %H:%M}, the last of "
-        f"{utc(times[-1]):%Y-%m-%d %H:%M}; {missed:,} messages were lost in them."
-    )
+    first, last = (f"{utc(ms):%Y-%m-%d %H:%M}" for ms in (times[0], times[-1]))
+    text = f"{len(moments)} spans, the first of {first}, the last of {last}; "
+    text += f"{sum(row['lost'] for row in moments):,} messages were lost in them."
     linear = min(least, size) / size
     title = "Lateness over time"
     drawn = _chart("moments", title, text, f"{unit} late", labels, late, lines=True, linear=linear)

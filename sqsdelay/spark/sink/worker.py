@@ -151,7 +151,11 @@ class CallPace:
         self._state = threading.Lock()
         self._file = -1 if file is None else os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         if file is not None:
-            os.truncate(self._file, 8 * _STATE)
+            # What cannot be locked, or is full, is to be found out here.
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            if os.fstat(self._file).st_size < 8 * _STATE:
+                os.write(self._file, bytes(8 * _STATE))
+            fcntl.flock(self._file, fcntl.LOCK_UN)
         self._shared = memoryview(mmap.mmap(self._file, 8 * _STATE)).cast("d")
 
     def wait(self, **_: Any) -> None:
@@ -190,7 +194,7 @@ class CallPace:
         now = self._clock.monotonic()
         with self._locked() as state:
             self.refusals += 1
-            if now < state[_CUT_AGAIN_AT]:
+            if now < state[_CUT_AGAIN_AT] < now + _STALE_SECONDS:
                 return
             rate = state[_RATE] or _FIRST_RATE
             recent = state[_RECENT] * math.exp(min(0.0, state[_LAST] - now))
@@ -216,7 +220,7 @@ class CallPace:
 @cache
 def pace() -> CallPace:
     """Of all calls of this executor: its processes have one folder, which Spark deletes. Where it cannot be
-    written, each has a pace of its own."""
+    written or locked, each has a pace of its own."""
     if TaskContext.get() is not None:
         with suppress(OSError):
             return CallPace(f"{SparkFiles.getRootDirectory()}/sqsdelay-pace")
@@ -226,8 +230,8 @@ def pace() -> CallPace:
 def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
     """A task of this process, of a ``run`` if its job stages rows in an S3 store."""
     options = rows.options
-    _spare_the_collector()
     task = Task(rows=rows, sender=_sender(options), retry_seconds=options.retry_seconds)
+    _spare_the_collector()
     slices = []
     staged_receipts = None
     if options.receipts is not None:

@@ -20,7 +20,7 @@ from benchmarks.spark.report import REPORT
 from sqsdelay.cli import app
 from sqsdelay.core.message import Route
 from sqsdelay.cost import Workload, bills, shipped_prices
-from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
+from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES
 from sqsdelay.errors import ConfigurationError, MalformedEvent
 from sqsdelay.ledger.events import EventKind, Source, from_json, to_json
 from sqsdelay.spark.report.charts import cost_chart, moments_chart
@@ -306,20 +306,47 @@ def test_the_page_shows_its_figures_and_plots(reported: tuple[Path, Figures]) ->
         assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
 
 
+def moments(*told_ms: tuple[int, int | None, int | None]) -> str:
+    """The drawing of hours, each with its median and its 99th percentile."""
+    rows = [
+        {
+            "at_ms": told.T0 + hour * told.HOUR,
+            "p50_ms": half,
+            "p99_ms": most,
+            "s": 0.9,
+            "m": 1,
+            "lost": 0,
+        }
+        for hour, half, most in told_ms
+    ]
+    return moments_chart(rows, moment_ms=told.HOUR, within={"s": "1 s", "m": "60 s"}).partition(
+        "</svg>"
+    )[0]
+
+
 def test_the_median_is_seen_beside_the_99th_percentile() -> None:
     """40 ms and an hour: neither lies on an axis."""
-    row = {"p50_ms": 40, "p99_ms": 3_600_000, "within_1s": 0.9, "within_60s": None, "lost": 0}
-    drawn = moments_chart(
-        [row | {"at_ms": told.T0}, row | {"at_ms": told.T0 + told.HOUR}],
-        moment_ms=told.HOUR,
-        within={"within_1s": "within 1 s", "within_60s": "within 60 s"},
-    )
-    late = drawn.partition("</svg>")[0]
+    late = moments((0, 40, 3_600_000), (1, 40, 3_600_000))
     heights = sorted({float(y) for y in re.findall(r'cy="([\d.]+)" r="2', late)})
     (axis, *_) = sorted((float(y) for y in re.findall(r"M66.0 ([\d.]+)H", late)), reverse=True)
     assert len(heights) == 2
     assert axis - heights[1] > 10, (axis, heights)
     assert "99 of 100" in late
+
+
+def test_arrivals_that_were_all_early_are_drawn() -> None:
+    """Below the axis, whose numbers say how early."""
+    late = moments((0, -5000, -3000))
+    assert ">-1,000</text>" in late
+    assert all(34 <= float(y) <= 268 for y in re.findall(r'cy="([\d.]+)" r="2', late))
+
+
+def test_no_line_is_drawn_where_nothing_arrived() -> None:
+    """Neither over an hour of which nothing is known, nor over one that nothing was due in."""
+    late = moments((0, 40, 50), (1, 40, 50), (2, None, None), (3, 40, 50), (9, 40, 50))
+    dots = sorted({float(x) for x in re.findall(r'cx="([\d.]+)" cy="[\d.]+" r="2', late)})
+    assert dots[3] - dots[2] == pytest.approx(6 * (dots[1] - dots[0]), abs=0.3)
+    assert len(re.findall(r"L\d", late)) == 2
 
 
 @pytest.mark.parametrize("store", ["s3", "s3://bucket/delays", "scheduler", "sqlite"])
@@ -342,7 +369,9 @@ def test_the_price_is_that_of_the_store_in_use(
 
 def test_a_name_is_no_markup() -> None:
     """A price file's currency, and a store's."""
-    drawn = cost_chart([("up to 1 min", (1.0, 2.0, 3.0))], "<i>", "&lt;")
+    bands = [(band.name, (1.0, 2.0, 3.0)) for band in BANDS]
+    drawn = cost_chart([*bands, (None, (0.0, 0.0, 0.0))], "<i>", "&lt;")
+    assert all(f">{name}</text>" in drawn for name in (*dict(bands), "unknown"))
     assert ">&lt;i&gt;</text>" in drawn
     assert ">&amp;lt;</text>" in drawn
 
