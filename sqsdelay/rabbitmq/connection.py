@@ -185,6 +185,7 @@ class Wire(SelectorIOServicesAdapter):
 
     def __init__(self) -> None:
         self.loop: Any = IOLoop()
+        self.loop.activate_poller()  # once: to wait takes no file descriptor, of which there may be none left
         self.transport: Any = None
         super().__init__(self.loop)
 
@@ -214,13 +215,11 @@ class Wire(SelectorIOServicesAdapter):
         """Serve the connection and all timers until that is true, or for so many seconds."""
         over: list[bool] = []
         timer = None if seconds == inf else self.call_later(seconds, lambda: over.append(True))
-        self.loop.activate_poller()
         try:
             while not (until() or over):
                 self.loop.poll()
                 self.loop.process_timeouts()
         finally:
-            self.loop.deactivate_poller()
             if timer is not None:
                 timer.cancel()
 

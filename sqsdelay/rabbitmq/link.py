@@ -62,8 +62,6 @@ MAX_NACKS_SECONDS: Final = 3.0
 DRAIN_SECONDS: Final = 2.0
 """How long such a connection waits for its other answers, and writes nothing, before it closes."""
 
-REFUSES_ALL: Final = "one place refused all messages for a while"
-
 MAYBE_SENT: Final = (
     "it may have received it: send again with the same message_id, and let receivers deduplicate"
 )
@@ -302,11 +300,11 @@ class Link(Connection):
         self._jobs = jobs
         self._confirm_seconds = confirm_seconds
         self._serving = False
-        self._draining = False
+        self._draining = ""
         self._careful = True
         self._answered: set[str] = set()
         self._refused_since: dict[str, float] = {}
-        self._heard_at = time.monotonic()
+        self._heard_at = self._answered_at = time.monotonic()
         self._outstanding = Outstanding()
         self._binder = Binder(self, jobs)
         super().__init__(given, wire, seconds=CHANNEL_SECONDS, start=start)
@@ -369,9 +367,8 @@ class Link(Connection):
             self._publish(waiting.popleft())
 
     def _writes(self) -> bool:
-        return (
-            self._serving and not (self.blocked or self._draining) and bool(self._channel.is_open)
-        )
+        stopped = self._over or self.lost or self.blocked or self._draining
+        return self._serving and not stopped and bool(self._channel.is_open)
 
     def _fits(self, publication: Publication) -> bool:
         """Whether it may be written now: alone, or with what is in flight."""
@@ -401,7 +398,7 @@ class Link(Connection):
         self._outstanding.add(publication, begins_at=before, ends_at=self.amqp.bytes_sent)
 
     def _on_answer(self, frame: Any) -> None:
-        self._heard_at = time.monotonic()
+        self._heard_at = self._answered_at = time.monotonic()
         method = frame.method
         error: SqsDelayError | None = None
         if isinstance(method, pika.spec.Basic.Nack):
@@ -417,7 +414,7 @@ class Link(Connection):
         for publication in answered:
             self._note_answer(publication, refused=error is not None)
         if self._draining and not self._outstanding:
-            self.end(REFUSES_ALL)
+            self.end(self._draining)
         self.pump()
 
     def _note_answer(self, publication: Publication, *, refused: bool) -> None:
@@ -432,8 +429,8 @@ class Link(Connection):
         patience = self._jobs.patience.get(place_of, NACKS_SECONDS)
         if not self._draining and self._heard_at - since >= patience:
             self._jobs.patience[place_of] = min(2 * patience, MAX_NACKS_SECONDS)
-            self._draining = True
-            self.wire.call_later(DRAIN_SECONDS, lambda: self.end(REFUSES_ALL))
+            self._draining = f"{place_of} refused all messages for a while"
+            self.wire.call_later(DRAIN_SECONDS, lambda: self.end(self._draining))
 
     def _on_return(self, _: Any, method: Any, properties: Any, __: bytes) -> None:
         error: SqsDelayError
@@ -469,8 +466,8 @@ class Link(Connection):
             f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
         )
         self._outstanding.give_up(Unconfirmed(told), lambda each: each.written_at < overdue)
-        waiting = self._jobs.publications
-        if waiting and self._outstanding and self._heard_at <= now - FIRST_ANSWER_SECONDS:
+        waiting, sent, since = self._jobs.publications, self._outstanding, self._answered_at
+        if waiting and sent and max(since, sent.oldest.written_at) <= now - FIRST_ANSWER_SECONDS:
             # A queue does not answer: hold up nobody else for it any more.
             self._careful = self._careful and not self._goes_alone(waiting[0])
         self.pump()

@@ -117,11 +117,19 @@ class Publisher:
             if self._closed:
                 raise ConfigurationError("the sender is closed; create a new one")
             if self._thread is None:
-                self._wire = Wire()
-                self._thread = threading.Thread(
-                    target=self._run, name="sqsdelay-rabbitmq", daemon=True
-                )
-                self._thread.start()
+                try:
+                    self._wire = Wire()
+                    thread = threading.Thread(
+                        target=self._run, name="sqsdelay-rabbitmq", daemon=True
+                    )
+                    thread.start()
+                except (OSError, RuntimeError) as error:
+                    for job in jobs:
+                        job.settle(translated(error, self._given))
+                    if isinstance(error, RuntimeError):  # no thread, rather than no file, is left
+                        self._wire.close()
+                    return
+                self._thread = thread
             self._wire.loop.add_callback_threadsafe(submit)
         call.done.wait()
 
@@ -197,6 +205,8 @@ class Publisher:
                 self._wire.wait(lambda: self._jobs or self._ending)
                 if not self._ending:
                     self._link = self._connect()
+                    if self._ending:  # closed meanwhile
+                        self._link.end()
                     self._link.serve()
             except SqsDelayError as error:
                 self._jobs.fail(error)
@@ -220,13 +230,7 @@ class Publisher:
             sleep=lambda seconds: self._wire.wait(lambda: self._ending, seconds),
             reraise=True,
         )
-        link = retrying(
-            Link,
-            self._given,
-            self._wire,
-            self._jobs,
-            confirm_seconds=self._confirm_seconds,
-            start=self._node,
-        )
+        opened = partial(Link, self._given, self._wire, self._jobs, start=self._node)
+        link = retrying(opened, confirm_seconds=self._confirm_seconds)
         self._node = link.node
         return link

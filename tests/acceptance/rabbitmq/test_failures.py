@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections import Counter, deque
@@ -22,11 +23,11 @@ from sqsdelay.rabbitmq import (
     transfer,
 )
 from sqsdelay.rabbitmq.connection import Wire, parameters
-from sqsdelay.rabbitmq.link import Jobs, Link, Publication
+from sqsdelay.rabbitmq.link import BindJob, Job, Jobs, Link, Publication
 from sqsdelay.rabbitmq.message import DELAY_HEADER
 from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS, wait_for
-from tests.services.network import DeafProxy, TcpProxy
+from tests.services.network import DeafProxy, HoldingProxy, TcpProxy
 from tests.services.rabbitmq import RabbitNode
 
 
@@ -109,19 +110,53 @@ def test_a_confirm_that_never_comes(broker: Broker) -> None:
 def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next(
     broker: Broker,
 ) -> None:
-    """Taken by the old link, it would be answered by nobody, and its sender would wait for ever."""
+    """Taken by the old link, it would be answered by nobody, and its sender would wait for ever. Nor is it
+    written to a connection that is being given up."""
     broker.queue("orders")
-    unheard, late = (Publication("", "orders", body, BasicProperties()) for body in (b"1", b"2"))
-    jobs = Jobs(publications=deque([unheard]))
+    unheard, waits, late = (Publication("", "orders", b"", BasicProperties()) for _ in range(3))
+    jobs = Jobs()
     with DeafProxy(broker.port) as proxy, closing(Wire()) as wire:
         given = parameters(broker.through(proxy))
-        link = Link(given, wire, jobs, confirm_seconds=0.2)
+        link = Link(given, wire, jobs, confirm_seconds=1)
         proxy.swallowing.set()
+
+        def submit(*publications: Publication) -> None:
+            jobs.add(publications)
+            link.pump()
+
+        wire.call_later(0.2, lambda: submit(unheard, waits))
         link.serve()
         assert isinstance(unheard.error, Unconfirmed)
-        jobs.publications.append(late)
-        link.pump()
-    assert list(jobs.publications) == [late]
+        submit(late)
+    assert list(jobs.publications) == [waits, late]
+
+
+class _Unanswering(Link):
+    def _on_answer(self, frame: object) -> None:
+        """As of a queue without a leader."""
+
+
+def test_a_queue_that_does_not_answer_holds_up_no_other(broker: Broker) -> None:
+    """Not even while the broker goes on to answer for bindings."""
+    topology = broker.ready("orders", prefix="acme")
+    stuck, other = (Publication(to, "orders", b"", BasicProperties()) for to in ("", "amq.topic"))
+    jobs = Jobs(publications=deque([stuck, other]))
+    with closing(Wire()) as wire:
+        link = _Unanswering(parameters(broker.url), wire, jobs, confirm_seconds=PATIENCE_SECONDS)
+        until = time.monotonic() + PATIENCE_SECONDS / 2
+
+        def bind_on() -> None:
+            if other.written or time.monotonic() > until:
+                link.end()
+            jobs.add([BindJob("orders", topology, on_settled=bind_again)])
+            link.pump()
+
+        def bind_again(_: Job) -> None:
+            wire.call_later(0.05, bind_on)
+
+        wire.call_later(0, bind_on)
+        link.serve()
+    assert other.written
 
 
 def test_a_broker_that_cannot_be_reached() -> None:
@@ -171,6 +206,56 @@ def test_a_closed_sender_says_so() -> None:
     sender.close()
     with pytest.raises(ConfigurationError, match="the sender is closed"):
         sender.send("orders", "hi")
+
+
+def test_closing_while_it_connects_ends_the_connection(broker: Broker) -> None:
+    """And what waited for it was not sent."""
+    broker.queue("orders")
+    results: list[RabbitMqSendResult] = []
+    with HoldingProxy(broker.port) as proxy:
+        sender = RabbitMqSender(broker.through(proxy))
+        proxy.hold()
+        messages = [RabbitMqMessage("x")]
+        sending = threading.Thread(
+            target=lambda: results.extend(sender.send_many("orders", messages)), daemon=True
+        )
+        sending.start()
+        assert proxy.held.wait(PATIENCE_SECONDS)
+        closing_it = threading.Thread(target=sender.close, daemon=True)
+        closing_it.start()
+        wait_for(lambda: sender._publisher._ending)
+        proxy.let_go()
+        for each in (closing_it, sending):
+            each.join(PATIENCE_SECONDS)
+            assert not each.is_alive()
+    assert "was closed before the message was sent" in str(results[0].error)
+    assert broker.count("orders") == 0
+
+
+def test_no_thread_and_no_file_left_is_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """Said of each message, and over once there is one again: nobody waits for a thread that did not start,
+    and a thread that waits needs no file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    closed = "amqp://guest:guest@127.0.0.1:1"
+    with RabbitMqSender(closed, connect_seconds=0.5) as sender, RabbitMqSender(closed) as other:
+        size = threading.stack_size(2**45)
+        try:
+            with pytest.raises(QueueUnavailable, match="can't start new thread"):
+                sender.send("orders", "hi")
+        finally:
+            threading.stack_size(size)
+        with pytest.raises(QueueUnavailable, match="Errno 111"):
+            sender.send("orders", "hi")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            for each in (sender, other):
+                with pytest.raises(QueueUnavailable, match="Too many open files"):
+                    each.send("orders", "hi")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with pytest.raises(QueueUnavailable, match="Errno 111"):
+            sender.send("orders", "hi")
+    assert [each for each in caplog.records if each.name.startswith("sqsdelay")] == []
 
 
 def test_many_threads_share_one_sender(broker: Broker) -> None:
