@@ -135,6 +135,9 @@ MAX_DYNAMODB_ITEM_BYTES: Final = 400 * 1024
 DEFAULT_SCHEDULES: Final = 10_000_000
 DEFAULT_INVOCATIONS: Final = 1_000
 """Of an account, and a second in the large regions, unless raised. Source: EventBridge Scheduler quotas."""
+SCHEDULE_RETRY_SECONDS: Final = 86_000
+"""How long a firing that failed is retried before it goes to the error queue: nearly the day that is the
+most. Source: RetryPolicy API reference, MaximumEventAgeInSeconds."""
 
 MAX_POSTGRES_NAME_BYTES: Final = 63
 """Longer identifiers are cut off silently. Source: PostgreSQL 15, 4.1.1 (NAMEDATALEN - 1)."""

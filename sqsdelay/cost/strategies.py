@@ -113,6 +113,11 @@ _LOST: Final = (
     "after 14; send them more slowly, or have more functions run at once (docs/capacity.md)"
 )
 
+_GIVEN_UP: Final = (
+    "messages would not arrive: the last would be {late:,.1f} h late, and after {most:,.0f} h this place "
+    "gives them up; spread their due times (docs/capacity.md)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -124,6 +129,7 @@ class Place:
         on_time: how many messages may fall due together, and none is late.
         finds: whether a message can be found by an id of one's own.
         schedules: whether each message is a schedule, of which there is a quota.
+        gives_up: after how many seconds beyond its due time it gives a message up.
     """
 
     takes: Callable[[Workload, int], Used | str] | None
@@ -131,16 +137,26 @@ class Place:
     on_time: int | None = None
     finds: bool = True
     schedules: bool = False
+    gives_up: int | None = None
 
 
-_DYNAMODB: Final = Place(places.in_dynamodb, places.dynamodb_runs, DYNAMODB_ON_TIME)
+_DYNAMODB: Final = Place(
+    places.in_dynamodb,
+    places.dynamodb_runs,
+    DYNAMODB_ON_TIME,
+    gives_up=limits.MAX_RETENTION_SECONDS,
+)
 _S3: Final = Place(places.in_s3, places.s3_runs, S3_ON_TIME)
 _S3_BY_SENDER: Final = Place(places.in_s3, places.s3_function_runs, S3_ON_TIME)
 _S3_BY_FUNCTIONS: Final = Place(
     places.in_s3_by_functions, places.s3_function_runs, S3_ON_TIME, finds=False
 )
 _SCHEDULER: Final = Place(
-    places.in_a_schedule, places.schedule_runs, SCHEDULES_ON_TIME, schedules=True
+    places.in_a_schedule,
+    places.schedule_runs,
+    SCHEDULES_ON_TIME,
+    schedules=True,
+    gives_up=limits.SCHEDULE_RETRY_SECONDS,
 )
 
 
@@ -182,6 +198,9 @@ class Strategy:
             hops, taken = self.hops, self.place.takes(load, self.hops)
             if isinstance(taken, str):
                 return taken, {}
+            late, most = self._behind(load), self.place.gives_up
+            if most is not None and late > most:
+                return _GIVEN_UP.format(late=float(late / 3600), most=most / 3600), {}
             used = taken
         pollers = LAMBDA_POLLERS if self.functions else RECEIVERS
         polled = f"SQS FIFO requests (idle long polling, {pollers} pollers)"
@@ -214,20 +233,25 @@ class Strategy:
                 waits, hopping = max(waits, min(parked, near) + longer), max(hopping, rest * many)
         return waits, hopping
 
+    def _behind(self, load: Workload) -> Fraction:
+        """How late the place releases the last, seconds; less than 0 if it is on time."""
+        together, all_ = map(load.in_full_requests, (load.together, load.messages))
+        # Alone, the service has a minute.
+        ahead, a_second = _AHEAD if self.ours else 60, Fraction(self.place.on_time or 0, _AHEAD)
+        return max(together, all_ - load.delay_seconds * a_second) / a_second - ahead
+
     def late_seconds(self, load: Workload) -> int:
         """How late the last may be, if they are sent like this."""
         if self.place.on_time is None or (self.ours and load.hops == 0):
             return 0
-        together, all_ = map(load.in_full_requests, (load.together, load.messages))
         late = []
         if self.ours:
             late.append(self._queued(load)[1] / _HOPS_A_SECOND - _AHEAD)
         if self._parks(load) or not self.ours:
-            # Alone, the service has a minute.
-            ahead, a_second = _AHEAD if self.ours else 60, Fraction(self.place.on_time, _AHEAD)
-            late.append(max(together, all_ - load.delay_seconds * a_second) / a_second - ahead)
+            late.append(self._behind(load))
         else:
             # What was sent in the same minute meets at its first hop, with less time where that is its last.
+            together = load.in_full_requests(load.together)
             late.append(together / _HOPS_A_SECOND - (load.delay_seconds - _AHEAD + 60))
         return max(0, ceil(max(late)))
 
@@ -244,6 +268,8 @@ class Strategy:
             yield "such a delay is too short to be parked: they hop"
         if load.own_ids and not self.place.finds:
             yield "messages with ids of your own cannot be found, to cancel or move them"
+        elif load.own_ids and self.place.takes is places.in_s3:
+            yield "to find ids of your own the store's URL ends in ?lookup=on"
         many = load.messages > limits.DEFAULT_SCHEDULES
         if self.place.schedules and many and (not self.ours or self._parks(load)):
             yield f"ask AWS for a higher quota of schedules than {limits.DEFAULT_SCHEDULES:,}"
@@ -376,15 +402,28 @@ def rate(
 
 
 def recommend(load: Workload, prices: Prices) -> list[tuple[str, Bill]]:
-    """Of what `cdk deploy` makes and loses nothing, what to tell it and its bill, the best first: what finds
-    messages by their ids; then what is on time, the sender's parking last; then what costs the least. Of what
-    is late the best has the least product of sum and lateness."""
+    """Of what `cdk deploy` makes and loses nothing, what to tell it and its bill, a bill a store.
+
+    A store's bill and the best of all: what finds messages by their ids; then what is on time, the sender's
+    parking last; then what costs the least. Of what is late the best has the least product of sum and
+    lateness. The other stores follow the best by their sums.
+    """
     deployed = {code: way for code, way in STRATEGIES.items() if way.store is not None}
+
+    def unfound(paid: Bill) -> bool:
+        return load.own_ids and not deployed[paid.strategy].place.finds
 
     def rank(paid: Bill) -> tuple[bool, int, Fraction]:
         way, late = deployed[paid.strategy], paid.late_seconds
         order = 2 if late else int(way.place.takes is not None and not way.hops)
-        return load.own_ids and not way.place.finds, order, paid.total * max(1, late)
+        return unfound(paid), order, paid.total * max(1, late)
 
-    possible = [b for b in (bill(code, load, prices) for code in deployed) if not b.impossible]
-    return [(deployed[each.strategy].told, each) for each in sorted(possible, key=rank)]
+    # What does not park so short a delay is hops, at a higher price.
+    made = [code for code, way in deployed.items() if way.place.takes is None or way._parks(load)]
+    possible = [b for b in (bill(code, load, prices) for code in made) if not b.impossible]
+    stores: dict[str, Bill] = {}
+    for paid in sorted(possible, key=rank):
+        stores.setdefault(deployed[paid.strategy].told, paid)
+    best, *others = stores.items() or [None]
+    others.sort(key=lambda each: (unfound(each[1]), each[1].total))
+    return [best, *others] if best else []

@@ -21,16 +21,13 @@ from sqsdelay.errors import (
     StoreMissing,
     StoreUnavailable,
 )
+from sqsdelay.limits import SCHEDULE_RETRY_SECONDS
 from sqsdelay.stores.calls import Calls, R, T, answered_ms
 from sqsdelay.stores.schema import VERSION, check_version
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
 """The universal target for ``SendMessage``. Source: EventBridge Scheduler User Guide, "Using universal
 targets"."""
-
-RETRY_SECONDS: Final = 86_000
-"""How long a firing that failed is retried before it goes to the error queue: nearly the day that is the
-most. Source: RetryPolicy API reference, MaximumEventAgeInSeconds."""
 
 MAX_RETRIES: Final = 185
 """Source: RetryPolicy API reference."""
@@ -166,7 +163,10 @@ class Group(Calls):
             fires_at: epoch seconds.
             text: the target's input.
         """
-        policy = {"MaximumEventAgeInSeconds": RETRY_SECONDS, "MaximumRetryAttempts": MAX_RETRIES}
+        policy = {
+            "MaximumEventAgeInSeconds": SCHEDULE_RETRY_SECONDS,
+            "MaximumRetryAttempts": MAX_RETRIES,
+        }
         dead_letters = {"DeadLetterConfig": {"Arn": self._error_queue_arn}}
         return self._shape(fires_at, text, description, RetryPolicy=policy, **dead_letters)
 
