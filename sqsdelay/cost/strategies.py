@@ -424,6 +424,5 @@ def recommend(load: Workload, prices: Prices) -> list[tuple[str, Bill]]:
     stores: dict[str, Bill] = {}
     for paid in sorted(possible, key=rank):
         stores.setdefault(deployed[paid.strategy].told, paid)
-    best, *others = stores.items() or [None]
-    others.sort(key=lambda each: (unfound(each[1]), each[1].total))
-    return [best, *others] if best else []
+    found = list(stores.items())
+    return found[:1] + sorted(found[1:], key=lambda each: (unfound(each[1]), each[1].total))
