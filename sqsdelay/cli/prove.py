@@ -79,7 +79,8 @@ def prove(
     run = Run(parsed, queues)
     target = Target(endpoint, store)
     with target.known_place() as place:
-        routes = _messages(messages, hop, longest_seconds, parsed.fifo, stored=place is not None)
+        soonest = None if place is None else place.soonest_seconds
+        routes = _messages(messages, hop, longest_seconds, parsed.fifo, soonest=soonest)
         _send(run, client, parsed, routes, hop, place)
         tell(f"{messages} sent to {parsed.name}; the last one is due in {longest}")
         try:
@@ -122,14 +123,23 @@ def _check_empty(queues: SqsQueues, endpoint: Endpoint, options: str) -> None:
 
 
 def _messages(
-    number: int, hop: int, longest: int, fifo: bool, *, stored: bool
+    number: int, hop: int, longest: int, fifo: bool, *, soonest: int | None
 ) -> dict[Route, list[Message]]:
-    """What to send each way: delays spread evenly, bodies and attributes of every kind."""
+    """What to send each way: delays spread evenly, bodies and attributes of every kind.
+
+    Args:
+        soonest: how far ahead the store takes messages, None without one.
+    """
     run = f"prove-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-    from_store = max(hop, min(2 * SCHEDULE_SECONDS, longest // 2))
     ways = {Route.DIRECT: (0, hop), Route.DELAY_QUEUE: (hop + 1, longest)}
     turns = [Route.DIRECT, Route.DELAY_QUEUE, Route.DELAY_QUEUE, Route.DELAY_QUEUE]
-    if stored:
+    if soonest is not None:
+        # Sending takes seconds of what a store like Scheduler needs ahead.
+        from_store = max(hop, min(2 * SCHEDULE_SECONDS, longest // 2), soonest and soonest + 60)
+        if longest <= from_store:
+            raise InvalidSetting(
+                f"the store takes what is due in {soonest} s or later", longest=longest
+            )
         ways[Route.STORE] = from_store + 1, longest
         turns = [Route.DIRECT, Route.STORE, Route.DELAY_QUEUE, Route.STORE]
     routes: dict[Route, list[Message]] = {route: [] for route in ways}
@@ -166,7 +176,8 @@ def _send(
 
     # To the store first: it may be another version's, and then nothing is sent at all.
     for route in sorted(routes, key=lambda each: each is not Route.STORE):
-        stores: dict[str, Any] = {"store": place, "park_after_seconds": hop}
+        park_after = hop if place is None else max(hop, place.soonest_seconds)
+        stores: dict[str, Any] = {"store": place, "park_after_seconds": park_after}
         sender = DelaySender(client, hop_seconds=hop, **(stores if route is Route.STORE else {}))
         run.sent(routes[route], sender.send_many(endpoint.name, routes[route]))
 

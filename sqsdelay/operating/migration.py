@@ -91,8 +91,8 @@ class Migration:
         if not isinstance(store, Movable):
             raise ConfigurationError(
                 f"a {type(store).__name__} cannot hand its messages over, only sqlite:///FILE and "
-                "postgresql://… can; point senders at the delay queue, and run this store's dispatcher "
-                "until it is empty"
+                "postgresql://… can; point senders at the delay queue, and let this store release what it "
+                "has"
             )
         self._store, self._sender, self._amendments_to = store, sender, amendments_to
         self._movable: Movable = store

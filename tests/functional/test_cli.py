@@ -18,8 +18,11 @@ from rich.table import Table
 
 from sqsdelay.cli import app
 from sqsdelay.cli.followed import Run
+from sqsdelay.cli.prove import _messages
+from sqsdelay.core.delay import SOONEST_SECONDS
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message
+from sqsdelay.core.message import Message, Route
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.sqs import DelaySender, SqsQueues
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import run, typed
@@ -453,3 +456,12 @@ def test_every_command_has_help(cli: Cli) -> None:
         assert command.callback is not None
         assert command.callback.__doc__
         assert (command.name or command.callback.__name__.replace("_", "-")) in out
+
+
+def test_a_proof_stores_what_schedules_take() -> None:
+    """They take nothing that is due within half an hour, and sending takes a while."""
+    parked = _messages(40, 900, 1920, fifo=False, soonest=SOONEST_SECONDS)[Route.STORE]
+    assert len(parked) == 20
+    assert {each.delay for each in parked} <= {*range(SOONEST_SECONDS + 60, 1921)}
+    with pytest.raises(InvalidSetting, match="takes what is due in 1800 s or later"):
+        _messages(40, 900, 1800, fifo=False, soonest=SOONEST_SECONDS)

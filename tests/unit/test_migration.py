@@ -255,7 +255,7 @@ def test_amendments_move_to_the_consumers_store(kind: str, request: pytest.Fixtu
 def test_other_stores_are_refused() -> None:
     """With the way that is left."""
     world = World()
-    with pytest.raises(ConfigurationError, match="run this store's dispatcher until it is empty"):
+    with pytest.raises(ConfigurationError, match="let this store release what it has"):
         Migration(InMemoryStore(world.clock), world.sender, due_from_ms=0)
 
 
