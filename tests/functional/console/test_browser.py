@@ -65,8 +65,13 @@ def says(words: str) -> Callable[[Chrome], bool]:
 
 
 def click(browser: Chrome, by: str, what: str) -> None:
-    """Click what a refresh may replace between the two."""
-    until(browser, lambda browser: browser.find_element(by, what).click() or True)
+    """Click what a refresh may replace before the click."""
+
+    def clicked(browser: Chrome) -> bool:
+        browser.find_element(by, what).click()
+        return True
+
+    until(browser, clicked)
 
 
 def press(browser: Chrome, label: str) -> None:
@@ -74,11 +79,6 @@ def press(browser: Chrome, label: str) -> None:
     browser.execute_script("window.left = true")
     click(browser, By.XPATH, f"//button[normalize-space()='{label}']")
     until(browser, lambda browser: browser.execute_script(LEFT))
-
-
-def keys(browser: Chrome, *pressed: str) -> None:
-    """Press keys, wherever the focus is."""
-    ActionChains(browser).send_keys(*pressed).perform()
 
 
 def focused(browser: Chrome, name: str) -> Any:
@@ -124,21 +124,21 @@ def test_an_action_by_keyboard_alone(browser: Chrome, served: tuple[str, Running
     """From the address bar to the result, without a mouse: skip link, choose, cancel, confirm."""
     url, running = served
     browser.get(f"{url}messages?endpoint={running.endpoint}")
-    keys(browser, Keys.TAB)
+    ActionChains(browser).send_keys(Keys.TAB).perform()
     assert focused(browser, "innerText") == "Skip to content"
-    keys(browser, Keys.ENTER)
+    ActionChains(browser).send_keys(Keys.ENTER).perform()
     for _ in range(40):
-        keys(browser, Keys.TAB)
+        ActionChains(browser).send_keys(Keys.TAB).perform()
         if focused(browser, "ariaLabel") == "Choose order-1":
             break
-    keys(browser, Keys.SPACE)
+    ActionChains(browser).send_keys(Keys.SPACE).perform()
     while focused(browser, "value") != "cancel":
         # Back to the buttons above the list.
         ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.TAB).key_up(Keys.SHIFT).perform()
-    keys(browser, Keys.ENTER)
+    ActionChains(browser).send_keys(Keys.ENTER).perform()
     until(browser, lambda browser: focused(browser, "innerText") == "Cancel 1 message")
     assert says("Cancel 1 message of")(browser)
-    keys(browser, Keys.ENTER)
+    ActionChains(browser).send_keys(Keys.ENTER).perform()
     until(browser, says("cancelled"))
     assert running.store.find("order-1") is None
 
@@ -232,8 +232,8 @@ def test_the_cost_follows_its_sliders(browser: Chrome, served: tuple[str, Runnin
     count.send_keys(Keys.CONTROL + "a")
     count.send_keys("1000")
     until(browser, says("For 1,000 messages"))
-    moved = browser.find_element(By.CSS_SELECTOR, "input[data-for=messages]")
-    assert moved.get_attribute("value") == "3"
+    level = "return document.querySelector('input[data-for=messages]').value"
+    assert browser.execute_script(level) == "3"
     count.send_keys("7")
     until(browser, says("For 10,007 messages"))
     assert browser.execute_script("return window.same")
