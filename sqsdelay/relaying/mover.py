@@ -120,6 +120,11 @@ Held = Callable[[], bool]
 """Whether the consumer still holds its copies, and has time for one more call."""
 
 
+def always_held() -> bool:
+    """For a consumer without a time limit."""
+    return True
+
+
 class Mover(ABC):
     """Settles the copies of one receive from ``source``; a subclass decides where each goes."""
 
@@ -133,7 +138,7 @@ class Mover(ABC):
         self.source = source
 
     def process(
-        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = lambda: True
+        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always_held
     ) -> list[Outcome]:
         """Move a received batch on and settle it.
 
