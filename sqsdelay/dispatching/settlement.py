@@ -131,22 +131,19 @@ class Settlement:
         Where the store fails, what was not removed is claimed again."""
         if not messages:
             return
-        outcomes = self.destination.deliver(claim, messages)
-        outcomes_of = list(zip(messages, outcomes, strict=True))
-        done.released = [m for m, outcome in outcomes_of if not isinstance(outcome, Failure)]
-        done.now_ms = self.destination.now_ms()
+        outcomes = list(zip(messages, self.destination.deliver(claim, messages), strict=True))
         refused: list[tuple[StoredMessage, Failure]] = []
-        if len(done.released) < len(outcomes):
-            for message, outcome in outcomes_of:
-                if not isinstance(outcome, Failure) or outcome is NOT_TRIED:
-                    continue
-                if outcome.outage:
-                    done.held.append(message)
-                    done.outage = outcome.error
-                else:
-                    refused.append((message, outcome))
+        for message, outcome in outcomes:
+            if not isinstance(outcome, Failure):
+                done.released.append(message)
+            elif not outcome.outage:
+                refused.append((message, outcome))
+            elif outcome is not NOT_TRIED:
+                done.held.append(message)
+                done.outage = outcome.error
+        done.now_ms = self.destination.now_ms()
         if self.ledger is not None:
-            self._record(released(outcomes_of, at_ms=done.now_ms))
+            self._record(released(outcomes, at_ms=done.now_ms))
         if done.released:
             removed = claim.remove(ids_of(done.released))
             if not all(removed):
@@ -173,17 +170,11 @@ class Settlement:
         self._count_failures(claim, again, done)
         if not hopeless:
             return
-        rejections = self.destination.reject(claim, hopeless)
-        gone: list[tuple[StoredMessage, str]] = []
-        stay: list[tuple[StoredMessage, Failure]] = []
-        for entry, failed in zip(hopeless, rejections, strict=True):
-            if failed is None:
-                gone.append(entry)
-                continue
-            stay.append((entry[0], failed))
-            if failed.transient:
-                # The error queue is away or missing; a message it refuses is no outage of it.
-                done.outage = failed.error
+        outcomes = list(zip(hopeless, self.destination.reject(claim, hopeless), strict=True))
+        gone = [entry for entry, failure in outcomes if failure is None]
+        stay = [(message, failure) for (message, _), failure in outcomes if failure is not None]
+        # The error queue is away or missing; a message it refuses is no outage of it.
+        done.outage = next((f.error for _, f in stay if f.transient), done.outage)
         _tell(logger.error, "not rejected", stay)
         done.rejected = [message for message, _ in gone]
         self._record(rejected(gone, at_ms=self.destination.now_ms()))
