@@ -20,9 +20,10 @@ from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.stores import open_store
+from tests.functional.console.conftest import Running, visited
+from tests.functional.console.test_access import TOKEN, csrf_of
 from tests.patience import PATIENCE_SECONDS
 
-TOKEN = "correct-horse-battery-staple"
 GET = "GET /sign-in HTTP/1.1\r\nHost: {host}\r\n"
 POST = "POST /sign-in HTTP/1.1\r\nHost: {host}\r\n"
 
@@ -172,6 +173,21 @@ def test_the_next_request_waits_for_the_answer(host: str) -> None:
         hasty.sendall(file.format(host=host).encode() * 1000)
         with suppress(ConnectionResetError):
             assert hasty.recv(1) == b"", "answered"
+
+
+def test_half_a_form_is_none(running: Running) -> None:
+    """A connection that ends within a message's id does not cancel the message that the id's beginning
+    names; nor is the beginning of a body sent."""
+    running.park("a", "ab")
+    with visited(Services(running.services.settings, Access())) as client:
+        fields = {"csrf": csrf_of(client, "/send"), "action": "cancel", "key": "k" * 9, "m": ":ab"}
+        whole = client.build_request("POST", "/do", data=fields)
+        headers = "".join(f"{name}: {value}\r\n" for name, value in whole.headers.items())
+        with closing(connected(client.base_url.netloc.decode())) as half:
+            half.sendall(f"POST /do HTTP/1.1\r\n{headers}\r\n".encode() + whole.content[:-1])
+            half.shutdown(socket.SHUT_WR)
+            assert half.recv(1) == b""
+    assert running.store.pending_count() == 2
 
 
 @pytest.mark.parametrize(
