@@ -34,6 +34,7 @@ MAX_STRANGERS_BYTES: Final = 4096
 """Of a visitor who has not signed in: a token is shorter."""
 MOST_AT_ONCE: Final = 100
 """Requests worked on at a time; others are told to come again."""
+FORM: Final = "application/x-www-form-urlencoded"
 FREE_GUESSES: Final = 5
 """Wrong tokens of an address that cost it no time."""
 GUESSES_IN_ALL: Final = 100
@@ -276,6 +277,9 @@ class Guard:
             return None
         if not _same_origin(headers, host):
             return _refused(scope, 403, "this request comes from another site")
+        # Others name an encoding of their own, which may fail, or give characters that nothing can send.
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+            return _refused(scope, 415, f"send the fields of a form, as {FORM}")
         length = int(headers.get("content-length", MAX_REQUEST_BYTES + 1))
         if "transfer-encoding" in headers or length > MAX_REQUEST_BYTES:
             text = f"send the request's length, {MAX_REQUEST_BYTES} bytes at most, and no Transfer-Encoding"
