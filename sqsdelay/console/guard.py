@@ -173,8 +173,8 @@ class Guard:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             # Whoever lies about TLS, does so about their own cookie.
-            forwarded = Headers(scope=scope).get("x-forwarded-proto", "").lower()
-            tls = "https" in (scope["scheme"], forwarded)
+            forwarded = Headers(scope=scope).get("x-forwarded-proto", "").lower().partition(",")[0]
+            tls = "https" in (scope["scheme"], forwarded.strip())
             await (self._secure if tls else self._plain)(scope, receive, send)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
