@@ -91,7 +91,7 @@ class ErrorQueue:
     def look(self, limit: int) -> list[Rejection]: ...
     @overload
     def look(self, limit: int, keep: Callable[[Rejection], T]) -> list[T]: ...
-    def look(self, limit: int, keep: Callable[[Rejection], Any] = lambda found: found) -> list[Any]:
+    def look(self, limit: int, keep: Callable[[Rejection], Any] | None = None) -> list[Any]:
         """Up to ``limit`` messages, as SQS hands them out, oldest rejection first.
 
         Args:
@@ -102,9 +102,9 @@ class ErrorQueue:
         """
         with _Held(self._queues, self._endpoint.error_queue) as held:
             found = [
-                (copy.sent_ms or 0, keep(read_rejection(copy)))
+                (copy.sent_ms or 0, keep(rejection) if keep else rejection)
                 for batch in held.batches(limit)
-                for copy in batch
+                for copy, rejection in zip(batch, map(read_rejection, batch), strict=True)
             ]
         return [kept for _, kept in sorted(found, key=lambda each: each[0])]
 
