@@ -81,7 +81,6 @@ bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; wha
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.dynamodb_dispatchers
 	$(BIN)/python -m benchmarks.rabbitmq
-	$(BIN)/python -m benchmarks.rabbitmq_async
 	$(BIN)/python -m benchmarks.cost_by_delay
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.spark

@@ -153,7 +153,8 @@ def dispatcher_function(url: str, messages: int) -> Cost:
         return count
 
     def release(count: int) -> None:
-        released = handler({}, context)["released"]
+        # A run that moves a shard's cursor into another hour claims nothing from it.
+        released = sum(handler({}, context)["released"] for _ in range(2))
         assert released == count, f"{released} of {count} released"
 
     return _cost(messages, park, release)
