@@ -32,7 +32,7 @@ from benchmarks.capacity import (
     MEASURED,
     SQS_SECONDS,
 )
-from benchmarks.support.sqs_stub import BODY, REGION, Stub, running_stub
+from benchmarks.support.sqs_stub import BODY, Stub, running_stub
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.testing import LocalAws
 
@@ -74,20 +74,9 @@ def _begin(variables: Mapping[str, str]) -> None:
 
 
 def environment(stub: Stub, **more: str) -> dict[str, str]:
-    """Points clients at the stub."""
-    return {
-        "AWS_ENDPOINT_URL_SQS": stub.url,
-        "AWS_ACCESS_KEY_ID": "stub",
-        "AWS_SECRET_ACCESS_KEY": "stub",
-        "AWS_REGION": REGION,
-        "AWS_DEFAULT_REGION": REGION,
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "POWERTOOLS_SERVICE_NAME": ENDPOINT,
-        "SQSDELAY_ENDPOINT": ENDPOINT,
-        **more,
-    }
+    """That of the endpoint's worker or functions, to which the stub is SQS."""
+    endpoint = {"POWERTOOLS_SERVICE_NAME": ENDPOINT, "SQSDELAY_ENDPOINT": ENDPOINT}
+    return stub.environment(**endpoint, **more)
 
 
 def _cost(messages: int, prepare: Callable[[int], Any], move: Callable[[Any], object]) -> Cost:

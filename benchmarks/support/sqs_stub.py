@@ -62,6 +62,20 @@ class Stub:
             config=Config(max_pool_connections=connections, proxies={}).merge(config or Config()),
         )
 
+    def environment(self, **more: str) -> dict[str, str]:
+        """The variables of a process to which the stub is SQS."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "stub",
+            "AWS_SECRET_ACCESS_KEY": "stub",
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **more,
+        }
+
     def requests(self) -> Counter[str]:
         """Requests answered so far, per action."""
         return Counter(self._control("requests", {}))

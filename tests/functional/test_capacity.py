@@ -75,4 +75,4 @@ def test_a_worker_is_measured() -> None:
         assert stub.requests()["SendMessageBatch"] == (400 + WARM_UP) / MAX_BATCH_ENTRIES
     assert 0.01 < cost["cpu_seconds"] < 10
     assert 20 < cost["mib"] < 500
-    assert "AWS_ENDPOINT_URL_SQS" not in os.environ
+    assert "SQSDELAY_ENDPOINT" not in os.environ
