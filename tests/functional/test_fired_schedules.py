@@ -298,10 +298,12 @@ def test_what_is_due_at_once_is_handed_over_once_by_ten_runs(
     with ThreadPoolExecutor(4) as pool:
         due = dict(pool.map(fired, range(messages)))
     told: Any = FORKS.Queue()
-    FORKS.Process(target=invoke, args=({"park": True}, told)).start()
+    first = FORKS.Process(target=invoke, args=({"park": True}, told))
+    first.start()
     fates: Counter[str] = Counter()
     while fates.total() < messages:
         fates += Counter(told.get(timeout=PATIENCE_SECONDS))
+    first.join(PATIENCE_SECONDS)
     copies: Counter[str] = Counter()
     while any(site.counts()):
         for each in site.received():
