@@ -129,20 +129,24 @@ def function(stub: Stub, messages: int, remaining: Sequence[int]) -> Cost:
 
 
 def dispatcher_function(url: str, messages: int) -> Cost:
-    """The dispatcher's handler on a DynamoDB or S3 store, with messages that were parked two hours ago."""
+    """The dispatcher's handler on a store in DynamoDB, where they were parked two hours ago, or in S3."""
     from lambdas.dispatcher.handler import handler
     from sqsdelay.stores import DynamoDbStore, S3Store
     from sqsdelay.testing import ManualClock
     from tests.services.lambda_function import Context
 
     kind, _, place = url.partition("://")
-    store_of = {"dynamodb": DynamoDbStore, "s3": S3Store}[kind]
-    # The first lie before the others: a clock of two hours ago stores behind what was looked at.
+    # The cursors pass the first. What seems to be parked two hours ago must lie behind them, or is not seen.
     due_in_ms = iter((-3_600_000, MAX_MESSAGE_TIMER_SECONDS * 1000 - 30_000))
 
     def park(count: int) -> int:
         now_ms = time.time_ns() // 1_000_000
-        store = store_of(place, endpoint=ENDPOINT, clock=ManualClock(now_ms - 7_200_000))
+        earlier = ManualClock(now_ms - 7_200_000)
+        store = (
+            S3Store(place, endpoint=ENDPOINT)
+            if kind == "s3"
+            else DynamoDbStore(place, endpoint=ENDPOINT, clock=earlier)
+        )
         fill(store, count, due_ms=now_ms + next(due_in_ms))
         store.close()
         return count
