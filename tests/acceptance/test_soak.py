@@ -36,7 +36,7 @@ def test_memory_and_sockets_stay_flat() -> None:
 
 
 def test_a_leak_is_noticed() -> None:
-    """A worker that keeps 4 MB a second, however busy the machine, fails the same judgement on its memory, and nothing else."""
+    """A worker that keeps 4 MB a second fails the same judgement on its memory, and nothing else."""
     verdict = judged(soak(8, program=[sys.executable, "-c", LEAKING]))
     assert len(verdict.problems) == 1, verdict.line()
     assert "memory grew by" in verdict.problems[0]
