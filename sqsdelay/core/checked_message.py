@@ -57,11 +57,8 @@ def due_ms_of_id(message_id: str) -> int | None:
 
 
 def attributes_of_texts(texts: Iterable[str]) -> dict[str, AttributeInput]:
-    """The attributes of ``NAME=VALUE`` and ``NAME:TYPE=VALUE``; a Binary value is base64.
-
-    Raises:
-        InvalidMessage: it is neither, names one attribute twice, or is not base64.
-    """
+    """The attributes of ``NAME=VALUE`` and ``NAME:TYPE=VALUE``; a Binary value is base64. Raises
+    InvalidMessage: it is neither, names one attribute twice, or is not base64."""
     found: dict[str, AttributeInput] = {}
     for text in texts:
         named, equals, value = text.partition("=")
@@ -79,11 +76,7 @@ def attributes_of_texts(texts: Iterable[str]) -> dict[str, AttributeInput]:
 
 
 def attribute_of(name: str, value: Any) -> AttributeInput:
-    """As in the AWS CLI: a BinaryValue is base64.
-
-    Raises:
-        InvalidMessage: it is not.
-    """
+    """As in the AWS CLI: a BinaryValue is base64. Raises InvalidMessage: it is not."""
     if isinstance(value, dict) and isinstance(value.get("BinaryValue"), str):
         try:
             binary = base64.b64decode(value["BinaryValue"], validate=True)

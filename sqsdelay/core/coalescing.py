@@ -19,11 +19,7 @@ MAX_LINGER_MS: Final = 1000
 
 
 def checked_linger(linger_ms: float) -> float:
-    """The linger in seconds.
-
-    Raises:
-        ConfigurationError: not between 0 and 1,000 ms.
-    """
+    """The linger in seconds. Raises ConfigurationError: not between 0 and 1,000 ms."""
     if not 0 <= linger_ms <= MAX_LINGER_MS:
         raise InvalidSetting(f"use 0 (off) to {MAX_LINGER_MS}", linger_ms=linger_ms)
     return linger_ms / 1000

@@ -160,10 +160,7 @@ class LoopCalls(Generic[T, R]):
             await here.finish()
 
     def check_open(self) -> None:
-        """
-        Raises:
-            ConfigurationError: closed.
-        """
+        """Raises ConfigurationError: closed."""
         if self._closed:
             raise ConfigurationError("this sender is closed; make another one")
 
