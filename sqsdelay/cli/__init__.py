@@ -39,7 +39,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def before_the_command(
     context: typer.Context,
     profile: Annotated[
         str | None, typer.Option(help="The AWS profile, as with the AWS CLI.")

@@ -44,6 +44,7 @@ from sqsdelay.errors import (
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.operating.status import deployed_store, latest_of_sqs
+from sqsdelay.parking.parking import check
 from sqsdelay.stores import open_place, open_store
 
 if TYPE_CHECKING:
@@ -357,7 +358,9 @@ class Target:
             place = None
             try:
                 there = opened.enter_context(self.opened_place())
-                if not named:
+                if named:
+                    check(there)
+                else:
                     there.pending_count()
                 place = there
             except StoreError as error:

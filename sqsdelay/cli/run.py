@@ -18,22 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.logging import RichHandler
 
+from sqsdelay import limits
+from sqsdelay.cli import options
 from sqsdelay.cli.console import OneLine, counted, err, print_json, tell
-from sqsdelay.cli.options import (
-    DEFAULT_MAX_DELAY,
-    EndpointName,
-    JsonLines,
-    LedgerFile,
-    MaxDelay,
-    OptionalPlaceUrl,
-    ParkAfter,
-    Retries,
-    StoreUrl,
-    Target,
-    Wait,
-    max_delay_seconds,
-    opened_ledger,
-)
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import instant
 from sqsdelay.dispatching.circuit_breakers import (
@@ -42,17 +29,9 @@ from sqsdelay.dispatching.circuit_breakers import (
 )
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, Dispatcher, DispatchSettings
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    MAX_MESSAGE_TIMER_SECONDS,
-    MAX_RECEIVE_WAIT_SECONDS,
-    SHORT_CALL_ATTEMPTS,
-    STOP_SECONDS,
-    WORKER_VISIBILITY_SECONDS,
-)
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.operating.status import naming_the_command
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, check
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
 from sqsdelay.timeouts.arrivals import (
@@ -111,7 +90,7 @@ def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Ev
         signal.signal(number, signal.SIG_DFL)
         stop.set()
         if last_words is not None:
-            end_soon(last_words, STOP_SECONDS)
+            end_soon(last_words, limits.STOP_SECONDS)
 
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
@@ -162,10 +141,10 @@ class Http(StrEnum):
 
 
 def consume(
-    endpoint: EndpointName,
+    endpoint: options.EndpointName,
     hop: Annotated[
         int, typer.Option(help="Shortest delivery delay the delay queue may have, seconds.")
-    ] = DEFAULT_HOP_SECONDS,
+    ] = limits.DEFAULT_HOP_SECONDS,
     receivers: Annotated[
         int | None,
         typer.Option(
@@ -173,22 +152,22 @@ def consume(
             show_default=False,
         ),
     ] = None,
-    wait: Wait = MAX_RECEIVE_WAIT_SECONDS,
+    wait: options.Wait = limits.MAX_RECEIVE_WAIT_SECONDS,
     visibility: Annotated[
         int, typer.Option(help="If this worker dies, seconds until others receive its messages.")
-    ] = WORKER_VISIBILITY_SECONDS,
+    ] = limits.WORKER_VISIBILITY_SECONDS,
     max_receives: Annotated[
         int,
         typer.Option(help="Receives after which a message SQS refuses goes to the error queue."),
     ] = DEFAULT_MAX_RECEIVES,
-    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
-    store: OptionalPlaceUrl = None,
-    park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
-    ledger: LedgerFile = None,
+    max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
+    store: options.OptionalPlaceUrl = None,
+    park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
+    ledger: options.LedgerFile = None,
     http: Annotated[
         Http, typer.Option(help="Who makes the requests; curl needs the extra sqsdelay[curl].")
     ] = Http.BOTOCORE,
-    as_json: JsonLines = False,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Relay an endpoint's delayed messages.
 
@@ -212,8 +191,8 @@ def consume(
                 error=outcome.error,
             )
 
-    tracing, book = if_installed(opened_ledger(ledger))
-    with Target(endpoint, store).optional_place() as opened:
+    tracing, book = if_installed(options.opened_ledger(ledger))
+    with options.Target(endpoint, store).optional_place() as opened:
         consumer = DelayConsumer(
             endpoint,
             http=http.value,
@@ -222,7 +201,7 @@ def consume(
             wait_seconds=wait,
             visibility_seconds=visibility,
             max_receives=max_receives,
-            max_delay_seconds=max_delay_seconds(max_delay),
+            max_delay_seconds=options.max_delay_seconds(max_delay),
             store=opened,
             park_after_seconds=park_after,
             on_outcomes=report,
@@ -232,7 +211,7 @@ def consume(
         stop = stop_on_signals()
         if opened is not None:
             # What cannot be used is refused before anything is said; what does not answer is waited for.
-            looking = in_thread(opened.amendments, ["-"])
+            looking = in_thread(check, opened)
             while not looking.done() and not stop.wait(_LOOK_SECONDS):
                 pass
             with suppress(StoreUnavailable):
@@ -241,8 +220,8 @@ def consume(
         if consumer.endpoint.fifo:
             served += f" and {consumer.endpoint.due_queue.name}"
         tell(f"consuming {served}; stop with Ctrl-C or SIGTERM")
-        options = "" if hop == DEFAULT_HOP_SECONDS else f" --hop {hop}"
-        with naming_the_command(consumer.endpoint, consumer.endpoint.delay_queue, options):
+        hops = "" if hop == limits.DEFAULT_HOP_SECONDS else f" --hop {hop}"
+        with naming_the_command(consumer.endpoint, consumer.endpoint.delay_queue, hops):
             consumer.run(stop)
         end_soon(lambda: str(tally))
     tell(str(tally))
@@ -250,7 +229,7 @@ def consume(
 
 def dispatch(
     endpoint: Annotated[str, typer.Argument(help="The endpoint whose messages to release.")],
-    store: StoreUrl,
+    store: options.StoreUrl,
     to: Annotated[
         str | None,
         typer.Option(
@@ -260,12 +239,12 @@ def dispatch(
             "(PostgreSQL) or this machine's (SQLite).",
         ),
     ] = None,
-    retries: Retries = 0,
+    retries: options.Retries = 0,
     release_ahead: Annotated[
         int | None,
         typer.Option(
             help="Release this many seconds before due; a released message cannot be cancelled. "
-            f"SQS: 0 to {MAX_MESSAGE_TIMER_SECONDS} (default); RabbitMQ: 0."
+            f"SQS: 0 to {limits.MAX_MESSAGE_TIMER_SECONDS} (default); RabbitMQ: 0."
         ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
@@ -285,8 +264,8 @@ def dispatch(
             help="Exit when recording failures in the store fails more often than this per second."
         ),
     ] = DEFAULT_FAILURES_PER_SECOND,
-    ledger: LedgerFile = None,
-    as_json: JsonLines = False,
+    ledger: options.LedgerFile = None,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Release a store's messages when they are due.
 
@@ -295,7 +274,7 @@ def dispatch(
     Exit code 75 if a circuit breaker triggered: let a supervisor restart the dispatcher.
     """
     log_to_stderr()
-    target = Target(endpoint, store, to)
+    target = options.Target(endpoint, store, to)
     settings = DispatchSettings(
         number_of_retries=retries,
         release_ahead_seconds=release_ahead,
@@ -306,7 +285,7 @@ def dispatch(
         maximum_recovery_failures_per_second=recovery_failures,
     )
     tally = Tally(as_json=as_json)
-    tracing, book = if_installed(opened_ledger(ledger))
+    tracing, book = if_installed(options.opened_ledger(ledger))
     with target.opened_store() as opened, closing(_outbox(target, opened, tracing)) as outbox:
         dispatcher = Dispatcher(
             opened,
@@ -323,7 +302,7 @@ def dispatch(
 
 
 def _outbox(
-    target: Target, store: DelayedMessageStore, tracing: Tracing | None
+    target: options.Target, store: DelayedMessageStore, tracing: Tracing | None
 ) -> SqsOutbox | RabbitMqOutbox:
     if target.to is not None:
         from sqsdelay.rabbitmq import RabbitMqOutbox
@@ -354,7 +333,7 @@ def _report(done: Round, tally: Tally) -> None:
 
 def timeout_manager(
     endpoint: Annotated[str, typer.Argument(help="The endpoint whose timeouts to manage.")],
-    store: StoreUrl,
+    store: options.StoreUrl,
     to: Annotated[
         str | None,
         typer.Option(
@@ -375,9 +354,9 @@ def timeout_manager(
             help="Seconds before announcing a message again that another process announced."
         ),
     ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
-    retries: Retries = DEFAULT_RETRIES,
-    wait: Wait = DEFAULT_WAIT_SECONDS,
-    as_json: JsonLines = False,
+    retries: options.Retries = DEFAULT_RETRIES,
+    wait: options.Wait = DEFAULT_WAIT_SECONDS,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Manage an endpoint's timeouts.
 
@@ -386,7 +365,7 @@ def timeout_manager(
     Exit code 75 if the storage failed for too long: let a supervisor restart the manager.
     """
     log_to_stderr()
-    target = Target(endpoint, store, to)
+    target = options.Target(endpoint, store, to)
     serve = _on_sqs(target.endpoint, wait) if to is None else _on_rabbitmq(target.endpoint, to)
     transport, queues, create_queues = serve
     settings = TimeoutSettings(
@@ -426,7 +405,9 @@ def _on_sqs(endpoint: Endpoint, wait_seconds: int) -> _Served:
     timeouts, dispatcher = timeout_queues(endpoint)
     client = default_client(connections=DEFAULT_CONCURRENCY)
     receiving = default_client(
-        connections=DEFAULT_CONCURRENCY, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
+        connections=DEFAULT_CONCURRENCY,
+        wait_seconds=wait_seconds,
+        attempts=limits.SHORT_CALL_ATTEMPTS,
     )
     return (
         SqsTimeouts(SqsQueues(client, receiving=receiving), endpoint),

@@ -12,16 +12,8 @@ import typer
 from rich.status import Status
 from rich.table import Table
 
+from sqsdelay.cli import options
 from sqsdelay.cli.console import err, out, print_json, say, tell
-from sqsdelay.cli.options import (
-    DEFAULT_MAX_DELAY,
-    Hop,
-    MaxDelay,
-    OptionalStoreUrl,
-    instant_ms,
-    max_delay_seconds,
-    whole_seconds,
-)
 from sqsdelay.cli.spark_job import (
     GRACE_SECONDS,
     AsOf,
@@ -81,7 +73,7 @@ def schedule(
     rate: Annotated[
         int | None, typer.Option(help="Messages a second that the whole job sends at most.")
     ] = None,
-    store: OptionalStoreUrl = None,
+    store: options.OptionalStoreUrl = None,
     park_after: Annotated[
         str | None,
         typer.Option(help="Rows due later than this are parked in the store at once, e.g. 1d."),
@@ -92,8 +84,8 @@ def schedule(
     ] = None,
     time_zone: TimeZone = "UTC",
     concurrency: Annotated[int | None, typer.Option(help="Batches in flight per task.")] = None,
-    hop: Hop = DEFAULT_HOP_SECONDS,
-    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
+    hop: options.Hop = DEFAULT_HOP_SECONDS,
+    max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
     replay: Annotated[
         str | None,
         typer.Option(
@@ -130,13 +122,13 @@ def schedule(
         "past_due": past_due,
         "rate": rate,
         "store": store,
-        "park_after": None if park_after is None else whole_seconds(park_after),
+        "park_after": None if park_after is None else options.whole_seconds(park_after),
         "ledger": ledger,
         "concurrency": concurrency,
         "hop_seconds": hop,
-        "max_delay_seconds": max_delay_seconds(max_delay),
+        "max_delay_seconds": options.max_delay_seconds(max_delay),
     }
-    options = {name: str(value) for name, value in given.items() if value is not None}
+    chosen = {name: str(value) for name, value in given.items() if value is not None}
     if replay is None and (include != ["lost"] or ledger_format or as_of or grace != GRACE_SECONDS):
         raise typer.BadParameter(
             "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
@@ -147,7 +139,7 @@ def schedule(
         )
     if replay is not None and receipts is None:
         raise typer.BadParameter("--replay compares rows with the job's receipts: give --receipts")
-    at_ms = instant_ms("--as-of", as_of)
+    at_ms = options.instant_ms("--as-of", as_of)
     started = time.monotonic()
 
     def run(rows: DataFrame) -> dict[str, Any]:
@@ -155,7 +147,7 @@ def schedule(
             if replay is None:
                 from sqsdelay.spark.sink.send import save
 
-                return save(rows, unique=unique, **options)
+                return save(rows, unique=unique, **chosen)
             from sqsdelay.spark import reconciliation
 
             return reconciliation.replay(
@@ -166,10 +158,10 @@ def schedule(
                 as_of_ms=at_ms,
                 grace_seconds=grace,
                 record=ledger,
-                **{name: value for name, value in options.items() if name != "ledger"},
+                **{name: value for name, value in chosen.items() if name != "ledger"},
             )
 
-    sends = None if plan else options
+    sends = None if plan else chosen
     summary = with_table(
         "schedule", table, file_format, run, time_zone=time_zone, master=context.obj, sends=sends
     )
@@ -271,9 +263,9 @@ def reconcile(
 
     Compares the job's table with its receipts and the ledger. Lost messages do not change the exit code.
     """
-    at_ms = instant_ms("--as-of", as_of)
+    at_ms = options.instant_ms("--as-of", as_of)
     given = {"job": job, "endpoint": endpoint, "key": key, "receipts": receipts}
-    options = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in given.items() if value is not None}
 
     def run(rows: DataFrame) -> list[dict[str, Any]]:
         from sqsdelay.spark.locations import hadoop_uri
@@ -285,7 +277,7 @@ def reconcile(
             ledger_format=ledger_format,
             as_of_ms=at_ms,
             grace_seconds=grace,
-            **options,
+            **chosen,
         )
         if folder is None:
             return totals(found)

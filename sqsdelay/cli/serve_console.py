@@ -114,6 +114,7 @@ def serve_console(
     log_to_stderr()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     services = Services(settings, access)
+    services.check_stores()
     stop = stop_on_signals()
     with serving(services, port=port) as url:
         line = f"the console is at {url}{' (read-only)' if read_only else ''}; stop it with Ctrl-C"

@@ -26,13 +26,14 @@ from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
     InvalidEndpoint,
+    SchemaMismatch,
     SqsDelayError,
     StoreUnavailable,
 )
 from sqsdelay.operating.error_queue import Discard, Retry, RetryStatus
 from sqsdelay.operating.status import CHANGED
 from sqsdelay.parking.parking import Change as Changed
-from sqsdelay.parking.parking import Schedule
+from sqsdelay.parking.parking import Schedule, check
 from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger("sqsdelay.console")
@@ -113,6 +114,15 @@ class Services:
         self._changes: OrderedDict[str, Change] = OrderedDict()
         self._lock = threading.Lock()
         self._stop = threading.Event()
+
+    def check_stores(self) -> None:
+        """Raise SchemaMismatch for a store of another version. What else may be wrong with one its page
+        tells, and goes on."""
+        with ThreadPoolExecutor(len(self.sources)) as pool:
+            asked = [pool.submit(each.of_store, check) for each in self.sources.values()]
+        for each in asked:
+            if isinstance(error := each.exception(), SchemaMismatch):
+                raise error
 
     def source(self, endpoint: str | None) -> Source:
         """The endpoint of that name; the first one where none is named."""
