@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from sqsdelay.cli import options
 from sqsdelay.cli.console import counted, out, say, show, show_rows, start_of, tell
@@ -24,10 +25,8 @@ app = typer.Typer(
 @app.command("list")
 def list_errors(
     endpoint: options.EndpointName,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 50,
-    bodies: Annotated[
-        bool, typer.Option("--bodies", help="Also show bodies, which may contain secrets.")
-    ] = False,
+    limit: Annotated[int, Option(min=1, help="Show at most this many.")] = 50,
+    bodies: Annotated[bool, Option("--bodies", help="Show bodies, which may be secret.")] = False,
     as_json: options.JsonLines = False,
 ) -> None:
     """Show the messages that could not be delivered, and why. They stay in the queue.
@@ -49,15 +48,11 @@ def list_errors(
 @app.command()
 def retry(
     endpoint: options.EndpointName,
-    message_id: Annotated[
-        list[str] | None, typer.Option(help="Message to retry; may be repeated.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Retry all messages.")] = False,
+    message_id: Annotated[list[str] | None, Option(help="A message; may be repeated.")] = None,
+    every: Annotated[bool, Option("--all", help="Retry all messages.")] = False,
     delay: options.DelayOption = None,
     due_at: options.DueAt = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be sent where.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be sent where.")] = False,
     as_json: options.JsonLines = False,
 ) -> None:
     """Send failed messages again.

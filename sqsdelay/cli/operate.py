@@ -8,19 +8,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Argument, Option
 
 from sqsdelay.cli import options
 from sqsdelay.cli.console import counted, print_json, print_rows, say, show, tell
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, age, instant
-from sqsdelay.errors import (
-    QueueMissing,
-    QueueUnavailable,
-    SchemaMismatch,
-    StoreError,
-    StoreMissing,
-)
+from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch, StoreError, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
 from sqsdelay.operating.status import (
@@ -117,7 +112,7 @@ def status(
 
 @endpoint_app.command("create")
 def endpoint_create(
-    endpoint: Annotated[str, typer.Argument(help="The destination queue's name.")],
+    endpoint: Annotated[str, Argument(help="The destination queue's name.")],
     hop: options.Hop = DEFAULT_HOP_SECONDS,
     as_json: options.Json = False,
 ) -> None:
@@ -277,27 +272,25 @@ def store_migrate(
     endpoint: options.EndpointName,
     store: Annotated[
         str,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///FILE or postgresql://…."
         ),
     ],
     due_from: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Migrate messages due at or after this time, e.g. 2027-01-31T09:00:00Z; "
             "default: a day from now."
         ),
     ] = None,
     amendments_to: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="URL of the store that the delay consumer has, if it is another: cancellations and new due "
             "times go there."
         ),
     ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Send and remove; without it, only show the plan.")
-    ] = False,
+    live: Annotated[bool, Option("--live", help="Migrate, not only show the plan.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Move messages of a SQLite or PostgreSQL store to SQS's delay queues.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
+from typer import Option
 
 from sqsdelay import limits
 from sqsdelay.cli.console import counted, out, print_json, print_rows, say, tell
@@ -39,10 +40,8 @@ MOST_MESSAGES: Final = 10_000
 
 def prove(
     endpoint: EndpointName,
-    messages: Annotated[
-        int, typer.Option(min=1, max=MOST_MESSAGES, help="How many messages to send.")
-    ] = 200,
-    longest: Annotated[str, typer.Option(help="The longest delay, as for `send`.")] = "32m",
+    messages: Annotated[int, Option(min=1, max=MOST_MESSAGES, help="Messages to send.")] = 200,
+    longest: Annotated[str, Option(help="The longest delay, as for `send`.")] = "32m",
     hop: Hop = limits.DEFAULT_HOP_SECONDS,
     store: OptionalPlaceUrl = None,
     as_json: Json = False,

@@ -15,8 +15,8 @@ from enum import StrEnum
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
 from rich.logging import RichHandler
+from typer import Argument, Option
 
 from sqsdelay import limits
 from sqsdelay.cli import options
@@ -143,29 +143,28 @@ class Http(StrEnum):
 def consume(
     endpoint: options.EndpointName,
     hop: Annotated[
-        int, typer.Option(help="Shortest delivery delay the delay queue may have, seconds.")
+        int, Option(help="Shortest delivery delay the delay queue may have, seconds.")
     ] = limits.DEFAULT_HOP_SECONDS,
     receivers: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Parallel receive loops per queue; default: as many as the work needs.",
             show_default=False,
         ),
     ] = None,
     wait: options.Wait = limits.MAX_RECEIVE_WAIT_SECONDS,
     visibility: Annotated[
-        int, typer.Option(help="If this worker dies, seconds until others receive its messages.")
+        int, Option(help="If this worker dies, seconds until others receive its messages.")
     ] = limits.WORKER_VISIBILITY_SECONDS,
     max_receives: Annotated[
-        int,
-        typer.Option(help="Receives after which a message SQS refuses goes to the error queue."),
+        int, Option(help="Receives after which a message SQS refuses goes to the error queue.")
     ] = DEFAULT_MAX_RECEIVES,
     max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
     store: options.OptionalPlaceUrl = None,
     park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     ledger: options.LedgerFile = None,
     http: Annotated[
-        Http, typer.Option(help="Who makes the requests; curl needs the extra sqsdelay[curl].")
+        Http, Option(help="Who makes the requests; curl needs the extra sqsdelay[curl].")
     ] = Http.BOTOCORE,
     as_json: options.JsonLines = False,
 ) -> None:
@@ -228,11 +227,11 @@ def consume(
 
 
 def dispatch(
-    endpoint: Annotated[str, typer.Argument(help="The endpoint whose messages to release.")],
+    endpoint: Annotated[str, Argument(help="The endpoint whose messages to release.")],
     store: options.StoreUrl,
     to: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_DISPATCH_TO",
             help="RabbitMQ to release to, amqp://user:password@host:5672/vhost or amqps://…; "
             "default: SQS. Due times go by SQS's clock; with RabbitMQ, by the database's "
@@ -242,25 +241,24 @@ def dispatch(
     retries: options.Retries = 0,
     release_ahead: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Release this many seconds before due; a released message cannot be cancelled. "
             f"SQS: 0 to {limits.MAX_MESSAGE_TIMER_SECONDS} (default); RabbitMQ: 0."
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
+    batch: Annotated[int, Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
     poll: Annotated[
-        float | None,
-        typer.Option(help="Longest time between polls, seconds; default: the store's own."),
+        float | None, Option(help="Longest time between polls, seconds; default: the store's own.")
     ] = None,
     fetch_breaker: Annotated[
-        float, typer.Option(help="Exit after the store has failed for this many seconds.")
+        float, Option(help="Exit after the store has failed for this many seconds.")
     ] = DEFAULT_TRIGGER_SECONDS,
     dispatch_breaker: Annotated[
-        float, typer.Option(help="Exit after the destination has failed for this many seconds.")
+        float, Option(help="Exit after the destination has failed for this many seconds.")
     ] = DEFAULT_TRIGGER_SECONDS,
     recovery_failures: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Exit when recording failures in the store fails more often than this per second."
         ),
     ] = DEFAULT_FAILURES_PER_SECOND,
@@ -332,27 +330,23 @@ def _report(done: Round, tally: Tally) -> None:
 
 
 def timeout_manager(
-    endpoint: Annotated[str, typer.Argument(help="The endpoint whose timeouts to manage.")],
+    endpoint: Annotated[str, Argument(help="The endpoint whose timeouts to manage.")],
     store: options.StoreUrl,
     to: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_TIMEOUT_MANAGER_TO",
             help="RabbitMQ to serve on, amqp://user:password@host:5672/vhost or amqps://…; "
             "default: SQS.",
         ),
     ] = None,
-    set_up: Annotated[
-        bool, typer.Option("--set-up", help="Create the queues and the store's table first.")
-    ] = False,
+    set_up: Annotated[bool, Option("--set-up", help="Create queues and table first.")] = False,
     outage: Annotated[
-        float, typer.Option(help="Exit after the storage has failed for this many seconds.")
+        float, Option(help="Exit after the storage has failed for this many seconds.")
     ] = DEFAULT_OUTAGE_SECONDS,
     announce_again: Annotated[
         float,
-        typer.Option(
-            help="Seconds before announcing a message again that another process announced."
-        ),
+        Option(help="Seconds before announcing a message again that another process announced."),
     ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     retries: options.Retries = DEFAULT_RETRIES,
     wait: options.Wait = DEFAULT_WAIT_SECONDS,

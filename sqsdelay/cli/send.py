@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from sqsdelay.cli import options
 from sqsdelay.cli.console import err, print_json, show, tell
@@ -54,24 +55,21 @@ def send(
     body: options.Body = None,
     file: options.MessagesFile = None,
     message_id: Annotated[
-        str | None, typer.Option(help="Message id (with --body), for deduplication by receivers.")
+        str | None, Option(help="Message id (with --body), for deduplication by receivers.")
     ] = None,
     group: options.Group = None,
     attribute: options.Attributes = None,
     hop: options.Hop = DEFAULT_HOP_SECONDS,
     max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
-    bucket: Annotated[
-        str | None, typer.Option(help="S3 bucket for bodies too large for SQS.")
-    ] = None,
+    bucket: Annotated[str | None, Option(help="S3 bucket for bodies too large for SQS.")] = None,
     # No variable: one that is set for `pending` or `consume` must not change where messages wait.
     store: Annotated[
-        str | None,
-        typer.Option(help=f"Park messages due far ahead in this store: {options.PLACE_HELP}"),
+        str | None, Option(help=f"Park messages due far ahead in this store: {options.PLACE_HELP}")
     ] = None,
     park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     store_only: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--store-only",
             help="Put all messages into the store (--store or SQSDELAY_STORE), whatever their delay; a "
             "dispatcher sends them.",
@@ -97,10 +95,7 @@ def send(
             "--message-id, --group and --attribute require --body; in a file, use the fields "
             '"message_id", "message_group_id" and "attributes"'
         )
-    defaults = Defaults(
-        None if delay is None else parse_delay(delay),
-        None if due_at is None else parse_due_at(due_at),
-    )
+    defaults = Defaults(**options.times(delay, due_at))
     for name in ONLY_HOPS if store_only else {"to"}:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

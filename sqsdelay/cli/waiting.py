@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from sqsdelay.cli import options
 from sqsdelay.cli.console import about, say, show, show_rows, tell
@@ -28,16 +29,10 @@ TABLE_ROWS: Final = 1_000
 def pending(
     endpoint: options.EndpointName,
     store: options.PlaceUrl,
-    limit: Annotated[int, typer.Option(min=1, help="How many to list, earliest first.")] = 50,
-    due_from: Annotated[
-        str | None, typer.Option(help="List only messages due at or after 2027-01-31T09:00:00Z.")
-    ] = None,
-    due_before: Annotated[
-        str | None, typer.Option(help="List only messages due before 2027-02-01T00:00:00Z.")
-    ] = None,
-    after: Annotated[
-        str | None, typer.Option(help="Continue after this cursor, printed below the last page.")
-    ] = None,
+    limit: Annotated[int, Option(min=1, help="How many to list, earliest first.")] = 50,
+    due_from: Annotated[str | None, Option(help="Due from 2027-01-31T09:00:00Z on.")] = None,
+    due_before: Annotated[str | None, Option(help="Due before 2027-02-01T00:00:00Z.")] = None,
+    after: Annotated[str | None, Option(help="Cursor, printed below the last page.")] = None,
     as_json: options.JsonLines = False,
 ) -> None:
     """List the messages in a store by due time.
@@ -80,9 +75,7 @@ def _checked_ids(given: list[str] | str) -> list[str] | str:
 
 def cancel(
     endpoint: options.EndpointName,
-    message_ids: Annotated[
-        list[str], typer.Argument(help="The message ids.", callback=_checked_ids)
-    ],
+    message_ids: Annotated[list[str], Argument(help="The message ids.", callback=_checked_ids)],
     store: options.PlaceUrl,
     to: options.ReleasedTo = None,
     ledger: options.LedgerFile = None,
@@ -104,7 +97,7 @@ def cancel(
 
 def reschedule(
     endpoint: options.EndpointName,
-    message_id: Annotated[str, typer.Argument(help="The message id.", callback=_checked_ids)],
+    message_id: Annotated[str, Argument(help="The message id.", callback=_checked_ids)],
     store: options.PlaceUrl,
     delay: options.DelayOption = None,
     due_at: options.DueAt = None,

@@ -160,12 +160,7 @@ def parse_due_at(text: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class DueTime:
-    """A delay counted from a now, or an absolute time; with neither, the message is due at once.
-
-    Args:
-        delay_ms: milliseconds.
-        at_ms: epoch milliseconds.
-    """
+    """A delay counted from a now, or an absolute time; with neither, the message is due at once."""
 
     delay_ms: int | None = None
     at_ms: int | None = None
@@ -265,14 +260,8 @@ def too_far(due_ms: int, now_ms: int, max_delay_seconds: int) -> str | None:
 def decide(
     due_ms: int, now_ms: int, *, hop_seconds: int, park_after_seconds: int | None = None
 ) -> Decision:
-    """Hand over when what remains, in whole seconds rounded up, fits one message timer of a hop.
-
-    Args:
-        due_ms: when the message should arrive, epoch milliseconds, broker's clock.
-        now_ms: the broker's now, epoch milliseconds.
-        hop_seconds: the delay queue's delivery delay.
-        park_after_seconds: park what remains longer than this; None where there is no store.
-    """
+    """Hand over when what remains, in whole seconds rounded up, fits one message timer of a hop. Both times
+    are the broker's. Park what remains longer than ``park_after_seconds``, None where there is no store."""
     remaining = seconds_until(due_ms, now_ms)
     if remaining <= hop_seconds:
         return HandOver(remaining)

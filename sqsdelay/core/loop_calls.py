@@ -139,17 +139,9 @@ class LoopCalls(Generic[T, R]):
         self._here = None
 
     async def call(self, key: Hashable, item: T, *, size: int, most: int) -> R:
-        """The item's own result; cancelled while it waits, it does not leave.
-
-        Args:
-            key: what it shares with those it may leave with.
-            size: its bytes.
-            most: how many one call takes.
-
-        Raises:
-            ConfigurationError: closed, or in use on another event loop.
-            What ``work`` raised.
-        """
+        """The item's own result; cancelled while it waits, it does not leave. For the arguments see
+        `Coalescer.add`. Raises what ``work`` raised; ConfigurationError: closed, or in use on another event
+        loop."""
         return await self._on_this_loop().call(key, item, size=size, most=most)
 
     async def close(self) -> None:
