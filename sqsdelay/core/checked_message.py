@@ -93,7 +93,7 @@ class MessageIds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedMessage:
-    """A message that its destination accepts, as far as the message alone can tell; size aside. Its content is
+    """A message that its destination accepts, as far as it alone can tell; size aside. Its content is
     the body itself, unless that is stored elsewhere; its size what SQS counts, without what sqsdelay adds."""
 
     body: str
