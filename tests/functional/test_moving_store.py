@@ -10,6 +10,7 @@ from typing import Final
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import MESSAGE_ID
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, Schedule
 from sqsdelay.relaying.mover import RelaySettings
@@ -59,23 +60,23 @@ class Move:
                 for at in range(phase, 3):
                     for change in CHANGES:
                         name = f"{way}/{delay}/{phase}/{at}/{change}"
-                        self.due[name] = self.clock.true_ms + delay * 1000
-                        due_at = utc(self.due[name])
-                        sender.send("orders", "x", due_at=due_at, message_id=name)
+                        self.due[name] = due_ms = self.clock.true_ms + delay * 1000
+                        sender.send("orders", "x", due_at=utc(due_ms), message_id=name)
         self.run(HOP)
-        for name, due_ms in self.due.items():
-            *_, at, change = name.split("/")
-            if int(at) != phase or change == "kept" or due_ms is None:
+        now_ms = self.clock.true_ms
+        for name, was_due_ms in self.due.items():
+            *_, turn, change = name.split("/")
+            if int(turn) != phase or change == "kept" or was_due_ms is None:
                 continue
-            if due_ms - self.clock.true_ms < 2 * HOP * 1000:
+            if was_due_ms - now_ms < 2 * HOP * 1000:
                 continue  # It is on its way to the destination, where nothing changes it.
-            now_ms, seconds = self.clock.true_ms, CHANGES[change]
-            self.due[name] = None if seconds is None else due_ms + seconds * 1000
+            seconds = CHANGES[change]
+            self.due[name] = new_ms = None if seconds is None else was_due_ms + seconds * 1000
             for schedule in map(Schedule, self.told):
-                if seconds is None:
+                if new_ms is None:
                     schedule.cancel(name, now_ms=now_ms)
                 else:
-                    schedule.reschedule(name, due_ms + seconds * 1000, now_ms=now_ms)
+                    schedule.reschedule(name, new_ms, now_ms=now_ms)
 
     def run(self, seconds: int) -> None:
         """All workers take turns, for so long."""
@@ -94,7 +95,7 @@ class Move:
                     self.arrived[name] = self.clock.true_ms
                 self.queues.delete_batch("orders", copies)
 
-    def _received(self, queue: str) -> Sequence[object]:
+    def _received(self, queue: str) -> Sequence[ReceivedMessage]:
         return self.queues.receive_batch(queue, wait_seconds=0)
 
 
