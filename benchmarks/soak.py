@@ -125,7 +125,7 @@ def soak(seconds: float, *, program: Sequence[str] = SQSDELAY) -> list[Sample]:
             process = psutil.Process(worker.process.pid)
             started = time.monotonic()
             pause = max(0.2, seconds / 600)
-            while time.monotonic() - started < seconds:
+            while time.monotonic() - started < seconds or len(samples) < _MIN_SAMPLES:
                 time.sleep(pause)
                 samples.append(_sample(process, stub, time.monotonic() - started))
             worker.process.send_signal(signal.SIGTERM)
