@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -71,6 +73,37 @@ def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
             "machines share, or s3://…, gs://…, abfss://…, hdfs://…"
         ) from error
     return found, root.rstrip("/")
+
+
+AT_A_TIME: Final = 16
+"""Files that are read or moved at a time: of a store of objects each takes some requests."""
+
+
+class AttemptFiles:
+    """Files that count once Spark has committed the attempts that wrote them. Until then they lie in a folder
+    of their write, whose name begins with ``_``: Spark's readers pass over it."""
+
+    def __init__(self, path: str, option: str) -> None:
+        self.system, self.root = opened(path, option)
+
+    def hidden(self, write_id: str, name: str) -> str:
+        """Where an attempt writes its file."""
+        return f"{self.root}/_staging-{write_id}/{name}.parquet"
+
+    def move(self, names: Mapping[str, str]) -> None:
+        """Let files count under the names that they are to have."""
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            for folder in {name.rpartition("/")[0] for name in names.values()}:
+                self.system.create_dir(folder)
+            list(pool.map(self.system.move, names, names.values()))
+
+    def drop(self, write_ids: Iterable[str]) -> None:
+        """Delete what is hidden of these writes."""
+        from pyarrow import fs
+
+        for folder in {self.hidden(each, "").rpartition("/")[0] for each in write_ids}:
+            if self.system.get_file_info(folder).type is not fs.FileType.NotFound:
+                self.system.delete_dir(folder)
 
 
 def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:

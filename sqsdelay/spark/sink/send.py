@@ -21,7 +21,7 @@ from pyspark.sql.types import DoubleType, MapType, StringType, StructType, Times
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
 from sqsdelay.spark.locations import hadoop_uri
-from sqsdelay.spark.sink.job import Sink, Times
+from sqsdelay.spark.sink.job import Sink, total
 from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
     CORRUPT,
@@ -32,7 +32,7 @@ from sqsdelay.spark.sink.options import (
     Options,
     checked_columns,
 )
-from sqsdelay.spark.sink.run import Run, TaskReport, run_of, this_attempt, total
+from sqsdelay.spark.sink.run import Run, TaskReport, Times, run_of, this_attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -196,20 +196,19 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
             "format('sqsdelay'), on Spark 4.1 or newer"
         )
     shared, sink = _checked(rows, unique, options)
-    parsed, times = sink.options, sink.begin()
-    write_id = parsed.write_id()
+    times, write_id = sink.begin(), sink.options.write_id()
     done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
     try:
         reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]
     except BaseException as error:
-        sink.abort([], [write_id], parsed.summary)
+        sink.abort([], [write_id])
         if "No module named 'sqsdelay'" in str(error):
             raise ConfigurationError(
                 "Spark's workers have no sqsdelay: python -m sqsdelay.spark.archive sqsdelay.zip, and give "
                 "them that (spark-submit --py-files, or spark.addArtifact(file, pyfile=True))"
             ) from None
         raise
-    sink.commit(reports, parsed.summary)
+    sink.commit(reports)
     return sink.told(total(reports))
 
 
@@ -217,8 +216,7 @@ def _task(
     sink: Sink, write_id: str, times: Times, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What a worker does: a row for what became of its own."""
-    attempt = this_attempt(write_id, sink.options.batch, sink.options.parts)
-    report = sink.send(batches, attempt, times)
+    report = sink.send(batches, this_attempt(write_id, times), times)
     yield pa.RecordBatch.from_pydict({"report": pa.array([pickle.dumps(report)], pa.binary())})
 
 

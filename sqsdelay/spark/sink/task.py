@@ -41,15 +41,13 @@ _Read = Message | SqsDelayError
 class Task:
     """Sends the rows of one task.
 
-    Rows that may be taken later are sent again while none is taken for ``retry_seconds``. ``sent_before`` is
-    what earlier runs of the job have sent, and is not sent again; of a replay ``original`` is what the job
-    has sent: a row that is another by now is rejected. The sender is given ``slice_rows`` at a time. ``rate``
-    are messages a second; ``planned`` sums up a plan; ``bulk`` stages rows due far ahead.
+    ``sent_before`` is what earlier runs of the job have sent, and is not sent again; of a replay ``original``
+    is what the job has sent: a row that is another by now is rejected. The sender is given ``slice_rows`` at
+    a time. ``rate`` is messages a second; ``planned`` sums up a plan; ``bulk`` stages rows due far ahead.
     """
 
     rows: Rows
     sender: QueueSender
-    retry_seconds: int
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
     sent_before: SentBefore = NOTHING_SENT
@@ -136,7 +134,7 @@ class Task:
             return sent
         stored = self.bulk.stored(endpoint, mark.message_id)
         if stored is not None:
-            same = stored == self.bulk.content(endpoint, message)
+            same = stored == self.bulk.mark(endpoint, message).content
             return mark.content if same else ~mark.content
         return mark.content if sent == Mark.of(endpoint, message).content else sent
 
@@ -192,7 +190,7 @@ class Task:
                     self.counts.retried += len(later)
                     raise QueueUnavailable(
                         f"{len(later)} rows for {endpoint} were not accepted, and for the "
-                        f"{self.retry_seconds} s of option retry_seconds none was: {later[0][1]}"
+                        f"{self.rows.options.retry_seconds} s of option retry_seconds none was: {later[0][1]}"
                     )
         return errors
 
@@ -205,7 +203,7 @@ class Task:
             self._free_at = max(now, self._free_at) + messages / self.rate
 
     def _out_of_patience(self, _: tenacity.RetryCallState) -> bool:
-        return self.clock.monotonic() - self._progress_at >= self.retry_seconds
+        return self.clock.monotonic() - self._progress_at >= self.rows.options.retry_seconds
 
     def _send_once(
         self, endpoint: str, waiting: _Waiting, errors: dict[int, SqsDelayError], *, far: bool

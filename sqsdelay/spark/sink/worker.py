@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -227,27 +228,29 @@ def pace() -> CallPace:
     return CallPace()
 
 
-def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
+def task_of(rows: Rows, attempt: Attempt, run: Run | None = None) -> Task:
     """A task of this process, of a ``run`` if its job stages rows in an S3 store."""
     options = rows.options
-    task = Task(rows=rows, sender=_sender(options), retry_seconds=options.retry_seconds)
+    # The next micro-batch has the same sender.
+    kept = replace(options, batch=None, summary=None)
+    task = Task(rows=rows, sender=_sender(kept))
     _spare_the_collector()
     slices = []
-    staged_receipts = None
+    staged = None
     if options.receipts is not None:
-        job, replay = str(options.job), options.replay
-        receipts = Receipts(options.receipts, job, batch=attempt.batch, replay=replay)
+        receipts = Receipts.of(options)
         task.sent_before = sent_before(receipts, options, attempt)
-        if replay is not None:
+        if options.replay is not None:
             # No run of the job goes on meanwhile.
-            before = Receipts(options.receipts, job)
-            task.original = before.load(attempt.partition, attempt.parts)
+            before = Receipts.of(replace(options, batch=None, replay=None))
+            task.original = before.load(attempt.partition, options.parts)
         if not options.plan:
-            task.stopped, task.receipts = receipts.stopped, receipts.writer(attempt.file_name)
-        staged_receipts = None if run is None else receipts.staging(attempt.file_name)
+            task.stopped = receipts.stopped
+            task.receipts = receipts.writer(attempt, options.parts)
+        staged = None if run is None else receipts.staging(attempt)
         slices.append(options.concurrency * MAX_BATCH_ENTRIES * _BATCHES_BETWEEN_RECEIPTS)
     if options.plan:
-        task.planned = Planned(options, now_ms)
+        task.planned = Planned(options, attempt.began_ms)
     elif options.rate is not None:
         task.rate = options.rate / (options.tasks or 1)
         slices.append(max(MAX_BATCH_ENTRIES, int(task.rate)))
@@ -256,9 +259,9 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
         task.bulk = Bulk(
             rows,
             run,
-            SqsQueues(_client(options)),
+            SqsQueues(_client(kept)),
             attempt=f"{attempt.partition}x{attempt.task_id}",
-            receipts=staged_receipts,
+            receipts=staged,
             ledger=_ledger(options),
             sent_before=task.sent_before,
             open_wheel=_wheel,
@@ -284,8 +287,8 @@ _loaded: dict[object, SentBefore] = {}
 def sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
     """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
-    if attempt.parts > 1:
-        return receipts.load(attempt.partition, attempt.parts)
+    if options.parts > 1:
+        return receipts.load(attempt.partition, options.parts)
     # A micro-batch that is run again keeps its name.
     retry = attempt.task_id if attempt.number else None
     key = (options, attempt.write_id, attempt.began_ms, retry)

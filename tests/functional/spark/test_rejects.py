@@ -10,6 +10,7 @@ import pytest
 from pyarrow import fs
 
 from sqsdelay.spark.sink.job import RejectsFolder
+from sqsdelay.spark.sink.run import Attempt
 from sqsdelay.spark.sink.task import rejected
 from sqsdelay.testing.local_aws import LocalAws
 
@@ -38,11 +39,11 @@ def test_only_committed_attempts_count(path: str) -> None:
     folder = RejectsFolder(path)
     folder.create()
     kept = rejected(ROWS, [1], ["bad"])
-    parts = [folder.part("write", 3, attempt) for attempt in (7, 8)]
-    for part in parts:
-        with folder.open(part, kept.schema) as file:
+    attempts = [Attempt("write", 3, task_id=number) for number in (7, 8)]
+    for attempt in attempts:
+        with folder.open(attempt, kept.schema) as file:
             file.write_batch(kept)
-    folder.commit(parts[1:], ["write"])
+    folder.commit(attempts[1:], ["write"])
     system, root = fs.FileSystem.from_uri(path.replace("s3a:", "s3:"))
     left = system.get_file_info(fs.FileSelector(root, recursive=True))
     assert [info.base_name for info in left] == ["part-write-00003.parquet"]
@@ -55,11 +56,11 @@ def test_a_write_that_is_run_again_replaces_its_parts(path: str) -> None:
     folder.create()
     kept = rejected(ROWS, [1], ["bad"])
     for write, partitions in (("query-1", (0, 3)), ("query-11", (0,)), ("query-1", (2,))):
-        parts = [folder.part(write, number, attempt=1) for number in partitions]
-        for part in parts:
-            with folder.open(part, kept.schema) as file:
+        attempts = [Attempt(write, number) for number in partitions]
+        for attempt in attempts:
+            with folder.open(attempt, kept.schema) as file:
                 file.write_batch(kept)
-        folder.commit(parts, [write])
+        folder.commit(attempts, [write])
     system, root = fs.FileSystem.from_uri(path.replace("s3a:", "s3:"))
     left = sorted(info.base_name for info in system.get_file_info(fs.FileSelector(root)))
     assert left == ["part-query-1-00002.parquet", "part-query-11-00000.parquet"]
@@ -70,7 +71,7 @@ def test_a_write_that_failed_leaves_nothing(path: str) -> None:
     folder = RejectsFolder(path)
     folder.create()
     kept = rejected(ROWS, [0], ["bad"])
-    with folder.open(folder.part("write", 0, 1), kept.schema) as file:
+    with folder.open(Attempt("write"), kept.schema) as file:
         file.write_batch(kept)
     folder.drop(["write", "write-without-rejects"])
     system, root = fs.FileSystem.from_uri(path.replace("s3a:", "s3:"))
