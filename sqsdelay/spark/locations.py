@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyarrow import fs
     from pyspark.sql import SparkSession
 
+    from sqsdelay.spark.sink.run import Attempt
+
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _LOCAL: Final = re.compile(r"file:(?://)?(?=/(?!/))", re.IGNORECASE)
 _S3: Final = re.compile(r"s3[an]?(?=://)", re.IGNORECASE)
@@ -86,9 +88,13 @@ class AttemptFiles:
     def __init__(self, path: str, option: str) -> None:
         self.system, self.root = opened(path, option)
 
-    def hidden(self, write_id: str, name: str) -> str:
+    def _folder(self, write_id: str) -> str:
+        return f"{self.root}/_staging-{write_id}"
+
+    def hidden(self, attempt: Attempt) -> str:
         """Where an attempt writes its file."""
-        return f"{self.root}/_staging-{write_id}/{name}.parquet"
+        name = f"{attempt.partition:05d}-{attempt.task_id}.parquet"
+        return f"{self._folder(attempt.write_id)}/{name}"
 
     def move(self, names: Mapping[str, str]) -> None:
         """Let files count under the names that they are to have."""
@@ -101,7 +107,7 @@ class AttemptFiles:
         """Delete what is hidden of these writes."""
         from pyarrow import fs
 
-        for folder in {self.hidden(each, "").rpartition("/")[0] for each in write_ids}:
+        for folder in map(self._folder, write_ids):
             if self.system.get_file_info(folder).type is not fs.FileType.NotFound:
                 self.system.delete_dir(folder)
 

@@ -81,7 +81,13 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in (chosen | dict(settings or {})).items():
         builder = builder.config(name, value)
-    spark = _started(builder, master)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise ConfigurationError(f"Spark does not start on {master}: {cause(error)}") from error
     try:
         with _time_zone(spark, time_zone):
             yield spark
@@ -89,21 +95,11 @@ def session(
         spark.stop()
 
 
-def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        return builder.getOrCreate()
-    except (PySparkException, Py4JError) as error:
-        raise ConfigurationError(f"Spark does not start on {master}: {cause(error)}") from error
-
-
 @contextmanager
 def _time_zone(spark: SparkSession, time_zone: str) -> Iterator[None]:
     from pyspark.errors import IllegalArgumentException
 
-    before = spark.conf.get(_TIME_ZONE)
+    before = spark.conf.get(_TIME_ZONE) or "UTC"
     try:
         spark.conf.set(_TIME_ZONE, time_zone)
     except IllegalArgumentException as error:
@@ -113,7 +109,7 @@ def _time_zone(spark: SparkSession, time_zone: str) -> Iterator[None]:
     try:
         yield
     finally:
-        spark.conf.set(_TIME_ZONE, before or "UTC")
+        spark.conf.set(_TIME_ZONE, before)
 
 
 def check_java() -> None:

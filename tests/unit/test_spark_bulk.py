@@ -80,7 +80,8 @@ def test_a_micro_batchs_staged_receipts_count(tmp_path: Path) -> None:
     """A stream's options do not name it: what its tasks staged is published where they staged it."""
     options = {"endpoint": "orders", "job": "j", "store": "s3://b", "receipts": str(tmp_path)}
     source = SqsDelayDataSource(options)
-    schema = StructType.fromDDL("body string, due_at timestamp, message_id string")
+    schema = StructType().add("body", "string").add("due_at", "timestamp")
+    schema.add("message_id", "string")
     staged = Receipts(str(tmp_path), "j", batch=3).staging(ATTEMPT)
     staged.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
     staged.close()

@@ -152,9 +152,8 @@ class Bulk:
                 continue
             if stored is None and self.sent_before.content(each) is not None:
                 continue
-            if seen.has(each):
+            if seen.note(Mark(each, content)) is not None:
                 continue
-            seen.note(Mark(each, content))
             done.append(n)
             if stored is None:
                 new.append(n)

@@ -186,14 +186,11 @@ class RejectsFolder(AttemptFiles):
         except OSError as error:
             raise InvalidSetting(f"option rejects={self.root!r}: {error}") from error
 
-    def _part(self, attempt: Attempt) -> str:
-        return self.hidden(attempt.write_id, f"{attempt.partition:05d}-{attempt.task_id}")
-
     def open(self, attempt: Attempt, schema: pa.Schema) -> pq.ParquetWriter:
         """Begin an attempt's file; close it when the task is done."""
         import pyarrow.parquet as pq
 
-        path = self._part(attempt)
+        path = self.hidden(attempt)
         self.system.create_dir(path.rpartition("/")[0])
         return pq.ParquetWriter(path, schema, filesystem=self.system)
 
@@ -203,7 +200,7 @@ class RejectsFolder(AttemptFiles):
         from pyarrow import fs
 
         names = {
-            self._part(each): f"{self.root}/part-{each.write_id}-{each.partition:05d}.parquet"
+            self.hidden(each): f"{self.root}/part-{each.write_id}-{each.partition:05d}.parquet"
             for each in attempts
         }
         self.move(names)

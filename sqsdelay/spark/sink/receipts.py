@@ -88,10 +88,6 @@ class SeenIds:
         self._contents.update(new if len(new) <= left else islice(new.items(), max(0, left)))
         return True
 
-    def has(self, message_id: int) -> bool:
-        """Whether an id came before, as far as that is known."""
-        return message_id in self._contents
-
 
 _FLUSH_SECONDS: Final = 1.0
 """A task that is killed sends again what it sent since the last file, at most."""
@@ -225,14 +221,11 @@ class Receipts(AttemptFiles):
 
     def staging(self, attempt: Attempt) -> ReceiptsWriter:
         """A writer of an attempt whose rows are staged: they count when the driver commits it."""
-        return ReceiptsWriter(self.system, self._hidden(attempt))
+        return ReceiptsWriter(self.system, self.hidden(attempt))
 
     def publish(self, attempts: Iterable[Attempt], parts: int = 1) -> None:
         """Let what these attempts have staged count."""
-        self.move({self._hidden(a): self._part(a, parts, "-staged") for a in attempts})
-
-    def _hidden(self, attempt: Attempt) -> str:
-        return self.hidden(attempt.write_id, f"{attempt.partition:05d}-{attempt.task_id}")
+        self.move({self.hidden(each): self._part(each, parts, "-staged") for each in attempts})
 
     def _part(self, attempt: Attempt, parts: int, staged: str = "") -> str:
         folder = f"{self.root}/parts={parts}/part={attempt.partition % parts}"

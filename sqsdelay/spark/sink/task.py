@@ -155,9 +155,7 @@ class Task:
         known = before if before is not None else sent
         if known is None or known == mark.content:
             return known is None
-        where = (
-            "a row before it in this table" if before is not None else "an earlier run of this job"
-        )
+        where = "an earlier run of this job" if before is None else "a row before it in this table"
         raise InvalidMessage(
             f"id {message.message_id!r} came with another body, due time, endpoint or attributes "
             f"in {where}; receivers would drop one of them: give each message its own id"
@@ -219,9 +217,8 @@ class Task:
         except SqsDelayError as error:
             results = [SendResult(error=error)] * len(waiting)
         later: list[tuple[int, SqsDelayError]] = []
-        for position, ((row, message, mark), result) in enumerate(
-            zip(waiting, results, strict=True)
-        ):
+        answered = zip(waiting, results, strict=True)
+        for position, ((row, message, mark), result) in enumerate(answered):
             if result.error is None:
                 self.counts.routes[str(result.route)] += 1
                 if self.planned is not None:
@@ -240,9 +237,8 @@ class Task:
 
 
 def _may_pass(error: SqsDelayError) -> bool:
-    if isinstance(error, SendFailed):
-        return error.transient
-    return isinstance(error, QueueUnavailable | StoreUnavailable)
+    transient = isinstance(error, SendFailed) and error.transient
+    return transient or isinstance(error, QueueUnavailable | StoreUnavailable)
 
 
 def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

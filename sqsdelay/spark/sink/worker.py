@@ -68,18 +68,17 @@ _NEVER: Final = 10**10
 @lru_cache(maxsize=1)
 def _sender(options: Options) -> QueueSender:
     """This process's sender: Spark uses its Python workers for one task after another."""
-    client = _client(options)
-    url = options.store
+    client, url = _client(options), options.store
+    limits: dict[str, Any] = {
+        "hop_seconds": options.hop_seconds,
+        "max_delay_seconds": options.max_delay_seconds,
+    }
     if options.plan:
         queues = UnsentQueues(SqsQueues(client))
-        settings = SenderSettings(
-            hop_seconds=options.hop_seconds, max_delay_seconds=options.max_delay_seconds
-        )
-        return QueueSender(cast(Queues, queues), settings)
+        return QueueSender(cast(Queues, queues), SenderSettings(**limits))
     return DelaySender(
         client,
-        hop_seconds=options.hop_seconds,
-        max_delay_seconds=options.max_delay_seconds,
+        **limits,
         concurrency=options.concurrency,
         idempotent=True,  # a task that is run again sends the same messages
         store=None if url is None else lambda name: open_store(url, endpoint=name),
