@@ -110,7 +110,7 @@ _GROWTH_A_SECOND: Final = 8.0
 """Of the rate until a call is refused: what SQS does not hold up loses half a second, once."""
 
 _FIRST_CUT: Final = 0.7
-_CUT: Final = 0.8
+_CUT: Final = 0.9
 _STEP: Final = 0.03
 _PATIENT_CALLS: Final = 20
 _CUT_SECONDS: Final = 0.1
@@ -131,7 +131,7 @@ since the last cut, one more, 0 before the first; when the next cut may be."""
 class CallPace:
     """Calls a second of the processes of one executor, which share a file and take turns. Thread-safe.
 
-    None of them knows the quota, nor what others use of it. A refused call cuts the rate by a fifth, once for
+    None of them knows the quota, nor what others use of it. A refused call cuts the rate by a tenth, once for
     all calls that were on their way. Then each call raises it, the more the longer none was refused, for then
     others have ended. botocore's adaptive mode grows by calls a second alone, whatever the rate is: at four
     calls a second it has every seventh refused.
