@@ -115,7 +115,7 @@ def leader(nodes: list[RabbitNode], level: int, *, dead: RabbitNode | None = Non
     management = Management(asked.management_url, "/")
     while True:
         with suppress(SqsDelayError):
-            name = management.queues()[TOPOLOGY.level_name(level)].get("leader")
+            name = management.named("queues")[TOPOLOGY.level_name(level)].get("leader")
             for node in nodes:
                 if node is not dead and node.name == name:
                     return node
@@ -186,7 +186,7 @@ def measure(timeout_seconds: int, waiting: int) -> bool:
         consuming.join()
         missing = sorted(live.confirmed - inbox.late_ms.keys())
         if missing:  # late rather than lost, if the broker holds as many
-            queues = Management(nodes[0].management_url, "/").queues().values()
+            queues = Management(nodes[0].management_url, "/").named("queues").values()
             held = {q["name"]: q["messages"] for q in queues if q.get("messages")}
             print(f"    missing {missing}; on the broker {held}", flush=True)
     late = sorted(inbox.late_ms.values())

@@ -52,8 +52,9 @@ from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import DynamoDbStore, S3Store
 from sqsdelay.stores.dynamodb.layout import position
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
-from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
+from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
+from tests.services.in_memory_scheduler import InMemoryScheduler
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
 ENDPOINT = Endpoint.parse("orders")

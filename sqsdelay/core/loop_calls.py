@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from sqsdelay.core.coalescing import Coalescer, Waiting, Work, checked_linger, own
+from sqsdelay.core.coalescing import Coalescer, NeverLeft, Waiting, Work, checked_linger, own
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 T = TypeVar("T")
@@ -32,8 +32,15 @@ class _OneLoop(Generic[T, R]):
     """What waits and is in flight on one event loop."""
 
     def __init__(
-        self, work: Work[T, R], *, linger_seconds: float, lanes: int, max_waiting: int
+        self,
+        work: Work[T, R],
+        *,
+        linger_seconds: float,
+        lanes: int,
+        max_waiting: int,
+        within_seconds: float,
     ) -> None:
+        self._within = within_seconds
         self.loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(max_waiting)
         self._calls = 0
@@ -59,9 +66,16 @@ class _OneLoop(Generic[T, R]):
             key, _Item(item, result), size=size, most=most, now=self.loop.time()
         )
         self._go_on()
+
+        def give_up() -> None:
+            if self._coalescer.withdraw(waiting) and not result.done():
+                result.set_exception(NeverLeft())
+
+        turn = self.loop.call_later(self._within, give_up)
         try:
             return await result
         finally:
+            turn.cancel()
             self._coalescer.withdraw(waiting)
 
     def _go_on(self) -> None:
@@ -119,18 +133,28 @@ class LoopCalls(Generic[T, R]):
         linger_ms: how long an item waits for others; 0 lets each have a call of its own.
         lanes: calls under way, and threads.
         max_waiting: items that wait or are in flight; further ones wait until one is done.
+        within_seconds: how long an item may wait before a call has it.
 
     Raises:
         ConfigurationError: a setting out of range.
     """
 
-    def __init__(self, work: Work[T, R], *, linger_ms: float, lanes: int, max_waiting: int) -> None:
+    def __init__(
+        self,
+        work: Work[T, R],
+        *,
+        linger_ms: float,
+        lanes: int,
+        max_waiting: int,
+        within_seconds: float = math.inf,
+    ) -> None:
         if max_waiting < 1:
             raise InvalidSetting("use 1 or more", max_waiting=max_waiting)
         self._work = work
         self._linger = checked_linger(linger_ms)
         self._lanes = lanes
         self._max_waiting = max_waiting
+        self._within = within_seconds
         self._closed = False
         self._here: _OneLoop[T, R] | None = None
 
@@ -148,6 +172,7 @@ class LoopCalls(Generic[T, R]):
 
         Raises:
             ConfigurationError: closed, or in use on another event loop.
+            NeverLeft: its time was over before a call had it.
             What ``work`` raised.
         """
         return await self._on_this_loop().call(key, item, size=size, most=most)
@@ -182,5 +207,6 @@ class LoopCalls(Generic[T, R]):
                 linger_seconds=self._linger,
                 lanes=self._lanes,
                 max_waiting=self._max_waiting,
+                within_seconds=self._within,
             )
         return here

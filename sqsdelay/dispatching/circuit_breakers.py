@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -29,7 +28,7 @@ class _Breaker:
     on_critical: Callable[[CriticalError], None] | None = None
 
     def _trigger(self, text: str, cause: Exception) -> None:
-        critical = CriticalError(f"{self.name} circuit breaker: {text}")
+        critical = CriticalError(f"{self.name} circuit breaker: {text}: {cause}")
         critical.__cause__ = cause
         if self.on_critical is None:
             raise critical
@@ -40,10 +39,11 @@ class _Breaker:
 class CircuitBreaker(_Breaker):
     """Armed by the first failure, disarmed by a success, triggered when failures last. Thread-safe."""
 
+    _armed_at: float | None = None
+
     def __post_init__(self) -> None:
         if not self.limit > 0:
             raise InvalidSetting(f"{self.name} circuit breaker of {self.limit} s; use more than 0")
-        self._armed_at: float | None = None
         self._lock = threading.Lock()
 
     @property
@@ -61,13 +61,11 @@ class CircuitBreaker(_Breaker):
         """Arm; or trigger once failures have lasted, and arm again."""
         with self._lock:
             now = self.clock.monotonic()
-            self._armed_at = now if self._armed_at is None else self._armed_at
-            lasted = now - self._armed_at
-            if lasted < self.limit:
-                return
-            self._armed_at = now
-        limit = f"(limit {self.limit:g} s)"
-        self._trigger(f"failing for {lasted:.0f} s {limit}, last with: {error}", error)
+            lasted = 0.0 if self._armed_at is None else now - self._armed_at
+            if self._armed_at is None or lasted >= self.limit:
+                self._armed_at = now
+        if lasted >= self.limit:
+            self._trigger(f"failing for {lasted:.0f} s (limit {self.limit:g} s), last with", error)
 
 
 @dataclass(eq=False)
@@ -77,7 +75,7 @@ class FailureRateBreaker(_Breaker):
     def __post_init__(self) -> None:
         if self.limit < 1:
             raise InvalidSetting(f"{self.name} breaker of {self.limit} a second; use 1 or more")
-        self._failures: deque[float] = deque()
+        self._failures: list[float] = []
 
     @property
     def armed(self) -> bool:
@@ -87,11 +85,8 @@ class FailureRateBreaker(_Breaker):
     def failed(self, error: Exception) -> None:
         """Count a failure; or trigger when there are too many, and start again."""
         now = self.clock.monotonic()
-        self._failures.append(now)
-        while now - self._failures[0] >= 1:
-            self._failures.popleft()
+        self._failures = [*(at for at in self._failures if now - at < 1), now]
         counted = len(self._failures)
         if counted > self.limit:
-            self._failures.clear()
-            limit = f"(limit {self.limit})"
-            self._trigger(f"{counted} failures in a second {limit}, last: {error}", error)
+            self._failures = []
+            self._trigger(f"{counted} failures in a second (limit {self.limit}), last", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import abstractmethod
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +32,9 @@ SENT_BEFORE: Final = Released(timer_seconds=0, batch=0)
 
 Outcome = Failure | Released | None
 
+_MANY: Final = 10
+"""Refused at once, and nothing taken, they say something of their queue."""
+
 _REMEMBERED: Final = 100_000
 _REMEMBERED_DESTINATIONS: Final = 10_000
 
@@ -47,17 +50,17 @@ def retry_seconds(failures: int) -> int:
 @dataclass(slots=True)
 class _Down:
     until: float
-    error: Exception
+    failure: Failure
     failures: int
 
 
 class Destination:
-    """Where a dispatcher delivers what it has claimed, and which queues there are out of reach. Thread-safe.
+    """Where a dispatcher delivers what it has claimed, and which queues there take nothing. Thread-safe.
 
-    A queue is *closed* while its pause lasts, and *probing* from then on, until a message reaches it or
-    fails again. Each failure doubles the pause, a success ends it. Beyond 10,000 queues, one is forgotten
-    and tried as if it were in reach. One that does not exist pauses as well, but its messages are refused,
-    not held up: they are worked off when nothing else is due, at a single send for all of a claim.
+    A queue of which nothing was taken pauses: after each failure twice as long, until a message reaches it.
+    One out of reach is tried with one message after its pause. Of one that does not exist, or refuses all of
+    ten or more, messages are worked off, in its pause when nothing else is due; of one that does not exist
+    at a single send for all of a claim. Beyond 10,000 queues, one is forgotten and tried like others.
     """
 
     mode: TransactionMode
@@ -68,57 +71,84 @@ class Destination:
         self._down: dict[str, _Down] = {}
         self._lock = threading.Lock()
 
-    def failed(self, name: str, error: Exception) -> int:
-        """Close a queue; returns for how many seconds."""
+    def failed(self, name: str, failure: Failure) -> int:
+        """Let a queue pause; returns for how many seconds."""
         with self._lock:
             before = self._down.get(name)
             failures = 0 if before is None else before.failures
             seconds = retry_seconds(failures)
-            self._down[name] = _Down(self._clock.monotonic() + seconds, error, failures + 1)
+            self._down[name] = _Down(self._clock.monotonic() + seconds, failure, failures + 1)
             if len(self._down) > _REMEMBERED_DESTINATIONS:
                 del self._down[next(iter(self._down))]
             return seconds
 
-    def succeeded(self, name: str) -> None:
-        """It is in reach."""
+    def _learn(self, messages: Sequence[StoredMessage], outcomes: Sequence[Outcome]) -> None:
+        """Which queues pause, and which no longer, now that these messages were sent."""
+        well: set[str] = set()
+        failed: list[tuple[str, Failure]] = []
+        for message, outcome in zip(messages, outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                failed.append((message.destination, outcome))
+            else:
+                well.add(message.destination)
+        # Of each queue the outcome that tells most of it.
+        failed.sort(key=lambda each: _tells(each[1]))
+        count = Counter(name for name, _ in failed)
+        unknown = self._those(lambda down, _: down.failure.outage)
+        for name, failure in dict(failed).items():
+            if name in well or (_tells(failure) == _REFUSED_UNSENT and name in unknown):
+                continue
+            reached = _tells(failure) != _NOT_REACHED
+            if reached and count[name] < _MANY:
+                well.add(name)
+                continue
+            seconds = self.failed(name, failure)
+            if not reached:
+                logger.warning(
+                    "destination %s %s, trying again in %d s: %s",
+                    one_line(name),
+                    "does not exist" if _is_missing(failure) else "is out of reach",
+                    seconds,
+                    one_line(failure.error),
+                )
         with self._lock:
-            self._down.pop(name, None)
+            for name in well:
+                self._down.pop(name, None)
 
-    def _those(self, is_so: Callable[[_Down], bool]) -> frozenset[str]:
+    def _those(self, is_so: Callable[[_Down, float], bool]) -> frozenset[str]:
+        now = self._clock.monotonic()
         with self._lock:
-            return frozenset(name for name, down in self._down.items() if is_so(down))
+            return frozenset(name for name, down in self._down.items() if is_so(down, now))
 
-    def closed(self) -> frozenset[str]:
-        """Queues that are not to be tried now."""
-        now = self._clock.monotonic()
-        return self._those(lambda down: down.until > now)
+    def unwell(self) -> frozenset[str]:
+        """Queues of which nothing was taken last."""
+        return self._those(lambda *_: True)
 
-    def probing(self) -> frozenset[str]:
-        """Queues to which one message may be tried."""
-        now = self._clock.monotonic()
-        return self._those(lambda down: down.until <= now)
+    def away(self) -> frozenset[str]:
+        """Queues out of reach, not to be tried now."""
+        return self._those(lambda down, now: down.failure.outage and down.until > now)
 
-    def missing(self) -> frozenset[str]:
-        """Queues that did not exist when they were last tried."""
-        return self._those(lambda down: isinstance(down.error, QueueMissing))
+    def last(self) -> frozenset[str]:
+        """Queues to be tried now when nothing else is due."""
+        return self._those(lambda down, now: not down.failure.outage and down.until > now)
 
     def forget_all(self) -> bool:
         """Nothing is due: forget the queues that were down. False if none was, or a pause lasts."""
-        forgotten = bool(self._down) and not self.closed()
+        forgotten = bool(self._down) and self.seconds_to_next() is None
         if forgotten:
             with self._lock:
                 self._down.clear()
         return forgotten
 
     def end_pauses(self) -> None:
-        """Let every closed queue be probed now."""
+        """Let every queue be tried now."""
         now = self._clock.monotonic()
         with self._lock:
             for down in self._down.values():
                 down.until = min(down.until, now)
 
     def seconds_to_next(self) -> float | None:
-        """Seconds until the next closed queue is tried again; None if none is closed."""
+        """Seconds until the next pause ends; None if none lasts."""
         now = self._clock.monotonic()
         with self._lock:
             left = [down.until - now for down in self._down.values() if down.until > now]
@@ -193,10 +223,13 @@ class AtLeastOnce(Destination):
         """Send each message whose queue is not out of reach; an outcome per message. A queue that was gets
         one message first. The rest follow once it has arrived, or are refused with it if there is no such
         queue."""
-        missing = self.missing()
-        closed = self.closed() - missing
-        probing = self.probing() | missing
-        if not closed and not probing:
+        away = self.away()
+        probing = self._those(
+            lambda down, now: (
+                _is_missing(down.failure) or (down.failure.outage and down.until <= now)
+            )
+        )
+        if not away and not probing:
             return self._send(messages)
         outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
 
@@ -212,7 +245,7 @@ class AtLeastOnce(Destination):
             name = message.destination
             if name in probes:
                 behind.append((place, probes[name]))
-            elif name not in closed:
+            elif name not in away:
                 first.append(place)
                 if name in probing:
                     probes[name] = place
@@ -220,30 +253,12 @@ class AtLeastOnce(Destination):
         for place, probe in behind:
             if _is_missing(outcomes[probe]):
                 outcomes[place] = outcomes[probe]
-        send([place for place, probe in behind if _answered(outcomes[probe])])
+        send([place for place, probe in behind if _tells(outcomes[probe]) == _ANSWERED])
         return outcomes
 
     def _send(self, messages: Sequence[StoredMessage]) -> list[Outcome]:
         outcomes: list[Outcome] = list(self._outbox.send(messages)) if messages else []
-        well: set[str] = set()
-        failed: dict[str, Failure] = {}
-        for message, outcome in zip(messages, outcomes, strict=True):
-            if not isinstance(outcome, Failure) or _answered(outcome):
-                well.add(message.destination)
-            elif outcome.outage or _is_missing(outcome):
-                failed[message.destination] = outcome
-        for name in well:
-            self.succeeded(name)
-        for name, failure in failed.items():
-            if name not in well:
-                seconds = self.failed(name, failure.error)
-                logger.warning(
-                    "destination %s %s, trying again in %d s: %s",
-                    one_line(name),
-                    "does not exist" if _is_missing(failure) else "is out of reach",
-                    seconds,
-                    one_line(failure.error),
-                )
+        self._learn(messages, outcomes)
         return outcomes
 
     def remember(self, messages: Iterable[StoredMessage]) -> None:
@@ -265,11 +280,16 @@ def _unreadable(message: StoredMessage) -> Failure | None:
     return Failure("Unreadable", InvalidMessage(message.unreadable), transient=False)
 
 
-def _answered(outcome: Outcome) -> bool:
-    """Whether the queue has taken the message, or refused just this one: not if it was refused unsent."""
+_REFUSED_UNSENT, _NOT_REACHED, _ANSWERED = range(3)
+
+
+def _tells(outcome: Outcome) -> int:
+    """What an outcome tells of the message's queue: nothing where the message was refused unsent."""
     if not isinstance(outcome, Failure):
-        return True
-    return not outcome.outage and not isinstance(outcome.error, ValueError | QueueMissing)
+        return _ANSWERED
+    if outcome.outage or _is_missing(outcome):
+        return _NOT_REACHED
+    return _REFUSED_UNSENT if isinstance(outcome.error, ValueError) else _ANSWERED
 
 
 def _is_missing(outcome: Outcome) -> bool:
@@ -323,6 +343,7 @@ class InTransaction(Destination):
                 outcomes[place] = together
             else:
                 outcomes[place] = _attempted(claim, deliver, [messages[place]])
+        self._learn([messages[place] for place in readable], [outcomes[p] for p in readable])
         return outcomes
 
     def reject(

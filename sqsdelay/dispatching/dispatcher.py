@@ -124,7 +124,7 @@ class Dispatcher:
 
     A destination that is out of reach is left alone for 1 s, then twice as long each time, up to
     60 s; then one message tests whether it is back. Messages to other destinations go on meanwhile, and
-    before those for a queue that does not exist.
+    before those for a queue that does not exist, or refuses what it is sent.
 
     Args:
         store: where messages wait.
@@ -171,10 +171,12 @@ class Dispatcher:
         self._sending = CircuitBreaker("dispatch", seconds, clock, on_critical)
         self._outage: Exception | None = None
         most_lost = settings.maximum_recovery_failures_per_second
+        seconds = settings.store_breaker_seconds
+        self._storing = CircuitBreaker("store", seconds, clock, on_critical)
         self._recovery = FailureRateBreaker("recovery", most_lost, clock, on_critical)
         self._settlement = Settlement(
-            store,
-            self._destination,
+            store=store,
+            destination=self._destination,
             batch_size=settings.batch_size,
             number_of_retries=settings.number_of_retries,
             on_lost_count=self._recovery.failed,
@@ -233,14 +235,12 @@ class Dispatcher:
                 from `start`, before any claim.
             CriticalError: a circuit breaker triggered, and there is no ``on_critical``.
         """
-        self.start()
-        take_turns(
-            self._store,
-            self._turn,
-            wake=threading.Event(),
-            stop=stop,
-            poll_seconds=self._poll_seconds,
-        )
+        Dispatcher.start(self)
+        self._go_on(stop)
+
+    def _go_on(self, stop: threading.Event) -> None:
+        wake, poll_seconds = threading.Event(), self._poll_seconds
+        take_turns(self._store, self._turn, wake=wake, stop=stop, poll_seconds=poll_seconds)
 
     def _turn(self, idle_seconds: float) -> float | None:
         """One claim; then how long to sleep, or None to go on at once."""
@@ -264,43 +264,18 @@ class Dispatcher:
         return self._settlement.seconds_to_next(at_most, ahead_ms=self._ahead_ms)
 
 
-class DelayedDelivery:
-    """A store and its dispatcher in one object; a context manager. `store` is thread-safe.
+class DelayedDelivery(Dispatcher):
+    """A dispatcher in a thread of its own, which also stores; a context manager. `store` is thread-safe.
 
     Args:
-        store: where messages wait; created on entering if it is missing, and left open on leaving.
-        destination, settings, on_round, ledger, clock: as for `Dispatcher`.
+        store: created on entering if it is missing, and left open on leaving.
         on_critical: called in the thread that noticed when a circuit breaker triggers; if it
             returns, work goes on. Left out, dispatching stops, and `store` and `stop` raise the
             CriticalError.
     """
 
-    def __init__(
-        self,
-        store: DelayedMessageStore,
-        destination: Outbox | ExactlyOnce,
-        *,
-        settings: DispatchSettings | None = None,
-        on_critical: Callable[[CriticalError], None] | None = None,
-        on_round: Callable[[Round], None] | None = None,
-        ledger: Ledger | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        settings, clock = settings or DispatchSettings(), clock or SystemClock()
-        self._store = store
-        self._breaker = CircuitBreaker("store", settings.store_breaker_seconds, clock, on_critical)
-        self._dispatcher = Dispatcher(
-            store,
-            destination,
-            settings=settings,
-            on_critical=on_critical,
-            on_round=on_round,
-            ledger=ledger,
-            clock=clock,
-        )
-        self._stop = threading.Event()
-        self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
+    _error: Exception | None = None
+    _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Create the store if needed, check the destination, and start dispatching in a thread.
@@ -309,12 +284,11 @@ class DelayedDelivery:
             ConfigurationError, StoreUnavailable, QueueMissing, QueueUnavailable: nothing was started.
         """
         try:
-            self._dispatcher.start()
+            super().start()
         except StoreMissing:
             self._store.set_up()
-            self._dispatcher.start()
-        self._stop.clear()
-        self._error = None
+            super().start()
+        self._stop, self._error = threading.Event(), None
         self._thread = threading.Thread(target=self._run, name="dispatcher")
         self._thread.start()
 
@@ -329,9 +303,9 @@ class DelayedDelivery:
         try:
             new = self._store.store(messages, transaction=transaction)
         except StoreUnavailable as error:
-            self._breaker.failed(error)
+            self._storing.failed(error)
             raise
-        self._breaker.succeeded()
+        self._storing.succeeded()
         return new
 
     def stop(self) -> None:
@@ -340,8 +314,8 @@ class DelayedDelivery:
         Raises:
             CriticalError: dispatching had stopped before.
         """
-        self._stop.set()
         if self._thread is not None:
+            self._stop.set()
             self._thread.join()
             self._thread = None
         self._check_runs()
@@ -352,7 +326,7 @@ class DelayedDelivery:
 
     def _run(self) -> None:
         try:
-            self._dispatcher.run(self._stop)
+            self._go_on(self._stop)
         except Exception as error:
             # Callbacks of the user's may raise anything; whoever stores must hear of it.
             logger.critical("dispatching stops: %s", one_line(repr(error)))

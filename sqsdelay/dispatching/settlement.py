@@ -63,6 +63,7 @@ class Round:
         return [max(0, self.now_ms - message.due_ms) for message in self.released]
 
 
+@dataclass(eq=False, kw_only=True)
 class Settlement:
     """Claims messages and settles them: delivered, tried later, held or rejected.
 
@@ -73,40 +74,29 @@ class Settlement:
             releases, and records, again.
     """
 
-    def __init__(
-        self,
-        store: DelayedMessageStore,
-        destination: Destination,
-        *,
-        batch_size: int,
-        number_of_retries: int,
-        on_lost_count: Callable[[StoreError], None] = lambda _: None,
-        ledger: Ledger | None = None,
-    ) -> None:
-        self._store = store
-        self._destination = destination
-        self._batch_size = batch_size
-        self._number_of_retries = number_of_retries
-        self._on_lost_count = on_lost_count
-        self._ledger = ledger
-        self._waiting: list[Iterable[Event]] = []
+    store: DelayedMessageStore
+    destination: Destination
+    batch_size: int
+    number_of_retries: int
+    on_lost_count: Callable[[StoreError], None] = lambda _: None
+    ledger: Ledger | None = None
+    _waiting: list[Iterable[Event]] = field(default_factory=list)
 
     def claim_due(self, act: Callable[[Claim, Round], None], *, ahead_ms: int = 0) -> Round:
         """Claim a batch of due messages, and ``act`` on it. Those for destinations out of reach are passed
-        over; those for queues that do not exist are claimed when nothing else is due."""
-        closed = self._destination.closed()
-        missing = closed & self._destination.missing()
-        done = self._claim_except(closed, act, ahead_ms)
-        if missing and not done.claimed:
-            done = self._claim_except(closed - missing, act, ahead_ms)
+        over; those for queues that take nothing are claimed when nothing else is due."""
+        away, last = self.destination.away(), self.destination.last()
+        done = self._claim_except(away | last, act, ahead_ms)
+        if last and not done.claimed:
+            done = self._claim_except(away, act, ahead_ms)
         return done
 
     def _claim_except(
         self, destinations: frozenset[str], act: Callable[[Claim, Round], None], ahead_ms: int
     ) -> Round:
-        done = Round(now_ms=self._destination.now_ms())
-        claiming = self._store.claim(
-            self._batch_size, due_by_ms=done.now_ms + ahead_ms, except_destinations=destinations
+        done = Round(now_ms=self.destination.now_ms())
+        claiming = self.store.claim(
+            self.batch_size, due_by_ms=done.now_ms + ahead_ms, except_destinations=destinations
         )
         with self.claimed(claiming, done) as claim:
             done.claimed = len(claim.messages)
@@ -121,16 +111,16 @@ class Settlement:
             with claiming as claim:
                 yield claim
         except BaseException:
-            self._destination.remember(done.released)
+            self.destination.remember(done.released)
             raise
-        self._destination.forget(done.released)
-        if self._ledger is not None:
-            record_safely(self._ledger, chain.from_iterable(self._waiting))
+        self.destination.forget(done.released)
+        if self.ledger is not None:
+            record_safely(self.ledger, chain.from_iterable(self._waiting))
 
     def seconds_to_next(self, at_most: float, *, ahead_ms: int = 0) -> float:
         """How long whoever found nothing may sleep: until a message is due, or a pause ends."""
-        destination = self._destination
-        next_due_ms = self._store.next_due_ms(except_destinations=destination.closed())
+        destination = self.destination
+        next_due_ms = self.store.next_due_ms(except_destinations=destination.away())
         at_most = min(at_most, destination.seconds_to_next() or inf)
         return seconds_to_sleep(
             next_due_ms, destination.now_ms(), ahead_ms=ahead_ms, at_most=at_most
@@ -141,29 +131,26 @@ class Settlement:
         Where the store fails, what was not removed is claimed again."""
         if not messages:
             return
-        outcomes = self._destination.deliver(claim, messages)
-        outcomes_of = list(zip(messages, outcomes, strict=True))
-        done.released = [m for m, outcome in outcomes_of if not isinstance(outcome, Failure)]
-        done.now_ms = self._destination.now_ms()
+        outcomes = list(zip(messages, self.destination.deliver(claim, messages), strict=True))
         refused: list[tuple[StoredMessage, Failure]] = []
-        if len(done.released) < len(outcomes):
-            for message, outcome in outcomes_of:
-                if not isinstance(outcome, Failure) or outcome is NOT_TRIED:
-                    continue
-                if outcome.outage:
-                    done.held.append(message)
-                    done.outage = outcome.error
-                else:
-                    refused.append((message, outcome))
-        if self._ledger is not None:
-            self._record(released(outcomes_of, at_ms=done.now_ms))
+        for message, outcome in outcomes:
+            if not isinstance(outcome, Failure):
+                done.released.append(message)
+            elif not outcome.outage:
+                refused.append((message, outcome))
+            elif outcome is not NOT_TRIED:
+                done.held.append(message)
+                done.outage = outcome.error
+        done.now_ms = self.destination.now_ms()
+        if self.ledger is not None:
+            self._record(released(outcomes, at_ms=done.now_ms))
         if done.released:
             removed = claim.remove(ids_of(done.released))
             if not all(removed):
                 # A lease was lost: the process was frozen, or the store away, for longer than it.
                 logger.warning("%d messages may be sent twice", removed.count(False))
-        closed = self._destination.closed()
-        passing = [message for message in done.held if message.destination not in closed]
+        away = self.destination.away()
+        passing = [message for message in done.held if message.destination not in away]
         if passing:
             # Others to the same destination were sent: these alone wait for a moment.
             claim.hold(ids_of(passing), seconds=OUTAGE_PAUSE_SECONDS)
@@ -175,7 +162,7 @@ class Settlement:
         again: list[StoredMessage] = []
         hopeless: list[tuple[StoredMessage, str]] = []
         for message, failure in refused:
-            if failure.transient and message.failures < self._number_of_retries:
+            if failure.transient and message.failures < self.number_of_retries:
                 again.append(message)
             else:
                 hopeless.append((message, f"{failure.code}: {failure.error}"))
@@ -183,28 +170,22 @@ class Settlement:
         self._count_failures(claim, again, done)
         if not hopeless:
             return
-        rejections = self._destination.reject(claim, hopeless)
-        gone: list[tuple[StoredMessage, str]] = []
-        stay: list[tuple[StoredMessage, Failure]] = []
-        for entry, failed in zip(hopeless, rejections, strict=True):
-            if failed is None:
-                gone.append(entry)
-                continue
-            stay.append((entry[0], failed))
-            if failed.transient:
-                # The error queue is away or missing; a message it refuses is no outage of it.
-                done.outage = failed.error
+        outcomes = list(zip(hopeless, self.destination.reject(claim, hopeless), strict=True))
+        gone = [entry for entry, failure in outcomes if failure is None]
+        stay = [(message, failure) for (message, _), failure in outcomes if failure is not None]
+        # The error queue is away or missing; a message it refuses is no outage of it.
+        done.outage = next((f.error for _, f in stay if f.transient), done.outage)
         _tell(logger.error, "not rejected", stay)
         done.rejected = [message for message, _ in gone]
-        self._record(rejected(gone, at_ms=self._destination.now_ms()))
+        self._record(rejected(gone, at_ms=self.destination.now_ms()))
         self._count_failures(claim, [message for message, _ in stay], done)
         claim.remove(ids_of(done.rejected))
 
     def _record(self, events: Iterable[Event]) -> None:
-        if self._destination.mode is TransactionMode.EXACTLY_ONCE:
+        if self.destination.mode is TransactionMode.EXACTLY_ONCE:
             self._waiting.append(events)
-        elif self._ledger is not None:
-            record_safely(self._ledger, events)
+        elif self.ledger is not None:
+            record_safely(self.ledger, events)
 
     def _count_failures(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
         """In one call for all that are tried again at the same time: one a message took seconds."""
@@ -216,7 +197,7 @@ class Settlement:
             for seconds, group in together.items():
                 claim.count_failures(ids_of(group), retry_after_seconds=seconds)
         except StoreError as error:
-            self._on_lost_count(error)
+            self.on_lost_count(error)
             raise
 
 

@@ -113,54 +113,50 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
     """The error to raise for what pika raised."""
     if isinstance(error, SqsDelayError):
         return error
-    where = place(given)
-    if isinstance(error, _DENIED):
-        if limit := _LIMIT.search(str(error)):
-            return QueueUnavailable(
-                f"RabbitMQ at {where} takes no more connections of the user {given.user!r}: {limit[0]}; "
-                "close some, raise the limit, or try again later"
-            )
-        return ConfigurationError(
-            f"RabbitMQ at {where} refused the user {given.user!r}; check user, password and virtual host"
-        )
+    where, cause = f"RabbitMQ at {place(given)}", _cause(error)
     if isinstance(error, ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
-    cause = _cause(error)
+    if isinstance(error, _DENIED) and (limit := _LIMIT.search(str(error))):
+        return QueueUnavailable(
+            f"{where} takes no more connections of the user {given.user!r}: {limit[0]}; close some, raise "
+            "the limit, or try again later"
+        )
+    if isinstance(error, _DENIED):
+        return ConfigurationError(
+            f"{where} refused the user {given.user!r}; check user, password and virtual host"
+        )
     if isinstance(cause, ssl.SSLCertVerificationError):
         return ConfigurationError(
-            f"TLS with RabbitMQ at {where} failed: its certificate is not trusted: {cause}; set "
-            "SSL_CERT_FILE to its CA certificate, and use the host name in the certificate"
+            f"TLS with {where} failed: its certificate is not trusted: {cause}; set SSL_CERT_FILE to its "
+            "CA certificate, and use the host name in the certificate"
         )
     if isinstance(cause, ssl.SSLError):
-        plain = "WRONG_VERSION_NUMBER" in str(cause)
-        kind = ConfigurationError if plain else QueueUnavailable
+        kind = ConfigurationError if "WRONG_VERSION_NUMBER" in str(cause) else QueueUnavailable
         return kind(
-            f"TLS with RabbitMQ at {where} failed: {cause}; check that the port uses TLS (default: "
-            "5671), or write amqp:// if it does not"
+            f"TLS with {where} failed: {cause}; check that the port uses TLS (default: 5671), or write "
+            "amqp:// if it does not"
         )
     if isinstance(error, AMQPConnectionError) or isinstance(cause, OSError):
         tls = isinstance(cause, IncompatibleProtocolError)
         remedy = "if the port uses TLS, write amqps://; otherwise " if tls else ""
-        return QueueUnavailable(
-            f"RabbitMQ at {where} cannot be reached: {cause}; {remedy}try again later"
-        )
-    return QueueUnavailable(f"RabbitMQ at {where} failed: {error!r}; try again later")
+        return QueueUnavailable(f"{where} cannot be reached: {cause}; {remedy}try again later")
+    return QueueUnavailable(f"{where} failed: {error!r}; try again later")
 
 
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
     """The error to raise where the broker closed a channel."""
     if code == NOT_FOUND and "no queue" in text:
-        return QueueMissing(f"RabbitMQ at {where}: {text}; create the queue, or correct the name")
+        return QueueMissing(f"{where}: {text}; create the queue, or correct the name")
     if code == NOT_FOUND:
         command = declare_command(text.partition("'")[2])
         return ConfigurationError(
-            f"RabbitMQ at {where}: {text}; declare the delay infrastructure with: {command}"
+            f"{where}: {text}; declare the delay infrastructure with: {command}"
         )
     if code == ACCESS_REFUSED:
-        return ConfigurationError(f"RabbitMQ at {where}: {text}; give the user that permission")
+        return ConfigurationError(f"{where}: {text}; give the user that permission")
     if code == PRECONDITION_FAILED:
-        return ConfigurationError(f"RabbitMQ at {where}: {text}")
-    return QueueUnavailable(f"RabbitMQ at {where} closed the channel: {code} {text}")
+        return ConfigurationError(f"{where}: {text}")
+    return QueueUnavailable(f"{where} closed the channel: {code} {text}")
 
 
 def _cause(error: BaseException) -> BaseException:

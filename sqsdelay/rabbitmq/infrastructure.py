@@ -259,7 +259,7 @@ def teardown(
                 "check --prefix and the virtual host"
             )
         if management is not None:
-            queues += hand_overs(management.queues(), doomed)
+            queues += hand_overs(management.named("queues"), doomed)
         if not force:
             _check_empty(session, doomed, management, queues)
         # From the delivery up, so that nothing is routed into a gap on the way down.

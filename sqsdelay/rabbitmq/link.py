@@ -119,6 +119,11 @@ class BindJob(Job):
     def __post_init__(self) -> None:
         self.queue = self.topology.hand_over_queue(self.endpoint)
 
+    def lacks_queue(self, refusal: str) -> bool:
+        """Whether its hand-over queue is what the broker misses, and it was not to be declared."""
+        named = self.queue is not None and f"no queue '{self.queue.name}'" in refusal
+        return named and not self.declares
+
 
 @dataclass(slots=True)
 class Outstanding:
@@ -219,7 +224,8 @@ class Jobs:
 
 
 class Binder:
-    """Binds endpoints on a link: all that wait at once, and one answer tells."""
+    """Binds endpoints on a link: all that wait at once, and one answer tells. Only where a hand-over queue is
+    missing are they declared: a user may bind without the permission to declare."""
 
     def __init__(self, link: Link, jobs: Jobs) -> None:
         self._link = link
@@ -278,14 +284,14 @@ class Binder:
         self._channel = None
         if not self._asked or not self._link.amqp.is_open:
             return
-        first = self._asked[0]
-        # Not declared before it is missing: a user may bind without the permission to declare.
-        missing = first.queue is not None and f"no queue '{first.queue.name}'" in str(reason)
-        if len(self._asked) == 1 and (first.declares or not missing):
+        declares = any(each.lacks_queue(str(reason)) for each in self._asked)
+        if len(self._asked) == 1 and not declares:
             self._settle(None, translated(reason, self._link.at))
             return
-        first.declares |= missing
-        self._one_by_one = max(self._one_by_one, len(self._asked))
+        for job in self._asked:
+            job.declares = declares
+        if not declares:
+            self._one_by_one = max(self._one_by_one, len(self._asked))
         self.give_back()
         self.ask()
 
@@ -312,7 +318,7 @@ class Link(Connection):
     def _set_up(self) -> None:
         self._over: object = None
         self.at = Address((self.given.nodes[self.node],))
-        self._where = place(self.at)
+        self._where = f"RabbitMQ at {place(self.at)}"
         self.channel().add_on_return_callback(self._on_return)
         self.ask("confirm_delivery", self._on_answer)
 
@@ -403,7 +409,7 @@ class Link(Connection):
         error: SqsDelayError | None = None
         if isinstance(method, pika.spec.Basic.Nack):
             error = SendFailed(
-                f"RabbitMQ at {self._where} refused the message (nack): a queue on its way is full or "
+                f"{self._where} refused the message (nack): a queue on its way is full or "
                 "has no leader; try again later",
                 code="nack",
                 transient=True,
@@ -462,7 +468,7 @@ class Link(Connection):
             # Not one queue is stuck but the connection, or the broker: start afresh.
             self.lost = TimeoutError("no answer")
         told = (
-            f"RabbitMQ at {self._where} did not confirm the message within "
+            f"{self._where} did not confirm the message within "
             f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
         )
         self._outstanding.give_up(Unconfirmed(told), lambda each: each.written_at < overdue)
@@ -481,7 +487,7 @@ class Link(Connection):
             if code in (ACCESS_REFUSED, NOT_FOUND):
                 self._refuse(f"{refusal(code, text, self._where)}; the message was not sent", text)
         told = (
-            f"the connection to RabbitMQ at {self._where} ended before the message was confirmed "
+            f"the connection to {self._where} ended before the message was confirmed "
             f"({reason}); {MAYBE_SENT}"
         )
         self._outstanding.give_up(Unconfirmed(told))

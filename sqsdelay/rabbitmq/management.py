@@ -64,23 +64,16 @@ class Management:
         self._virtual_host = quote(virtual_host, safe="")
 
     def named(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Every one of the virtual host's ``queues`` or ``exchanges``, by name."""
+        """The virtual host's ``queues`` or ``exchanges``, by name, as the broker describes them."""
         return {each["name"]: each for each in self.get(f"/{kind}/{self._virtual_host}")}
-
-    def queues(self) -> dict[str, dict[str, Any]]:
-        """Every queue of the virtual host by name, with ``arguments`` and ``effective_policy_definition``."""
-        return self.named("queues")
 
     def bindings(self) -> list[dict[str, Any]]:
         """Every binding of the virtual host."""
         return list(self.get(f"/bindings/{self._virtual_host}"))
 
-    def policy_of_exchange(self, name: str) -> dict[str, Any]:
-        """The definition of the policy that an exchange has; empty where it has none."""
-        policy = self.named("exchanges").get(name, {}).get("policy")
-        if not policy:
-            return {}
-        found = self.get(f"/policies/{self._virtual_host}/{quote(policy, safe='')}")
+    def policy(self, name: str) -> dict[str, Any]:
+        """What a policy of the virtual host sets."""
+        found = self.get(f"/policies/{self._virtual_host}/{quote(name, safe='')}")
         return dict(found.get("definition") or {})
 
     def held(self) -> dict[str, Held]:

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqsdelay.errors import DelayTooLong, InvalidEndpoint, InvalidSetting
 
@@ -164,9 +164,8 @@ class Topology:
         """The command by which an infrastructure shared with NServiceBus catches the undeliverable."""
         pattern = "^" + re.escape(self.delivery_exchange).replace("\\-", "-") + "$"
         return (
-            f"rabbitmqctl set_policy -p '{virtual_host}' --apply-to exchanges "
-            f"{self.undeliverable} '{pattern}' "
-            f'\'{{"alternate-exchange":"{self.undeliverable}"}}\''
+            f"rabbitmqctl set_policy -p '{virtual_host}' --apply-to exchanges {self.undeliverable} "
+            f"'{pattern}' '{{\"alternate-exchange\":\"{self.undeliverable}\"}}'"
         )
 
     def level_name(self, level: int) -> str:
@@ -226,16 +225,11 @@ def declare_command(name: str) -> str:
 _KEY: Final = re.compile(rf"((?:[01]\.){{{LEVELS}}})(.+)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedDelay:
+class RoutedDelay(NamedTuple):
     """What a routing key says: the whole delay in seconds, and where to."""
 
     delay_seconds: int
     endpoint: str
-
-    def from_level(self, level: int) -> int:
-        """The part of the delay in seconds that this level and those below it hold."""
-        return self.delay_seconds % (1 << (level + 1))
 
 
 def check_queue_name(endpoint: str) -> str:
@@ -290,6 +284,4 @@ def binding_key(endpoint: str) -> str:
 def read_key(key: str) -> RoutedDelay | None:
     """What a routing key says, or None where it is none of ours."""
     match = _KEY.fullmatch(key)
-    if match is None:
-        return None
-    return RoutedDelay(int(match[1].replace(".", ""), 2), match[2])
+    return match and RoutedDelay(int(match[1].replace(".", ""), 2), match[2])

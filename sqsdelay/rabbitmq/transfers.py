@@ -99,7 +99,7 @@ def transfer(
 def _handed_over(given: Address, management: Management, topology: Topology) -> Counter[str]:
     """What no ``get`` returns, by reason: with the broker on its way to the next queue."""
     with Session(given) as session:
-        names = [*ready(session, topology), *hand_overs(management.queues(), topology)]
+        names = [*ready(session, topology), *hand_overs(management.named("queues"), topology)]
     counted = [name for name in names if name != topology.undeliverable]
     count = sum(each.dead_lettering for each in held(management, counted).values())
     reason = (
@@ -174,7 +174,8 @@ def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) 
         at = deaths[0].get("time") if isinstance(deaths[0], dict) else None
         if isinstance(at, datetime):
             entered_ms = int(at.replace(tzinfo=UTC).timestamp() + 1) * 1000
-            due_ms = entered_ms + key.from_level(level) * 1000
+            # Of the delay, this level and those below it hold the last digits.
+            due_ms = entered_ms + key.delay_seconds % (1 << (level + 1)) * 1000
     return due_ms if due_ms is not None and 0 <= due_ms <= MAX_DUE_MS else None
 
 

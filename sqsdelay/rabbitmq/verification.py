@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker
@@ -154,7 +154,6 @@ def _difference(wanted: Exchange | Queue, found: Mapping[str, Any]) -> str:
 def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     """What AMQP does not show."""
     version = str(management.get("/overview")["rabbitmq_version"])
-    queues, nodes = management.named("queues"), management.get("/nodes")
     if _release(version) < MIN_BROKER_VERSION:
         yield Problem(
             "broker",
@@ -163,6 +162,7 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
             f"upgrade to {'.'.join(map(str, MIN_BROKER_VERSION))} or newer",
         )
     yield from _feature_flags(management)
+    nodes = management.get("/nodes")
     for node in nodes:
         for resource, name in (("mem", "memory"), ("disk_free", "disk")):
             if node.get(f"{resource}_alarm"):
@@ -172,10 +172,14 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
                     "free memory or disk space on it; rabbitmq-diagnostics alarms shows the limits",
                 )
     yield from _handed_over(management, topology)
-    yield from _policies(management, queues, topology, version)
-    bindings = management.bindings()
+    queues, bindings = management.named("queues"), management.bindings()
+    for queue in topology.queues():
+        found = queues.get(queue.name, {})
+        if queue.name != topology.undeliverable:
+            policy = found.get("effective_policy_definition") or {}
+            yield from _policies(queue.name, policy, management.virtual_host, topology, version)
+        yield from _members(queue.name, found, len(nodes), management.virtual_host, topology)
     yield from _missing_bindings(bindings, topology)
-    yield from _replicas(len(nodes), management.virtual_host, queues, topology)
     if topology.shared:
         yield from _holding_up(management, queues, bindings, topology)
 
@@ -234,29 +238,28 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
         )
 
 
-def _replicas(
-    nodes: int, virtual_host: str, queues: Mapping[str, Any], topology: Topology
+def _members(
+    name: str, found: Mapping[str, Any], nodes: int, virtual_host: str, topology: Topology
 ) -> Iterator[Problem]:
-    """Queues with fewer members than a cluster has nodes to lose one."""
-    for queue in topology.queues():
-        found = queues.get(queue.name, {})
-        members, online = found.get("members"), found.get("online")
-        if members is not None and len(members) < min(nodes, REPLICAS):
-            yield Problem(
-                f"queue {queue.name}",
-                f"has {len(members)} of the {min(nodes, REPLICAS)} members that a cluster of {nodes} nodes "
-                "allows: its messages may be lost, or wait, with one node",
-                f"rabbitmq-queues grow <node> all --vhost-pattern '{virtual_host}' "
-                f"--queue-pattern '{re.escape(topology.prefix)}\\.delay-', for each other node",
-            )
-        elif members is not None and online is not None and len(online) < len(members):
-            yield Problem(
-                f"queue {queue.name}",
-                f"has {len(online)} of its {len(members)} members online",
-                "start the other nodes, or remove those that are gone for good with: rabbitmq-queues "
-                "shrink <node>",
-                fatal=len(online) <= len(members) // 2,
-            )
+    """Fewer members than a cluster has nodes to lose one, or members that are not online."""
+    members, most = len(found.get("members") or ()), min(nodes, REPLICAS)
+    online = len(found.get("online", found.get("members")) or ())  # not told at first
+    if members and members < most:
+        yield Problem(
+            f"queue {name}",
+            f"has {members} of the {most} members that a cluster of {nodes} nodes allows: its messages "
+            "may be lost, or wait, with one node",
+            f"rabbitmq-queues grow <node> all --vhost-pattern '{virtual_host}' "
+            f"--queue-pattern '{re.escape(topology.prefix)}\\.delay-', for each other node",
+        )
+    elif online < members:
+        yield Problem(
+            f"queue {name}",
+            f"has {online} of its {members} members online",
+            "start the other nodes, or remove those that are gone for good with: rabbitmq-queues "
+            "shrink <node>",
+            fatal=online <= members // 2,
+        )
 
 
 def _holding_up(
@@ -266,10 +269,10 @@ def _holding_up(
     topology: Topology,
 ) -> Iterator[Problem]:
     """On NServiceBus's topology: what can make one endpoint's messages hold up all others."""
-    try:
-        policy = management.policy_of_exchange(topology.delivery_exchange)
-    except ConfigurationError:  # RabbitMQ shows it to those who may set policies
-        policy = {}
+    name = management.named("exchanges").get(topology.delivery_exchange, {}).get("policy")
+    policy: Mapping[str, Any] = {}
+    with suppress(ConfigurationError):  # RabbitMQ shows it to those who may set policies
+        policy = management.policy(name) if name else {}
     if "alternate-exchange" not in policy:
         yield uncaught_problem(topology, management.virtual_host)
     for binding in bindings:
@@ -277,11 +280,8 @@ def _holding_up(
         settings = queue.get("effective_policy_definition") or {}
         settings = {**settings, **{k[2:]: v for k, v in (queue.get("arguments") or {}).items()}}
         limits = sorted(set(settings) & {"max-length", "max-length-bytes"})
-        if (
-            binding["source"] == topology.delivery_exchange
-            and limits
-            and str(settings.get("overflow", "")).startswith("reject-publish")
-        ):
+        refuses = limits and str(settings.get("overflow", "")).startswith("reject-publish")
+        if refuses and binding["source"] == topology.delivery_exchange:
             yield Problem(
                 f"endpoint {binding['destination']}",
                 f"refuses messages at {limits[0]} {settings[limits[0]]}: once it does, due messages "
@@ -315,33 +315,29 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _policies(
-    management: Management, queues: Mapping[str, Any], topology: Topology, version: str
+    name: str, policy: Mapping[str, Any], virtual_host: str, topology: Topology, version: str
 ) -> Iterator[Problem]:
-    """Policies, and the lack of one, that end delays early or lose messages."""
-    for level in range(LEVELS):
-        name = topology.level_name(level)
-        policies = queues.get(name, {}).get("effective_policy_definition") or {}
-        for key in sorted(set(policies) & set(HARMFUL_POLICIES)):
-            yield Problem(
-                f"queue {name}",
-                f"a policy sets {key} to {policies[key]!r}: delays end early, or messages are lost",
-                f"change the policy's pattern so that it leaves {topology.prefix}.delay-level- alone",
-            )
-        limit = policies.get("delivery-limit")
-        by_default = topology.shared and _release(version) >= DELIVERY_LIMITED_VERSION
-        if limit is None and by_default:
-            text = f"has RabbitMQ {version}'s delivery limit of 20"
-        elif limit is not None and 0 <= limit < DELIVERY_LIMIT:
-            text = f"a policy sets delivery-limit to {limit}"
-        else:
-            continue
+    """A policy, or the lack of one, that ends a level's delays early or loses messages."""
+    for key in sorted(set(policy) & set(HARMFUL_POLICIES)):
         yield Problem(
             f"queue {name}",
-            f"{text}: a message that is looked at more often goes to the next level, and arrives early",
-            f"rabbitmqctl set_policy -p '{management.virtual_host}' --apply-to queues --priority 100 "
-            f"{topology.prefix}.delay-levels '^{re.escape(topology.prefix)}\\.delay-level-' "
-            f"'{{\"delivery-limit\":{DELIVERY_LIMIT}}}'",
+            f"a policy sets {key} to {policy[key]!r}: delays end early, or messages are lost",
+            f"change the policy's pattern so that it leaves {topology.prefix}.delay-level- alone",
         )
+    limit = policy.get("delivery-limit")
+    if limit is not None and 0 <= limit < DELIVERY_LIMIT:
+        text = f"a policy sets delivery-limit to {limit}"
+    elif limit is None and topology.shared and _release(version) >= DELIVERY_LIMITED_VERSION:
+        text = f"has RabbitMQ {version}'s delivery limit of 20"
+    else:
+        return
+    yield Problem(
+        f"queue {name}",
+        f"{text}: a message that is looked at more often goes to the next level, and arrives early",
+        f"rabbitmqctl set_policy -p '{virtual_host}' --apply-to queues --priority 100 "
+        f"{topology.prefix}.delay-levels '^{re.escape(topology.prefix)}\\.delay-level-' "
+        f"'{{\"delivery-limit\":{DELIVERY_LIMIT}}}'",
+    )
 
 
 def _missing_bindings(

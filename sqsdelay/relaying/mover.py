@@ -98,18 +98,6 @@ class Outcome:
         return self.status is not Status.FAILED
 
 
-_SETTLED: Final = {
-    Status.HANDED_OVER: EventKind.HANDED_OVER,
-    Status.DELIVERED: EventKind.HANDED_OVER,
-    Status.REQUEUED: EventKind.HOP,
-    Status.FORWARDED: EventKind.FORWARDED,
-    Status.PARKED: EventKind.PARKED,
-    Status.CANCELLED: EventKind.CANCELLED,
-    Status.REJECTED: EventKind.REJECTED,
-}
-"""By a copy's status; one that failed is received again, and nothing befell it."""
-
-
 logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_SECONDS: Final = 5
@@ -119,9 +107,8 @@ _NOT_HELD: Final = "no time is left for it; it is received again, here or by ano
 
 @dataclass(slots=True)
 class Move:
-    """A copy and the send that would settle it."""
+    """A send, and the outcome of its copy once it is confirmed."""
 
-    copy: ReceivedMessage
     target: QueueRef
     entry: OutgoingMessage
     settled: Outcome
@@ -173,14 +160,14 @@ class Mover(ABC):
                 self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
         # Sent before, only the delete had failed: sending again would duplicate it.
         known = [(copy, self._undeleted.get(_key(copy))) for copy in copies]
-        done = {id(copy): replace(sent, copy=copy) for copy, sent in known if sent is not None}
+        done = [replace(sent, copy=copy) for copy, sent in known if sent is not None]
         decided = list(self._decide([copy for copy, sent in known if sent is None]))
-        moves = [each for each in decided if isinstance(each, Move)]
         without_a_send = [each for each in decided if isinstance(each, Outcome)]
         self._record([(outcome, None) for outcome in without_a_send], len(copies))
-        for outcome in (*without_a_send, *self._sent(moves, len(copies), held)):
-            done[id(outcome.copy)] = outcome
-        outcomes = [done[id(copy)] for copy in copies]
+        moves = [each for each in decided if isinstance(each, Move)]
+        done += [*without_a_send, *self._sent(moves, len(copies), held)]
+        of = {id(outcome.copy): outcome for outcome in done}
+        outcomes = [of[id(copy)] for copy in copies]
         failed = [outcome.copy for outcome in outcomes if not outcome.settled]
         # A group of the parking queue comes back after the visibility timeout.
         if failed and self.source != self._endpoint.parking_queue and held():
@@ -203,7 +190,7 @@ class Mover(ABC):
 
     def _reject(self, copy: ReceivedMessage, reason: str) -> Move:
         outcome = Outcome(copy, Status.REJECTED, error=reason)
-        return Move(copy, self._endpoint.error_queue, rejected(copy, reason), outcome)
+        return Move(self._endpoint.error_queue, rejected(copy, reason), outcome)
 
     def _broker_now(self, copy: ReceivedMessage) -> int:
         """The broker's now: from the copy's own receive timestamp if fresh, else from the clock."""
@@ -222,7 +209,7 @@ class Mover(ABC):
         if timer is None or due_ms is None:
             return
         try:
-            now_ms = self._broker_now(move.copy)
+            now_ms = self._broker_now(move.settled.copy)
         except SqsDelayError:
             return  # Late by what the sends before it took, and not early.
         # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
@@ -235,7 +222,9 @@ class Mover(ABC):
         hopeless: list[Move] = []
         for batch in full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size):
             if not held():
-                yield from (self._failed(m.copy, _NOT_HELD, m.settled.due_ms) for m in batch)
+                yield from (
+                    self._failed(m.settled.copy, _NOT_HELD, m.settled.due_ms) for m in batch
+                )
                 continue
             for move in batch:
                 self._set_timer(move)
@@ -243,16 +232,17 @@ class Mover(ABC):
             settled = [(move.settled, move.entry) for move, failure in answered if failure is None]
             self._record(settled, received, len(batch))
             for move, failure in answered:
+                copy = move.settled.copy
                 if failure is None:
                     yield move.settled
                 elif (
                     not failure.transient
                     and move.target != self._endpoint.error_queue
-                    and (move.copy.receive_count or 0) >= self._settings.max_receives
+                    and (copy.receive_count or 0) >= self._settings.max_receives
                 ):
-                    hopeless.append(self._reject(move.copy, f"{failure.code}: {failure.error}"))
+                    hopeless.append(self._reject(copy, f"{failure.code}: {failure.error}"))
                 else:
-                    yield self._failed(move.copy, str(failure.error), move.settled.due_ms)
+                    yield self._failed(copy, str(failure.error), move.settled.due_ms)
         if hopeless:
             yield from self._sent(hopeless, received, held)
 
@@ -269,13 +259,15 @@ class Mover(ABC):
         endpoint, at_ms = self._endpoint, self._queues.broker_clock.now_ms()
         parks = self.source == endpoint.parking_queue
         forwarded = sum(outcome.status is Status.FORWARDED for outcome, _ in settled)
-        # A FIFO endpoint's due queue is not the last step.
-        hop = Status.HANDED_OVER if endpoint.fifo else None
+        # Where the ledger's word is another than the relay's.
+        kinds = {Status.REQUEUED: EventKind.HOP, Status.DELIVERED: EventKind.HANDED_OVER}
+        if endpoint.fifo:  # Its due queue is not the last step.
+            kinds[Status.HANDED_OVER] = EventKind.HOP
         record_safely(
             self._settings.ledger,
             (
                 Event(
-                    kind=EventKind.HOP if outcome.status is hop else _SETTLED[outcome.status],
+                    kind=kinds.get(outcome.status) or EventKind(outcome.status),
                     at_ms=at_ms,
                     endpoint=endpoint.name,
                     message_id=outcome.copy.message_id,
@@ -286,7 +278,7 @@ class Mover(ABC):
                     # The parking queue's messages hold many copies.
                     receive_batch=None if parks else received,
                     timer_seconds=outcome.delay_seconds,
-                    late_ms=None if outcome.status is hop else outcome.late_ms,
+                    late_ms=None if kinds.get(outcome.status) is EventKind.HOP else outcome.late_ms,
                     reason=outcome.error,
                 )
                 for outcome, entry in settled
@@ -301,8 +293,8 @@ class Mover(ABC):
             for move in batch:
                 delivery = self._settings.tracing.delivering(
                     self._endpoint.name,
-                    move.copy.message_id,
-                    sent_with=move.copy.trace_header,
+                    move.settled.copy.message_id,
+                    sent_with=move.settled.copy.trace_header,
                     due_ms=move.settled.due_ms,
                 )
                 move.entry.trace_header = delivery.header or move.entry.trace_header
@@ -312,7 +304,7 @@ class Mover(ABC):
             move = batch[position]
             if target != self._endpoint.error_queue:
                 return without_identity(move.entry)
-            return rejected(move.copy, move.settled.error or "", limit=0)
+            return rejected(move.settled.copy, move.settled.error or "", limit=0)
 
         outcomes: list[Failure | None]
         try:
@@ -332,35 +324,37 @@ class Mover(ABC):
 
     def _hide(self, source_url: str, failed: list[ReceivedMessage]) -> None:
         entries = [(copy, backoff_seconds(copy.receive_count or 1)) for copy in failed]
-        hidden = by_tens(partial(self._queues.hide_batch, source_url), entries)
-        for copy, failure in zip(failed, hidden, strict=True):
-            if failure is not None:
-                # Harmless: it comes back after the queue's visibility timeout instead.
-                name, why = one_line(copy.message_id), one_line(failure.error)
-                logger.info("backoff of %s not set: %s", name, why)
+        for (copy, _), failure in failures(partial(self._queues.hide_batch, source_url), entries):
+            # Harmless: it comes back after the queue's visibility timeout instead.
+            name, why = one_line(copy.message_id), one_line(failure.error)
+            logger.info("backoff of %s not set: %s", name, why)
 
     def _delete(self, source_url: str, settled: list[Outcome]) -> None:
-        copies = [outcome.copy for outcome in settled]
-        deleted = by_tens(partial(self._queues.delete_batch, source_url), copies)
-        for copy, outcome, failure in zip(copies, settled, deleted, strict=True):
-            if failure is None:
-                self._undeleted.pop(_key(copy), None)
-                continue
-            name, why = one_line(copy.message_id), one_line(failure.error)
+        def delete(outcomes: Sequence[Outcome]) -> list[Failure | None]:
+            return self._queues.delete_batch(source_url, [outcome.copy for outcome in outcomes])
+
+        not_deleted = list(failures(delete, settled))
+        for outcome in settled:
+            self._undeleted.pop(_key(outcome.copy), None)
+        for outcome, failure in not_deleted:
+            name, why = one_line(outcome.copy.message_id), one_line(failure.error)
             logger.warning("message %s sent on but not deleted: %s", name, why)
             # Its outcome, without what it holds: content takes memory.
-            bare = replace(copy, body="", attributes={})
-            self._undeleted[_key(copy)] = replace(outcome, copy=bare)
+            bare = replace(outcome.copy, body="", attributes={})
+            self._undeleted[_key(bare)] = replace(outcome, copy=bare)
             if len(self._undeleted) > _REMEMBERED_COPIES:
                 self._undeleted.popitem(last=False)
 
 
-def by_tens(
+def failures(
     call: Callable[[Sequence[_T]], list[Failure | None]], items: Sequence[_T]
-) -> list[Failure | None]:
-    """The outcomes of calls for as many items as one takes."""
-    starts = range(0, len(items), MAX_BATCH_ENTRIES)
-    return [failure for n in starts for failure in call(items[n : n + MAX_BATCH_ENTRIES])]
+) -> Iterator[tuple[_T, Failure]]:
+    """Make calls for as many items as one takes; the items for which they failed, and why."""
+    for start in range(0, len(items), MAX_BATCH_ENTRIES):
+        chunk = items[start : start + MAX_BATCH_ENTRIES]
+        for item, failure in zip(chunk, call(chunk), strict=True):
+            if failure is not None:
+                yield item, failure
 
 
 def backoff_seconds(receive_count: int) -> int:

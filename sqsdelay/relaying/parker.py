@@ -24,16 +24,7 @@ from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, fr
 from sqsdelay.core.schedule_input import COPY, record_of
 from sqsdelay.errors import InvalidSetting, MalformedMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
-from sqsdelay.relaying.mover import (
-    Held,
-    Move,
-    Mover,
-    Outcome,
-    RelaySettings,
-    Status,
-    always_held,
-    by_tens,
-)
+from sqsdelay.relaying.mover import Held, Move, Mover, Outcome, RelaySettings, Status, failures
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import InHand, Visibility
 
@@ -93,32 +84,23 @@ def forward(
         url = queues.url(endpoint.parking_queue)
     except SqsDelayError as error:
         return [Failure(type(error).__name__, error, transient=True)] * len(copies)
-    answers: list[Failure | None] = []
-    groups = list(_groups(map(packed, copies)))
-    for batch in full_batches(groups, target=lambda _: url, size=lambda group: group[1].size):
-        sent = queues.send_batch(url, [entry for _, entry in batch])
-        for (count, _), outcome in zip(batch, sent, strict=True):
-            answers += [outcome if isinstance(outcome, Failure) else None] * count
-    return answers
-
-
-def _groups(texts: Iterable[str]) -> Iterator[tuple[int, OutgoingMessage]]:
-    """How many copies, in order, each message holds, and the message."""
-
-    def entry() -> OutgoingMessage:
-        body = group_of(group)
-        return OutgoingMessage(body=body, attributes={}, size=size_of(body, {}), delay_seconds=0)
-
-    group, size = list[str](), _FRAME_BYTES
-    for text in texts:
+    groups, size = list[list[str]](), 0
+    for text in map(packed, copies):
         more = size_of(text, {}) + 1
-        if group and size + more > GROUP_BYTES:
-            yield len(group), entry()
-            group, size = [], _FRAME_BYTES
-        group.append(text)
+        if not groups or size + more > GROUP_BYTES:
+            groups.append([])
+            size = _FRAME_BYTES
+        groups[-1].append(text)
         size += more
-    if group:
-        yield len(group), entry()
+    answers: list[Failure | None] = []
+    bodies = [(len(group), group_of(group)) for group in groups]
+    for batch in full_batches(bodies, target=lambda _: url, size=lambda g: size_of(g[1], {})):
+        entries = [
+            OutgoingMessage(body, {}, size_of(body, {}), delay_seconds=0) for _, body in batch
+        ]
+        for (count, _), sent in zip(batch, queues.send_batch(url, entries), strict=True):
+            answers += [sent if isinstance(sent, Failure) else None] * count
+    return answers
 
 
 class ForwardingRelay(Relay):
@@ -194,11 +176,7 @@ class Parker:
         self._most = self._relay.stored_at_once or AT_ONCE
 
     def rounds(
-        self,
-        *,
-        more: Held,
-        held: Held = always_held,
-        crowded: Callable[[], object] | None = None,
+        self, *, more: Held, held: Held = lambda: True, crowded: Callable[[], object] | None = None
     ) -> Iterator[list[Outcome]]:
         """Settle round after round, until the queue hands out nothing more. No round's copies are kept.
 
@@ -249,16 +227,15 @@ class Parker:
         first = {_one(copy): copy for _, found in reversed(groups) for copy in reversed(found)}
         outcomes = self._relay.process(list(first.values())[::-1], delete=False, held=held)
         of = {_one(outcome.copy): outcome for outcome in outcomes}
-        done = list[ReceivedMessage]()
+        done: list[ReceivedMessage] = []
         for message, copies in groups:
             failed = [copy for copy in copies if not of[_one(copy)].settled]
             # A group may go once its copies are settled; those that are not may be in another.
             if not failed or (len(failed) < len(copies) and held() and self._left(failed)):
                 done.append(message)
-        for failure in by_tens(partial(self._queues.delete_batch, url), done):
-            if failure is not None:
-                # Parked again, a message is one when its slot's objects are merged.
-                logger.warning("a group is not deleted: %s", one_line(failure.error))
+        for _, failure in failures(partial(self._queues.delete_batch, url), done):
+            # Parked again, a message is one when its slot's objects are merged.
+            logger.warning("a group is not deleted: %s", one_line(failure.error))
         return outcomes
 
     def _left(self, copies: Sequence[ReceivedMessage]) -> bool:

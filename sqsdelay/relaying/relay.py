@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqsdelay.core import outgoing
-from sqsdelay.core.delay import HandOver, Park, Reject, decide, seconds_until, too_far
+from sqsdelay.core.delay import Decision, HandOver, Park, Reject, decide, too_far
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DUE_AT, text_of
 from sqsdelay.core.readable import one_line
@@ -82,16 +82,18 @@ class Relay(Mover):
 
     def parks(self, copy: ReceivedMessage) -> bool:
         """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""
-        if self._parking is None:
-            return False
+        message = self._read(copy)
         try:
-            message = self._read(copy)
-            if isinstance(message, Reject):
-                return False
-            remaining = seconds_until(message.due_ms, self._broker_now(copy))
+            return isinstance(message, DelayedMessage) and isinstance(
+                self._next(message, self._broker_now(copy)), Park
+            )
         except SqsDelayError:
             return False
-        return remaining > max(self._parking.after_seconds, self.hop_seconds)
+
+    def _next(self, message: DelayedMessage, now_ms: int) -> Decision:
+        after = None if self._parking is None else self._parking.after_seconds
+        hop = self.hop_seconds
+        return decide(message.due_ms, now_ms, hop_seconds=hop, park_after_seconds=after)
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
         """Amendments are read, and messages are parked, in one call for all copies."""
@@ -127,12 +129,7 @@ class Relay(Mover):
         problem = too_far(message.due_ms, now_ms, self._settings.max_delay_seconds)
         if problem is not None:
             return self._reject(copy, problem)
-        decision = decide(
-            message.due_ms,
-            now_ms,
-            hop_seconds=self.hop_seconds,
-            park_after_seconds=None if self._parking is None else self._parking.after_seconds,
-        )
+        decision = self._next(message, now_ms)
         if message.message_id in amendments and amendment is None:
             # It hops on, or stays here, until it is known.
             if isinstance(decision, HandOver) or not self._hops:
@@ -142,7 +139,6 @@ class Relay(Mover):
             seconds = decision.delay_seconds
             late_ms = now_ms + seconds * 1000 - message.due_ms
             return Move(
-                copy,
                 self._endpoint.hand_over_queue,
                 outgoing.handed_over(copy, message, self._endpoint, delay_seconds=seconds),
                 Outcome(copy, Status.HANDED_OVER, message.due_ms, seconds, late_ms),
@@ -167,7 +163,6 @@ class Relay(Mover):
                 f"{self.hop_seconds} s; set its DelaySeconds back to {self.hop_seconds}"
             )
         return Move(
-            copy,
             self._endpoint.delay_queue,
             outgoing.requeued(copy, message, remaining_seconds),
             Outcome(copy, Status.REQUEUED, message.due_ms),
@@ -257,7 +252,7 @@ class DueRelay(Mover):
         due_ms = _due_ms(copy)
         late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
         outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
-        return Move(copy, self._endpoint.queue, outgoing.delivered(copy, ids), outcome)
+        return Move(self._endpoint.queue, outgoing.delivered(copy, ids), outcome)
 
 
 def _due_ms(copy: ReceivedMessage) -> int | None:

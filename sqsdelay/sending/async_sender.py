@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from sqsdelay.core.checked_message import CheckedMessage, checked
-from sqsdelay.core.coalescing import own
+from sqsdelay.core.coalescing import NeverLeft, own
 from sqsdelay.core.delay import Delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
@@ -19,7 +19,7 @@ from sqsdelay.core.message import AttributeInput, Message
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.parking.parking import Change
 from sqsdelay.sending.batches import SendResult
-from sqsdelay.sending.sender import QueueSender, with_header
+from sqsdelay.sending.sender import QueueSender, too_late, with_header
 
 _PAGE: Final = 100
 
@@ -45,7 +45,11 @@ class AsyncQueueSender:
     ) -> None:
         self._sender = sender
         self._calls = LoopCalls[CheckedMessage, SendResult](
-            self._send, linger_ms=linger_ms, lanes=sender.concurrency, max_waiting=max_waiting
+            self._send,
+            linger_ms=linger_ms,
+            lanes=sender.concurrency,
+            max_waiting=max_waiting,
+            within_seconds=sender.deadline_seconds,
         )
 
     def _send(
@@ -97,7 +101,10 @@ class AsyncQueueSender:
         with self._sender.traced(parsed) as header:
             ready = checked(with_header(message, header), fifo=parsed.fifo)
             route, most = self._sender.batches.together(parsed, ready)
-            result = await self._calls.call((parsed, route), ready, size=ready.size, most=most)
+            try:
+                result = await self._calls.call((parsed, route), ready, size=ready.size, most=most)
+            except NeverLeft:
+                raise too_late(parsed) from None
             if result.error is not None:
                 raise own(result.error)
         return result

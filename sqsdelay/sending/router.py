@@ -46,6 +46,7 @@ from sqsdelay.parking.parking import Parking, ParkingSettings, Stores
 from sqsdelay.ports.queues import LargeBodies, Queues, SizeLimits
 from sqsdelay.ports.tracing import Tracing
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 DEFAULT_CONCURRENCY: Final = 8
@@ -132,16 +133,16 @@ class Asked:
     """What one call has asked the queue service, errors included: it is not asked again per message."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, Any] = {}
+        self._answers: dict[Any, Any] = {}
 
-    def once(self, what: str, ask: Callable[[], T]) -> T:
-        """The answer to ``ask``, or the error it raised, which is raised again."""
-        if what not in self._answers:
+    def once(self, ask: Callable[[A], T], about: A) -> T:
+        """The answer to ``ask(about)``, or the error it raised, which is raised again."""
+        if (ask, about) not in self._answers:
             try:
-                self._answers[what] = ask()
+                self._answers[ask, about] = ask(about)
             except SqsDelayError as error:
-                self._answers[what] = error
-        answer = self._answers[what]
+                self._answers[ask, about] = error
+        answer = self._answers[ask, about]
         if isinstance(answer, SqsDelayError):
             raise answer
         return cast(T, answer)
@@ -167,40 +168,38 @@ class Router:
             InvalidDelay, InvalidMessage, DelayTooLong, ConfigurationError
             DelayQueueMissing, QueueMissing, QueueUnavailable
         """
-        if message.due.absolute:
-            due_ms = message.due.due_ms(0)
-            now_ms = self.broker_now(endpoint, asked)
-        else:
-            now_ms = self._queues.broker_clock.now_ms()
-            due_ms = message.due.due_ms(now_ms)
-        remaining = seconds_until(due_ms, now_ms)
+        clock = self._queues.broker_clock
+        now_ms = self.broker_now(endpoint, asked) if message.due.absolute else clock.now_ms()
+        due_ms = message.due.due_ms(now_ms)
         self.check_max_delay(due_ms, now_ms)
+        remaining = seconds_until(due_ms, now_ms)
         route = self._route(endpoint, remaining)
-        if route is Route.DUE_QUEUE:
-            return self._through_due_queue(endpoint, message, remaining, asked)
         if route is Route.DIRECT:
             return self._direct(endpoint, message, due_ms, remaining, asked)
-        if not self._settings.unrestricted:
+        if route is not Route.DUE_QUEUE and not self._settings.unrestricted:
             raise DelayTooLong(
                 f"delay of {(due_ms - now_ms) / 1000} s exceeds the {MAX_MESSAGE_TIMER_SECONDS} s of "
                 "a message timer, and unrestricted=False; shorten it, or use "
                 "DelaySender(unrestricted=True) and an endpoint with a delay queue "
                 f"({endpoint.delay_queue.name})"
             )
-        asked.once("collision", lambda: self._check_collision(endpoint))
+        asked.once(self._check_collision, endpoint)
+        if route is Route.DUE_QUEUE:
+            return self._through_due_queue(endpoint, message, remaining, asked)
+        parked = self._to_store(endpoint, message, asked) if route is Route.STORE else None
+        return parked or self._through_delay_queue(endpoint, message, asked)
+
+    def _to_store(
+        self, endpoint: Endpoint, message: CheckedMessage, asked: Asked
+    ) -> ToStore | None:
+        """None where the store cannot keep a message of this size: it hops."""
         parking = self._parking(endpoint)
-        if route is Route.STORE and parking is not None:
-            latest_ms = self.broker_latest(endpoint, asked)
-            stored = as_stored(message, endpoint.address, now_ms=latest_ms)
-            if not parking.store.too_large(stored):
-                self._check_arrival(endpoint, message)
-                return ToStore(parking, stored)
-        if not message.due.absolute:
-            # The queue service has been asked about the endpoint: a first send, too, knows its clock now,
-            # and the id that is made up tells the due time by it.
-            now_ms = self._queues.broker_clock.now_ms()
-            due_ms = message.due.due_ms(now_ms)
-        return self._through_delay_queue(endpoint, message, due_ms, due_ms - now_ms, asked)
+        latest_ms = self.broker_latest(endpoint, asked)
+        stored = as_stored(message, endpoint.address, now_ms=latest_ms)
+        if parking is None or parking.store.too_large(stored):
+            return None
+        self._check_arrival(endpoint, message)
+        return ToStore(parking, stored)
 
     def _route(self, endpoint: Endpoint, remaining: int) -> Route:
         if remaining <= self._settings.hop_seconds:
@@ -229,7 +228,7 @@ class Router:
         proven = clock.proven_ms()
         if proven is not None:
             return proven
-        asked.once("clock", lambda: self._learn_time(endpoint))
+        asked.once(self._learn_time, endpoint)
         return clock.now_ms()
 
     def _learn_time(self, endpoint: Endpoint) -> None:
@@ -267,14 +266,13 @@ class Router:
             deduplication_id=message.ids(due_ms).deduplication_id if endpoint.fifo else None,
             trace_header=message.trace_header,
         )
-        queue_url = asked.once("queue", lambda: self._queues.url(endpoint.queue))
+        queue_url = asked.once(self._queues.url, endpoint.queue)
         return ToQueue(queue_url, entry, Route.DIRECT, named, due_ms, message.due.absolute)
 
     def _through_due_queue(
         self, endpoint: Endpoint, message: CheckedMessage, remaining: int, asked: Asked
     ) -> ToQueue:
         """A FIFO queue takes no message timers: the due queue before it does."""
-        asked.once("collision", lambda: self._check_collision(endpoint))
         # The due time orders the messages of a group: it must be the broker's, as near as can be.
         # That is up to a second behind, so the timer of a relative delay is the whole delay.
         due_ms = message.due.due_ms(self.broker_now(endpoint, asked))
@@ -292,7 +290,7 @@ class Router:
         added = ids.attributes() | outgoing.waiting_identity(message_id, due_ms)
         check_limits(message.body, message.attributes, added)
         self._check_arrival(endpoint, message)
-        queue_url = asked.once("due queue", lambda: self._queues.url(endpoint.due_queue))
+        queue_url = asked.once(self._queues.url, endpoint.due_queue)
         return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, message.due.absolute)
 
     def _parking(self, endpoint: Endpoint) -> Parking | None:
@@ -333,18 +331,17 @@ class Router:
             self._alone.add(endpoint.queue)
 
     def _through_delay_queue(
-        self,
-        endpoint: Endpoint,
-        message: CheckedMessage,
-        due_ms: int,
-        remaining_ms: int,
-        asked: Asked,
+        self, endpoint: Endpoint, message: CheckedMessage, asked: Asked
     ) -> ToQueue:
+        # Now that the queue service has been asked about the endpoint, a first send knows its clock, too,
+        # and the id that is made up tells the due time by it.
+        now_ms = self._queues.broker_clock.now_ms()
+        due_ms = message.due.due_ms(now_ms)
         message_id, deduplication_id = message.ids(due_ms)
         idempotent = self._settings.idempotent or self._settings.parking is not None
         wired = outgoing.delayed(
             message.attributes,
-            remaining_ms=remaining_ms,
+            remaining_ms=due_ms - now_ms,
             due_ms=message.due.at_ms,
             message_group_id=message.group_id,
             deduplication_id=deduplication_id,
@@ -372,7 +369,7 @@ class Router:
             ),
             trace_header=message.trace_header,
         )
-        queue_url = asked.once("delay queue", lambda: self._delay_queue_url(endpoint))
+        queue_url = asked.once(self._delay_queue_url, endpoint)
         self._check_arrival(endpoint, message)
         self._limits.check(endpoint.delay_queue, entry.size)
         return ToQueue(

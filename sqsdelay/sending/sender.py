@@ -38,7 +38,7 @@ class QueueSender:
         self._ledger = settings.ledger
         self._tracing = settings.tracing
         self._linger_ms = settings.linger_ms
-        self._deadline_seconds = settings.deadline_seconds
+        self.deadline_seconds = settings.deadline_seconds
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -126,16 +126,13 @@ class QueueSender:
         message: CheckedMessage,
     ) -> SendResult:
         route, most = self.batches.together(endpoint, message)
-        within = self._deadline_seconds
+        within = self.deadline_seconds
         try:
             (result,) = shared.call(
                 (endpoint, route), [message], sizes=[message.size], most=most, within_seconds=within
             )
         except NeverLeft:
-            raise QueueUnavailable(
-                f"queue {endpoint.name} cannot be used now: the time for this call (deadline_seconds) is "
-                "over; try again later"
-            ) from None
+            raise too_late(endpoint) from None
         except Interrupted as error:
             raise Unconfirmed(
                 f"this message may or may not have been sent, with those of other threads: {error}"
@@ -245,6 +242,14 @@ class QueueSender:
                 "the same store"
             )
         return Schedule(self.batches.stores.of(name), endpoint=name, ledger=self._ledger)
+
+
+def too_late(endpoint: Endpoint) -> QueueUnavailable:
+    """The error of a send whose time was over before a request had its message."""
+    return QueueUnavailable(
+        f"queue {endpoint.name} cannot be used now: the time for this call (deadline_seconds) is over; "
+        "try again later"
+    )
 
 
 def with_header(message: Message, header: str | None) -> Message:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import tenacity
 
 from sqsdelay import limits
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, one_line
 from sqsdelay.errors import (
@@ -46,7 +46,6 @@ from sqsdelay.sqs.receivers import (
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-    from sqsdelay.core.clock import Clock
     from sqsdelay.ledger.events import Ledger
     from sqsdelay.ports.queues import Queues
     from sqsdelay.ports.stores import ParkingPlace

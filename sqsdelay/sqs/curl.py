@@ -99,7 +99,7 @@ def _proxy(client: SQSClient) -> str | None:
     at = urlsplit(client.meta.endpoint_url)
     proxies = getproxies() if config.proxies is None else config.proxies
     found = proxies.get(at.scheme) or proxies.get("all")
-    if not found or (config.proxies is None and proxy_bypass(at.hostname or "")):
+    if not found or (config.proxies is None and proxy_bypass(at.netloc)):
         return None
     return f"SQS is reached through the proxy of {at.scheme}; add {at.hostname} to NO_PROXY"
 

@@ -28,6 +28,9 @@ from sqsdelay.stores.schema import read_queries
 COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
 """Of a message, in the order of `row_of` and of `from_store`."""
 
+UNFIT: Final = re.compile("[\0\ud800-\udfff]")
+"""What no name holds."""
+
 CLAIM_BYTES: Final = 64 << 20
 """A claim ends with the body that reaches it: 500 of 1 MiB took a gigabyte of memory."""
 
@@ -71,7 +74,8 @@ class SqlTable:
 
     def _read_book(self, names: dict[str, str]) -> None:
         """Read the queries, with names and other pieces put in."""
-        self._names_in_queries, self._book = names, dict[str, str]()
+        shared = {"columns": ", ".join(COLUMNS), "claim_bytes": str(CLAIM_BYTES)}
+        self._names_in_queries, self._book = shared | names, dict[str, str]()
         for file in (
             self._QUERIES,
             f"{self._DIALECT}/table.sql",

@@ -14,7 +14,6 @@ from sqsdelay.testing.local_aws import LocalAws
 
 if TYPE_CHECKING:
     from sqsdelay.testing.broker_contract import OutboxContract, SenderContract
-    from sqsdelay.testing.in_memory_scheduler import InMemoryScheduler
     from sqsdelay.testing.store_contract import ParkingContract, StoreContract
     from sqsdelay.testing.virtual_time import Arrival, VirtualSqs
 
@@ -23,7 +22,6 @@ __all__ = [
     "InMemoryLedger",
     "InMemoryOutbox",
     "InMemoryQueues",
-    "InMemoryScheduler",
     "InMemoryStore",
     "LocalAws",
     "ManualClock",
@@ -37,7 +35,6 @@ __all__ = [
 _HOMES = {
     "Arrival": "sqsdelay.testing.virtual_time",
     "VirtualSqs": "sqsdelay.testing.virtual_time",
-    "InMemoryScheduler": "sqsdelay.testing.in_memory_scheduler",
     "OutboxContract": "sqsdelay.testing.broker_contract",
     "ParkingContract": "sqsdelay.testing.store_contract",
     "SenderContract": "sqsdelay.testing.broker_contract",
@@ -46,7 +43,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: contracts need pytest, the scheduler and `VirtualSqs` botocore."""
+    """Load on first use: contracts need pytest, `VirtualSqs` botocore."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

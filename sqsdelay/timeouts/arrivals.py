@@ -110,8 +110,8 @@ class TimeoutParts:
         self.destination = AtLeastOnce(self.transport, self.clock)
         # Of all threads: without a ledger it remembers nothing from one claim to the next.
         self.settlement = Settlement(
-            self.store,
-            self.destination,
+            store=self.store,
+            destination=self.destination,
             batch_size=self.settings.batch_size,
             number_of_retries=self.settings.number_of_retries,
         )

@@ -87,8 +87,7 @@ class Announcer:
 
     def _sort(self, claim: Claim, done: Round) -> None:
         """Hold what is to be announced, once the rest has been dispatched."""
-        destination = self._parts.destination
-        unwell = destination.closed() | destination.probing()
+        unwell = self._parts.destination.unwell()
         held: Collection[str] = getattr(claim, "again", ())
         new: list[StoredMessage] = []
         again: list[StoredMessage] = []
@@ -189,12 +188,14 @@ class TimeoutDispatch:
 
     def _release(self, claim: Claim, due: list[StoredMessage], done: Round) -> None:
         self._parts.settlement.release(claim, due, done)
-        closed = self._parts.destination.closed()
-        settled = {*ids_of(done.released), *ids_of(done.rejected), *ids_of(done.failed)}
-        away = [m for m in due if m.destination in closed and m.message_id not in settled]
+        passing = ids_of(
+            m for m in done.held if m.destination not in self._parts.destination.away()
+        )
+        settled = {*ids_of(done.released + done.rejected + done.failed), *passing}
+        away = [message_id for message_id in ids_of(due) if message_id not in settled]
         if away:
             # As soon as its destination is in reach.
-            claim.hold(ids_of(away), seconds=0)
+            claim.hold(away, seconds=0)
         if len(done.released) < len(due):
             self._parts.look.set()
 

@@ -19,7 +19,6 @@ from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import (
     InMemoryOutbox,
     InMemoryQueues,
-    InMemoryScheduler,
     InMemoryStore,
     ManualClock,
 )
@@ -32,6 +31,7 @@ from sqsdelay.testing.store_contract import (
     message,
 )
 from tests.services.in_memory_s3 import InMemoryS3
+from tests.services.in_memory_scheduler import InMemoryScheduler
 
 ROLE = "arn:aws:iam::123456789012:role/scheduler"
 

@@ -449,14 +449,19 @@ def test_where_it_cannot_it_says_why_and_stands_aside(
 
 
 @pytest.mark.parametrize(
-    "proxies",
-    [{"NO_PROXY": "example.com"}, {"HTTP_PROXY": "http://proxy:1", "NO_PROXY": "127.0.0.1"}],
+    ("proxies", "no_proxy"),
+    [
+        ({}, "example.com"),
+        ({"HTTP_PROXY": "http://proxy:1"}, "127.0.0.1"),
+        ({"HTTP_PROXY": "http://proxy:1"}, "{address}"),
+    ],
 )
 def test_a_proxy_that_is_not_on_the_way_is_none(
-    server: Server, monkeypatch: pytest.MonkeyPatch, proxies: dict[str, str]
+    server: Server, monkeypatch: pytest.MonkeyPatch, proxies: dict[str, str], no_proxy: str
 ) -> None:
-    """NO_PROXY alone, and a proxy that exempts SQS."""
-    for name, value in proxies.items():
+    """NO_PROXY alone, and a proxy that exempts SQS, or its port."""
+    exempt = no_proxy.format(address=server.url.removeprefix("http://"))
+    for name, value in (proxies | {"NO_PROXY": exempt}).items():
         monkeypatch.setenv(name, value)
     curl_client(server).delete_message_batch(**DELETE)
     assert server.by() == ["curl"]

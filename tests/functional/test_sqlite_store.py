@@ -268,8 +268,24 @@ def test_a_file_that_was_deleted_keeps_nothing_more(tmp_path: Path, replaced: bo
         if replaced:
             with opened(tmp_path) as another:
                 another.set_up()
-        with pytest.raises(StoreUnavailable, match="was deleted or replaced while it was open"):
-            store.store([message("b", 1)])
+        for use in (lambda: store.store([message("b", 1)]), store.set_up, store.pending_count):
+            with pytest.raises(StoreUnavailable, match="was deleted or replaced while it was open"):
+                use()
+
+
+def test_leases_write_no_bodies(tmp_path: Path) -> None:
+    """A message of 1 MiB is claimed, renewed, and after a failure claimed again: a page or two each time."""
+    clock, journal = ManualClock(), tmp_path / "store.db-wal"
+    with opened(tmp_path, clock=clock) as store:
+        store.store([message("a", clock.now_ms(), 1 << 20)])
+        for _ in range(3):
+            store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            claim = store._leased(1, clock.now_ms(), ())
+            clock.advance(1)
+            claim.renew()
+            assert 0 < journal.stat().st_size < 20_000
+            assert claim.count_failures(["a"], retry_after_seconds=1) == [True]
+            clock.advance(1)
 
 
 def fill(store: SqliteStore, clock: ManualClock, size: int) -> int:

@@ -264,7 +264,7 @@ def test_rabbitmq_passwords(printed: Quiet, closed_port: int) -> None:
         send,
         dispatch,
         lambda: verify(url),
-        lambda: Management(f"http://me:{SECRET}@127.0.0.1:{closed_port}", "/").queues(),
+        lambda: Management(f"http://me:{SECRET}@127.0.0.1:{closed_port}", "/").named("queues"),
     ):
         with pytest.raises(SqsDelayError) as error:
             use()

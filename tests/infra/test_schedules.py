@@ -31,9 +31,10 @@ from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
 from sqsdelay.parking.parking import Parking
 from sqsdelay.stores import SchedulerStore
-from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
+from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.infra.conftest import CONTEXT
 from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
+from tests.services.in_memory_scheduler import InMemoryScheduler
 
 ARN_OF_SQS = [
     *("arn:", {"Ref": "AWS::Partition"}, ":sqs:", {"Ref": "AWS::Region"}),

@@ -1,78 +1,114 @@
 """``python -m tests.mutants [MODULE or ROOM…]``: change the core bit by bit, and see what no test notices.
 
-mutmut makes the changes and runs the tests that reach each (`make mutants`); pyproject.toml's
-``[tool.mutmut]`` names the modules and the tests. The last lines say for each room how many mutants survived,
-which, and how to look at one. More survivors than `LIMIT_PERCENT` in any of them end with exit code 1.
+mutmut makes the changes, `SAMPLE` of them in each module (MUTANTS=n; 0 for all), always the same ones, and
+runs the unit tests that name the room and reach the change. pyproject.toml's ``[tool.mutmut]`` names the
+modules. The last lines say for each room how many mutants were tried and survived, which, and how to look at
+one. More survivors than `LIMIT_PERCENT` in any of them end with exit code 1.
 
 A mutant that means the same as the code, so that no test can notice, is listed in equivalent.toml
-with the reason; it is shown, and not counted. An entry there that matches none fails, too.
+with the reason; it is shown, and not counted. An entry there that matches none fails, too, if all were tried.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.mutants.survivors import Survivor, read_equivalents, report, room_of
 
 LIMIT_PERCENT: Final = 8
+SAMPLE: Final = int(os.environ.get("MUTANTS", "25"))
 ROOT: Final = Path(__file__).parents[2]
 WORK: Final = ROOT / "mutants"
 LOG: Final = ROOT / "build" / "mutants.log"
-MUTMUT: Final = str(Path(sys.executable).with_name("mutmut"))
 
 
-def main(modules: list[str]) -> int:
-    """Try all mutants, or those of some modules and rooms; the exit code."""
-    shutil.rmtree(WORK, ignore_errors=True)  # mutmut would keep verdicts of tests that have changed
-    patterns = [f"sqsdelay.*{name}.{rest}" for name in modules for rest in ("x*", "*.x*")]
+def main(asked: list[str]) -> int:
+    """Try mutants of all modules, or of some modules and rooms, a room at a time; the exit code."""
+    import mutmut.configuration as mutmut
+
+    tried, survivors, named = Counter[str](), list[Survivor](), set[str]()
+    paths = {path for glob in mutmut.config().only_mutate for path in ROOT.glob(glob)}
+    paths = {path for path in paths if not asked or {path.stem, path.parent.name} & set(asked)}
     LOG.parent.mkdir(exist_ok=True)
-    print(f"trying mutants, for all hours; progress in {LOG.relative_to(ROOT)}", flush=True)  # noqa: T201
-    with LOG.open("w") as log:
-        done = subprocess.run(
-            [MUTMUT, "run", "--max-children", "2", *patterns],
-            cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
-    if done.returncode:
-        print(LOG.read_text()[-4000:], f"\nmutmut failed: see {LOG}")  # noqa: T201
-        return 1
-    tried, survivors, named = _results(modules)
-    text, failed = report(
-        survivors,
-        tried=tried,
-        equivalents=read_equivalents(),
-        limit_percent=LIMIT_PERCENT,
-        modules=named if modules else None,
-    )
-    print(text)  # noqa: T201
-    return int(failed)
+    for room in sorted({path.parent.name for path in paths}):
+        modules = [str(path.relative_to(ROOT)) for path in paths if path.parent.name == room]
+        # mutmut would keep verdicts of tests that have changed.
+        shutil.rmtree(WORK, ignore_errors=True)
+        _say(f"{room}: {SAMPLE or 'all'} a module; progress in {LOG.relative_to(ROOT)}")
+        program = f"from tests.mutants.__main__ import attempt; attempt({room!r}, {modules!r})"
+        with LOG.open("w") as log:
+            command = [sys.executable, "-c", program]
+            failed = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
+        if failed.returncode:
+            _say(f"{LOG.read_text()[-4000:]}\nmutmut failed: see {LOG}")
+            return 1
+        _read_verdicts(tried, survivors, named)
+    equivalents = read_equivalents()
+    limits: dict[str, Any] = {"limit_percent": LIMIT_PERCENT, "modules": () if SAMPLE else named}
+    text, too_many = report(survivors, tried=tried, equivalents=equivalents, **limits)
+    _say(text)
+    return int(too_many)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+def attempt(room: str, modules: list[str]) -> None:
+    """Try a sample of the mutants of a room's modules, in a process of its own."""
+    import mutmut.__main__ as mutmut
+
+    config = mutmut.config()
+    config.only_mutate = modules
+    config.pytest_add_cli_args_test_selection = [
+        each for each in config.pytest_add_cli_args_test_selection if each != "tests/unit"
+    ] + _tests_of(room)
+    mutmut.makedirs(WORK, exist_ok=True)
+    mutmut.copy_src_dir()
+    mutmut.copy_also_copy_files()
+    mutmut.setup_source_paths()
+    mutmut.create_mutants(1)
+    names: list[str] = []
+    for meta in WORK.rglob("*.py.meta"):
+        found = json.loads(meta.read_text())["exit_code_by_key"]
+        names += sorted(found, key=lambda name: zlib.crc32(name.encode()))[: SAMPLE or None]
+    mutmut._run(names, 2)
+
+
+def _tests_of(room: str) -> list[str]:
+    """The unit tests that name the room, or one of their sites that does."""
+    texts = {path: path.read_text() for path in (ROOT / "tests" / "unit").glob("*.py")}
+    sites = [path.stem for path, text in texts.items() if path.stem.endswith("_site")]
+    words = [f"sqsdelay.{room}", *(f"tests.unit.{site} " for site in sites)]
+    found = [path for path, text in texts.items() if any(word in text for word in words)]
+    return [str(path.relative_to(ROOT)) for path in found if path.stem.startswith("test_")]
 
 
 _NOTICED: Final = frozenset({1, 3, -24, 24, 36, 152, 255})
 """pytest's exit codes for a failed test or an error, and those of a test that never ended."""
 
 
-def _results(modules: list[str]) -> tuple[Counter[str], list[Survivor], set[str]]:
+def _read_verdicts(tried: Counter[str], survivors: list[Survivor], named: set[str]) -> None:
     """How many mutants were tried of each room, those that no test noticed, and the modules."""
     from mutmut.mutation.diff_apply import find_mutant, get_diff_for_mutant
 
-    tried, survivors, named = Counter[str](), list[Survivor](), set[str]()
     for meta in sorted(WORK.rglob("*.py.meta")):
-        module = meta.name.removesuffix(".py.meta")
-        if modules and not {module, meta.parent.name} & set(modules):
-            continue
-        named.add(module)
+        named.add(meta.name.removesuffix(".py.meta"))
         for name, code in json.loads(meta.read_text())["exit_code_by_key"].items():
+            if code is None:
+                continue  # Not in the sample.
             tried[room_of(name)] += 1
             if code not in _NOTICED:
                 diff = get_diff_for_mutant(name, path=find_mutant(name).path)
                 survivors.append(Survivor.of(name, diff))
-    return tried, survivors, named
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from sqsdelay.errors import (
     InvalidMessage,
     MessageConflict,
     NoStore,
+    QueueUnavailable,
     SendFailed,
 )
 from sqsdelay.parking.parking import ParkingSettings
@@ -44,8 +45,10 @@ def queues() -> GatedQueues:
     return queues
 
 
-def sender(queues: GatedQueues, *, lanes: int = 8, **arguments: Any) -> AsyncDelaySender:
-    settings = SenderSettings(concurrency=lanes)
+def sender(
+    queues: GatedQueues, *, lanes: int = 8, deadline: float = 60, **arguments: Any
+) -> AsyncDelaySender:
+    settings = SenderSettings(concurrency=lanes, deadline_seconds=deadline)
     return AsyncDelaySender(QueueSender(queues, settings), **{"linger_ms": LONG} | arguments)
 
 
@@ -286,6 +289,23 @@ def test_a_full_buffer_waits(queues: GatedQueues) -> None:
 
     run(work)
     assert queues.requests == [["first"] * 10, ["more"] * 10]
+
+
+def test_who_gets_no_turn_in_time_is_told_and_not_sent(queues: GatedQueues) -> None:
+    """An outage with more tasks than its requests hold: they would wait for each other's."""
+    queues.hold("orders")
+
+    async def work() -> None:
+        async with sender(queues, lanes=1, deadline=0.05, linger_ms=0) as sends:
+            first = asyncio.create_task(sends.send("orders", "first"))
+            await asyncio.to_thread(queues.await_arrival)
+            with pytest.raises(QueueUnavailable, match=r"queue orders .*deadline_seconds"):
+                await sends.send("orders", "no turn")
+            queues.let_go("orders")
+            assert (await first).sqs_message_id
+
+    run(work)
+    assert queues.requests == [["first"]]
 
 
 def test_a_queue_that_does_not_answer_does_not_hold_up_another(queues: GatedQueues) -> None:

@@ -20,6 +20,7 @@ from sqsdelay.errors import (
     QueueMissing,
     QueueUnavailable,
     SendFailed,
+    SqsDelayError,
 )
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.ports.stores import Claim
@@ -113,6 +114,29 @@ def test_a_full_destination_does_not_starve_the_others(bench: Bench) -> None:
     bench.rounds(2)
     assert bench.sent("well") == 50
     assert bench.store.pending_count() == 500
+
+
+@pytest.mark.parametrize(
+    "error", [InvalidMessage("no text"), SendFailed("no", code="No", transient=False)]
+)
+def test_a_queue_that_refuses_all_goes_behind_the_others(
+    bench: Bench, error: SqsDelayError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its pauses, while others have something due; they do not make what it takes late."""
+    bench.put("picky", 5_000, in_seconds=-60)
+    bench.outbox.fail = lambda m: (
+        Failure("No", error, transient=False)
+        if m.destination == "picky" and len(bench.outbox.rejected) < 5_000
+        else None
+    )
+    bench.rounds(1)
+    bench.put("well", 600)
+    bench.rounds(2)
+    assert (bench.sent("well"), len(bench.outbox.rejected)) == (600, 500)
+    bench.rounds(9)
+    bench.put("picky", in_seconds=0.5)
+    bench.run(1, monkeypatch)
+    assert (bench.sent("picky"), bench.store.pending_count()) == (1, 0)
 
 
 def test_many_destinations_one_full_one_refusing_one_missing(bench: Bench) -> None:
@@ -323,49 +347,54 @@ AWAY = Failure("Full", QueueUnavailable("q is full"), transient=True, outage=Tru
 GONE = Failure("QueueMissing", QueueMissing("there is no queue q"), transient=True)
 
 
+BUSY = Failure("Busy", SendFailed("busy", code="Busy", transient=True), True)
+
+
 @pytest.mark.parametrize(
-    ("outcome", "log"),
+    ("outcome", "count", "log"),
     [
-        (None, None),
-        (Failure("Busy", SendFailed("busy", code="Busy", transient=True), True), None),
-        (AWAY, "destination q is out of reach, trying again in 2 s: q is full"),
-        (GONE, "destination q does not exist, trying again in 2 s: there is no queue q"),
+        (None, 1, None),
+        (BUSY, 10, None),
+        (BUSY, 11, None),
+        (AWAY, 1, "destination q is out of reach, trying again in 2 s: q is full"),
+        (GONE, 1, "destination q does not exist, trying again in 2 s: there is no queue q"),
     ],
-    ids=["taken", "refused", "away", "gone"],
+    ids=["taken", "some refused", "many refused", "away", "gone"],
 )
 def test_what_a_send_tells_of_its_queue(
-    bench: Bench, outcome: Failure | None, log: str | None, caplog: pytest.LogCaptureFixture
+    bench: Bench,
+    outcome: Failure | None,
+    count: int,
+    log: str | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It was out of reach. Whoever answers, be it with a refusal, is not any more."""
-    bench.put("q")
+    bench.put("q", count)
     destination = AtLeastOnce(bench.outbox, bench.clock)
-    destination.failed("q", AWAY.error)
+    destination.failed("q", AWAY)
     bench.clock.advance(1)
     bench.outbox.fail = lambda _: outcome
-    assert destination.send(bench.store.pending(1)) == [outcome]
+    assert destination.send(bench.store.pending(count)) == [outcome] * count
     assert caplog.messages == ([] if log is None else [log])
-    assert destination.closed() == (frozenset() if log is None else {"q"})
-    assert destination.probing() == frozenset()
-    assert destination.missing() == ({"q"} if outcome is GONE else frozenset())
+    assert [*destination.away()] == (["q"] if outcome is AWAY else [])
+    assert [*destination.last()] == (["q"] if count == 11 or outcome is GONE else [])
 
 
 def test_pauses_double_to_a_minute_and_end_with_a_success(clock: ManualClock) -> None:
     """1, 2, 4 … 60, 60; other destinations have pauses of their own."""
     backoff = AtLeastOnce(InMemoryOutbox(clock), clock)
-    error = QueueUnavailable("away")
-    assert [backoff.failed("a", error) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert backoff.failed("b", error) == 1
-    assert backoff.closed() == {"a", "b"}
-    assert not backoff.probing()
+    assert [backoff.failed("a", AWAY) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert backoff.failed("b", AWAY) == 1
+    assert backoff.away() == backoff.unwell() == {"a", "b"}
     assert backoff.seconds_to_next() == 1
     clock.advance(1)
-    assert backoff.closed() == {"a"}
-    assert backoff.probing() == {"b"}
+    assert [*backoff.away()] == ["a"]
     assert not backoff.forget_all()  # a pause lasts
     backoff.end_pauses()
-    assert backoff.probing() == {"a", "b"}
+    assert not backoff.away()
+    assert backoff.unwell() == {"a", "b"}
     assert backoff.forget_all()
-    assert (backoff.probing(), backoff.seconds_to_next()) == (frozenset(), None)
+    assert (backoff.unwell(), backoff.seconds_to_next()) == (frozenset(), None)
     assert not backoff.forget_all()  # nothing was out of reach
 
 
@@ -374,5 +403,5 @@ def test_so_many_queues_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sqsdelay.dispatching.destinations._REMEMBERED_DESTINATIONS", 2)
     destination = AtLeastOnce(bench.outbox, bench.clock)
     for name, known in (("a", {"a"}), ("b", {"a", "b"}), ("c", {"b", "c"})):
-        destination.failed(name, AWAY.error)
-        assert destination.closed() == known
+        destination.failed(name, AWAY)
+        assert destination.unwell() == known

@@ -121,12 +121,6 @@ def test_foreign_keys_are_recognised(key: str) -> None:
     assert read_key(key) is None
 
 
-def test_what_is_left_of_a_delay_at_a_level() -> None:
-    """At level 2 a delay of 13 s (1101) has 5 s to go."""
-    assert RoutedDelay(13, "o").from_level(2) == 5
-    assert RoutedDelay(13, "o").from_level(3) == 13
-
-
 @pytest.mark.parametrize(
     ("endpoint", "text"),
     [
@@ -207,6 +201,7 @@ def test_any_other_message_counts_from_its_last_level() -> None:
     """The broker notes whole seconds, cut off: one is added, so that it is never early."""
     deaths = [{"queue": "nsb.v2.delay-level-03", "time": SENT}]
     assert due(2, **{"x-death": deaths}) == SENT_MS + 1000 + 5000
+    assert due(3, **{"x-death": deaths}) == SENT_MS + 1000 + 13_000
 
 
 def test_a_message_that_says_nothing_has_no_known_due_time() -> None:

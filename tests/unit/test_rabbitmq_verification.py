@@ -161,7 +161,7 @@ def test_management_urls_that_are_none_do_not_show_their_password() -> None:
         Management("amqp://u:sesame@host", "/")
     assert "sesame" not in str(caught.value)
     with pytest.raises(QueueUnavailable, match="cannot be reached") as unreachable:
-        Management("http://u:sesame@127.0.0.1:1", "/").queues()
+        Management("http://u:sesame@127.0.0.1:1", "/").named("queues")
     assert "sesame" not in str(unreachable.value)
 
 

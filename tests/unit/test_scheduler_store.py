@@ -39,8 +39,8 @@ from sqsdelay.stores import open_place, open_store
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
 from sqsdelay.stores.schema import VERSION
-from sqsdelay.testing import InMemoryQueues, InMemoryScheduler, ManualClock
-from sqsdelay.testing.in_memory_scheduler import _Schedule
+from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.services.in_memory_scheduler import InMemoryScheduler, _Schedule
 
 ROLE = "arn:aws:iam::123456789012:role/orders-scheduler"
 DELAY, ERRORS, PARKING = "orders-delay.fifo", "orders-delay-error", "orders-parking"

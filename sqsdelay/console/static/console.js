@@ -37,10 +37,15 @@
     if (region.id === "live" && busy(region)) event.preventDefault();
   });
 
-  // What was opened by hand stays open.
+  // What was opened by hand stays open, and what was chosen while the answer was under way stays chosen.
   document.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.xhr.status !== 200) return;
+    event.detail.shouldSwap = event.detail.target.id !== "live" || !busy(event.detail.target);
+    if (!event.detail.shouldSwap) return;
+    since = new Date();
+    offline.hidden = true;
     const opened = [...document.querySelectorAll("details[id][open]")].map((each) => each.id);
-    if (!opened.length || event.detail.xhr.status !== 200) return;
+    if (!opened.length) return;
     const fresh = new DOMParser().parseFromString(event.detail.serverResponse, "text/html");
     opened.forEach((id) => fresh.getElementById(id)?.setAttribute("open", ""));
     event.detail.serverResponse = fresh.documentElement.outerHTML;
@@ -76,9 +81,4 @@
     const live = document.querySelector("#live[hx-get]");
     if (live && busy(live) && new Date() - since > 10000) told("Not refreshed under your hands.");
   }, 1000);
-  document.addEventListener("htmx:afterRequest", (event) => {
-    if (!event.detail.successful) return;
-    since = new Date();
-    offline.hidden = true;
-  });
 })();

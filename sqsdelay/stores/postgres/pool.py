@@ -22,14 +22,13 @@ from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.stores.schema import VERSION, check_version, mismatch
-from sqsdelay.stores.sql import SqlTable
+from sqsdelay.stores.sql import UNFIT, SqlTable
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_SCHEMA: Final = "public"
 DEFAULT_CONNECTIONS: Final = 8
 _CONNECT_SECONDS: Final = 5.0
-_UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 LOCK_SECONDS: Final = 5
 """Longest that a statement waits for a lock. Ours: claims, changes and inserts wait for no row's."""
 
@@ -320,7 +319,7 @@ class PostgresTable(SqlTable):
 def _check_name(name: str) -> None:
     """Refuse a name PostgreSQL would cut off or cannot hold."""
     size = len(name.encode("utf-8", "surrogatepass"))
-    if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or _UNFIT.search(name):
+    if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or UNFIT.search(name):
         raise InvalidSetting(
             f"{name!r} has {size} bytes; a PostgreSQL name has 1 to {MAX_POSTGRES_NAME_BYTES} in UTF-8 "
             "and no NUL; give another table="

@@ -103,7 +103,6 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
 
     def _pieces(self) -> dict[str, str]:
         return {
-            "columns": ", ".join(COLUMNS),
             "due": "(due_ms <= %(due_by_ms)s OR due_ms > 253402300799000)",
             "ids": "= ANY(%(ids)s)",
             "amended": "value ->> 0, (value ->> 1)::bigint, (value ->> 2)::bigint, (value ->> 3)::bigint "
@@ -263,17 +262,10 @@ class PostgresClaim(SqlClaim):
 
 
 class PostgresInbox(PostgresTable, SqlInbox):
-    """Remembers processed messages in a PostgreSQL table.
+    """Remembers processed messages in a PostgreSQL table; arguments as of `PostgresStore`.
 
     Args:
-        conninfo: a libpq connection string or ``postgresql://`` URL.
-        endpoint: whose messages these are.
         table: ``<endpoint>.received`` when left out; any name of up to 63 bytes.
-        schema: the table's schema; it must exist.
-        connections: the most connections the inbox opens.
-
-    Raises:
-        ConfigurationError: a name PostgreSQL would cut off or cannot hold; a bad ``conninfo``.
     """
 
     _INDEX = "until"

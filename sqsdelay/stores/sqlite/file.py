@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from contextlib import suppress
 from operator import methodcaller
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from sqsdelay.errors import InvalidSetting
+from sqsdelay.stores.sql import UNFIT
 
 _LOCK_WAIT_SECONDS: Final = 10.0
-UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 RESERVE_BYTES: Final = 4 << 20
 """As much as the log grows to before SQLite writes it back (1,000 pages)."""
 

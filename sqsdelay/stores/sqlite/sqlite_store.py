@@ -23,8 +23,8 @@ from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.schema import VERSION, check_version, mismatch
-from sqsdelay.stores.sql import CLAIM_BYTES, COLUMNS, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
-from sqsdelay.stores.sqlite.file import UNFIT, Reserve, opened, quoted
+from sqsdelay.stores.sql import UNFIT, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
+from sqsdelay.stores.sqlite.file import Reserve, opened, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +32,13 @@ _inherited: Final[list[sqlite3.Connection]] = []
 """Kept, so that they are never closed."""
 
 _PIECES: Final = {
-    "columns": ", ".join(COLUMNS),
     "at": "due_ms",
     "kept": "held_until_ms = 0",
     "until": ":due_by_ms",
     "ids": "IN (SELECT value FROM json_each(:ids))",
     "now": ":now_ms",
-    "claim_bytes": str(CLAIM_BYTES),
+    "free": "claim = 'free----------------------------000000000', leased_until_ms = -1000000000000",
+    "version": str(VERSION),
     "amended": ", ".join(f"json_extract(value, '$[{n}]')" for n in range(4))
     + " FROM json_each(:rows)",
 }
@@ -63,10 +63,9 @@ class SqliteTable(SqlTable):
             )
         self._path = path
         self._table = table = table or f"{endpoint}.{self._SUFFIX}"
-        names = {"table": quoted(table), "amendments": quoted(f"{table}.amendments")}
-        names |= {"table_name": "'" + table.replace("'", "''") + "'", "version": str(VERSION)}
-        for name in ("due", "destination", "held", "until"):
-            names[f"{name}_name"] = quoted(f"{table}.{name}")
+        names = {"table": quoted(table), "table_name": "'" + table.replace("'", "''") + "'"}
+        for name in ("due_name", "destination_name", "held_name", "until_name", "amendments"):
+            names[name] = quoted(f"{table}.{name.removesuffix('_name')}")
         self._read_book(_PIECES | names)
         self._lock = threading.RLock()
         self._connection = self._opened()
@@ -109,7 +108,14 @@ class SqliteTable(SqlTable):
 
     @contextmanager
     def _statement(self) -> Iterator[sqlite3.Connection]:
+        """The connection. In a file that was deleted or replaced since it was opened, nobody would find what
+        is written."""
         with self._lock, self._translated():
+            if self._file is not None and self._found_file() != self._file:
+                raise StoreUnavailable(
+                    f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
+                    "it was open; restore it, and open the store again"
+                )
             yield self._connection
 
     def _commits_at_once(self, transaction: sqlite3.Connection) -> bool:
@@ -121,18 +127,11 @@ class SqliteTable(SqlTable):
 
     @contextmanager
     def _transaction(self, *, check: bool = True) -> Iterator[sqlite3.Connection]:
-        """A write transaction, or the one this thread is already in (exactly once). In a file that was
-        deleted or replaced since it was opened, nobody would find what is written."""
-        with self._lock, self._translated():
-            connection = self._connection
+        """A write transaction, or the one this thread is already in (exactly once)."""
+        with self._statement() as connection:
             if connection.in_transaction:
                 yield connection
                 return
-            if self._file is not None and self._found_file() != self._file:
-                raise StoreUnavailable(
-                    f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
-                    "it was open; restore it, and open the store again"
-                )
             connection.execute("BEGIN IMMEDIATE")
             try:
                 if check:
@@ -386,13 +385,8 @@ class _SqliteClaim(SqlClaim):
 
 
 class SqliteInbox(SqliteTable, SqlInbox):
-    """Remembers processed messages in a SQLite file.
+    """Remembers processed messages in a SQLite file; arguments as of `SqliteStore`.
 
     Args:
-        path: the file; created when missing (not its folder).
-        endpoint: whose messages these are.
         table: ``<endpoint>.received`` when left out; any name.
-
-    Raises:
-        StoreUnavailable: the file cannot be opened.
     """

@@ -5,7 +5,7 @@
 -- name: set_up
 -- held_until_ms: not claimable before, after a failure; 0 when it has not failed.
 -- claim: whose lease it is until leased_until_ms, and for how many milliseconds it was taken; as wide as a
--- free row's, so that a claim and a removal need no room in a file that is full. moving: 1 when it was taken, to be sent another way.
+-- free row's ({free}), so that SQLite writes the page they are on, and not the body. moving: 1 when it was taken, to be sent another way.
 CREATE TABLE {table} (
     message_id TEXT PRIMARY KEY NOT NULL
         CHECK (typeof(message_id) = 'text' AND length(message_id) BETWEEN 1 AND 250),
@@ -147,8 +147,7 @@ UPDATE {table} SET leased_until_ms = :until_ms
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 
 -- name: release
-UPDATE {table}
-SET leased_until_ms = -1000000000000, claim = 'free----------------------------000000000'
+UPDATE {table} SET {free}
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 
 -- name: remove
@@ -159,8 +158,7 @@ RETURNING message_id
 -- name: hold
 -- Not claimable until then; :failed is 1 to count a failure, else 0. A message that was taken is taken over.
 UPDATE {table}
-SET failures = failures + :failed, held_until_ms = max(1, :now_ms + :hold_ms), leased_until_ms = 0, claim = NULL,
-    moving = 0
+SET failures = failures + :failed, held_until_ms = max(1, :now_ms + :hold_ms), {free}, moving = 0
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND claim = :claim
 RETURNING message_id
 
@@ -208,12 +206,12 @@ SELECT min(due_ms) FROM (
 -- A message under a living lease is being sent, one that was taken has perhaps been: too late.
 DELETE FROM {table}
 WHERE message_id IN (SELECT value FROM json_each(:ids)) AND moving = 0
-  AND (claim IS NULL OR leased_until_ms <= :now_ms)
+  AND leased_until_ms <= :now_ms
 RETURNING message_id
 
 -- name: reschedule
-UPDATE {table} SET due_ms = :due_ms, held_until_ms = 0, leased_until_ms = 0, claim = NULL
-WHERE message_id = :message_id AND moving = 0 AND (claim IS NULL OR leased_until_ms <= :now_ms)
+UPDATE {table} SET due_ms = :due_ms, held_until_ms = 0, {free}
+WHERE message_id = :message_id AND moving = 0 AND leased_until_ms <= :now_ms
 RETURNING message_id
 
 -- name: take

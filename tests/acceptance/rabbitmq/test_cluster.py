@@ -33,7 +33,7 @@ def test_senders_outlive_the_death_of_a_levels_leader() -> None:
         acme = Topology("acme")
         declare(leader.url, acme)  # the node that declares a quorum queue leads it
         time.sleep(REGISTERED_SECONDS)
-        queue = Management(survivor.management_url, "/").queues()[acme.level_name(9)]
+        queue = Management(survivor.management_url, "/").named("queues")[acme.level_name(9)]
         assert queue["leader"] == leader.name
         senders = [
             RabbitMqSender(survivor.url, prefix="acme", bind=False, confirm_seconds=3)

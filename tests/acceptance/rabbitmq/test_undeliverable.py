@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -12,8 +13,11 @@ import pytest
 
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
+from sqsdelay.rabbitmq.connection import parameters
+from sqsdelay.rabbitmq.link import Binder
+from sqsdelay.rabbitmq.publisher import Publisher
 from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, manage
-from tests.patience import wait_for
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.rabbitmq import RabbitNode
 
 LOST = 200
@@ -123,6 +127,30 @@ def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Brok
         for _ in range(2):
             sender.send("orders", "hi", delay=1)
     assert broker.wait_count("orders", 2) == 2
+
+
+@pytest.mark.parametrize("many", [1, 24])
+def test_new_endpoints_cost_one_refusal_together(
+    broker: Broker, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of them lack their hand-over queues is not found out one by one; a wrong name fails alone."""
+    acme = broker.ready(prefix="acme")
+    names = [f"orders-{number}" for number in range(many)]
+    for name in names:
+        broker.queue(name, {})
+    refused: list[object] = []
+    found = Binder._on_closed
+    monkeypatch.setattr(Binder, "_on_closed", lambda *args: refused.append(found(*args)))
+    given = parameters(broker.url)
+    with closing(Publisher(given, confirm_seconds=PATIENCE_SECONDS)) as publisher:
+        assert publisher.bind(names, acme) == {}
+        assert len(refused) == 1
+        assert [*publisher.bind([*names, "wrong"], acme)] == ["wrong"]
+    with RabbitMqSender(broker.url, prefix="acme", bind=False) as sender:
+        for name in names:
+            sender.send(name, "hi", delay=1)
+    for name in names:
+        assert broker.wait_count(name, 1) == 1
 
 
 def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
