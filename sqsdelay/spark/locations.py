@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -18,8 +16,6 @@ from sqsdelay.errors import ConfigurationError, InvalidSetting
 if TYPE_CHECKING:
     from pyarrow import fs
     from pyspark.sql import SparkSession
-
-    from sqsdelay.spark.sink.run import Attempt
 
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _LOCAL: Final = re.compile(r"file:(?://)?(?=/(?!/))", re.IGNORECASE)
@@ -75,41 +71,6 @@ def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
             "machines share, or s3://…, gs://…, abfss://…, hdfs://…"
         ) from error
     return found, root.rstrip("/")
-
-
-AT_A_TIME: Final = 16
-"""Files that are read or moved at a time: of a store of objects each takes some requests."""
-
-
-class AttemptFiles:
-    """Files that count once Spark has committed the attempts that wrote them. Until then they lie in a folder
-    of their write, whose name begins with ``_``: Spark's readers pass over it."""
-
-    def __init__(self, path: str, option: str) -> None:
-        self.system, self.root = opened(path, option)
-
-    def _folder(self, write_id: str) -> str:
-        return f"{self.root}/_staging-{write_id}"
-
-    def hidden(self, attempt: Attempt) -> str:
-        """Where an attempt writes its file."""
-        name = f"{attempt.partition:05d}-{attempt.task_id}.parquet"
-        return f"{self._folder(attempt.write_id)}/{name}"
-
-    def move(self, names: Mapping[str, str]) -> None:
-        """Let files count under the names that they are to have."""
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
-            for folder in {name.rpartition("/")[0] for name in names.values()}:
-                self.system.create_dir(folder)
-            list(pool.map(self.system.move, names, names.values()))
-
-    def drop(self, write_ids: Iterable[str]) -> None:
-        """Delete what is hidden of these writes."""
-        from pyarrow import fs
-
-        for folder in map(self._folder, write_ids):
-            if self.system.get_file_info(folder).type is not fs.FileType.NotFound:
-                self.system.delete_dir(folder)
 
 
 def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:

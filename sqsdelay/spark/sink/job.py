@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
 from sqsdelay.errors import InvalidSetting, NotAllSent
-from sqsdelay.spark.locations import AttemptFiles, opened
+from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.run import (
     Attempt,
+    AttemptFiles,
     Counts,
     TaskReport,
     Times,

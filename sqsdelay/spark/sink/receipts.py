@@ -28,9 +28,9 @@ from pyarrow import fs
 
 from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.locations import AT_A_TIME, AttemptFiles, file_name
+from sqsdelay.spark.locations import file_name
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.run import Attempt
+from sqsdelay.spark.sink.run import AT_A_TIME, Attempt, AttemptFiles
 
 _TRACKED: Final = 1 << 19
 """Ids a task remembers, about 50 MB: the first that it came across."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -41,6 +42,41 @@ class Attempt:
     number: int = 0
     task_id: int = 0
     began_ms: int = 0
+
+
+AT_A_TIME: Final = 16
+"""Files that are read or moved at a time: of a store of objects each takes some requests."""
+
+
+class AttemptFiles:
+    """Files that count once Spark has committed the attempts that wrote them. Until then they lie in a folder
+    of their write, whose name begins with ``_``: Spark's readers pass over it."""
+
+    def __init__(self, path: str, option: str) -> None:
+        self.system, self.root = opened(path, option)
+
+    def _folder(self, write_id: str) -> str:
+        return f"{self.root}/_staging-{write_id}"
+
+    def hidden(self, attempt: Attempt) -> str:
+        """Where an attempt writes its file."""
+        name = f"{attempt.partition:05d}-{attempt.task_id}.parquet"
+        return f"{self._folder(attempt.write_id)}/{name}"
+
+    def move(self, names: Mapping[str, str]) -> None:
+        """Let files count under the names that they are to have."""
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            for folder in {name.rpartition("/")[0] for name in names.values()}:
+                self.system.create_dir(folder)
+            list(pool.map(self.system.move, names, names.values()))
+
+    def drop(self, write_ids: Iterable[str]) -> None:
+        """Delete what is hidden of these writes."""
+        from pyarrow import fs
+
+        for folder in map(self._folder, write_ids):
+            if self.system.get_file_info(folder).type is not fs.FileType.NotFound:
+                self.system.delete_dir(folder)
 
 
 def context() -> TaskContext:
