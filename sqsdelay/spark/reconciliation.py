@@ -63,11 +63,8 @@ def planned(job: JobTable) -> DataFrame:
 
 
 def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
-    """A row for each message that the job noted as sent: as `gathered` would make it of events.
-
-    When it was sent is not noted: the job's first instant stands for it, or the replay's. Raises
-    ConfigurationError where Spark cannot read them.
-    """
+    """A row for each message that the job noted as sent: as `gathered` would make it of events. For when it
+    was sent stands the job's first instant, or the replay's. Raises ConfigurationError."""
     assert options.receipts is not None, "a job that has an instant has receipts"
     folder = job_folder(options.receipts, str(options.job))
     reader = spark.read.schema(_RECEIPT).option("recursiveFileLookup", True)
@@ -225,10 +222,8 @@ _SHOWN: Final = columns("""
 
 
 def totals(table: DataFrame) -> list[dict[str, Any]]:
-    """How many messages of each endpoint were planned, sent, released and delivered.
-
-    ``at_destination``: shown by the destination queue, as far as is recorded.
-    """
+    """How many messages of each endpoint were planned, sent, released, shown by the destination queue (as far
+    as is recorded) and delivered."""
     where = {"planned": "planned", "repeated": "rows > 1", "unplanned": "NOT planned"}
     where |= {n: f"{n}_ms IS NOT NULL" for n in ("sent", "parked", "released", "at_destination")}
     where |= {each.replace("-", "_"): f"status = '{each}'" for each in STATUSES}

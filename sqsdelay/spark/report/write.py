@@ -31,7 +31,7 @@ from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.page import Figures, hours_of_a_moment, render
 from sqsdelay.spark.report.read import Reading, read_ledger
 from sqsdelay.spark.report.tables import NAMES
-from sqsdelay.spark.session import cause
+from sqsdelay.spark.session import cause, configured
 
 DEFAULT_GRACE_SECONDS: Final = 3600
 """How long after its due time a message that has not arrived counts as late, not as lost."""
@@ -63,10 +63,9 @@ def write_report(
 
     Args:
         spark: a session whose executors see ``folder`` under the same path.
-        ledger: see `read_ledger`.
+        ledger, ledger_format: see `read_ledger`.
         folder: a path, or a URI of any file system that this Spark knows; new, empty, or an older
             report's.
-        ledger_format: see `read_ledger`.
         prices: what requests cost.
         store: the URL of the store that parked messages are in, or how it begins: ``dynamodb``, ``s3``,
             ``scheduler``, ``postgresql`` or ``sqlite``. The latter two are priced as nothing.
@@ -83,7 +82,7 @@ def write_report(
     if grace_seconds < 0:
         raise InvalidSetting("use 0 or more", grace_seconds=grace_seconds)
     name = ledger if isinstance(ledger, str) else "the DataFrame"
-    with _told_in_one_line(name), replaced(spark, str(folder)) as new, _settings(spark):
+    with _told_in_one_line(name), replaced(spark, str(folder)) as new, configured(spark, _SETTINGS):
         reading = read_ledger(spark, ledger, ledger_format=ledger_format)
         events = reading.events
         if as_of_ms is not None:
@@ -157,18 +156,6 @@ def _told_in_one_line(ledger: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         raise ConfigurationError(f"the report of {ledger} failed: {cause(error)}") from error
-
-
-@contextmanager
-def _settings(spark: SparkSession) -> Iterator[None]:
-    before: Any = {name: spark.conf.get(name) for name in _SETTINGS}
-    try:
-        for name, value in _SETTINGS.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
 
 
 MARK: Final = "report.json"

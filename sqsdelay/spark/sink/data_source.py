@@ -49,21 +49,13 @@ class SqsDelayDataSource(DataSource):
         return "sqsdelay"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A writer for one job.
-
-        Raises:
-            ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable: the job cannot be
-                run like this; nothing was sent.
-        """
+        """A writer for one job. Raises ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable:
+        nothing was sent."""
         options, columns = self._checked(schema, overwrite)
         return BatchWriter(Sink(options=options, columns=columns))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """A writer for one micro-batch, or for its commit.
-
-        Raises:
-            ConfigurationError, InvalidEndpoint: the stream cannot be run like this.
-        """
+        """A writer for one micro-batch, or for its commit. Raises ConfigurationError, InvalidEndpoint."""
         options, columns = self._checked(schema, overwrite)
         return StreamWriter(Sink(options=options, columns=columns))
 

@@ -38,10 +38,8 @@ _TRACKED: Final = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A message's id and its content, as numbers of 64 bits with a sign.
-
-    Two rows with one id and one content are copies; with another content one of them is wrong.
-    """
+    """A message's id and its content, as numbers of 64 bits with a sign. Two rows with one id and one content
+    are copies; with another content one of them is wrong."""
 
     message_id: int
     content: int

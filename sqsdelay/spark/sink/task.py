@@ -42,13 +42,10 @@ _Read = Message | SqsDelayError
 
 @dataclass(kw_only=True)
 class Task:
-    """Sends the rows of one task.
-
-    ``sent_before`` is what earlier runs of the job have sent, and is not sent again; of a replay ``original``
-    is what the job has sent: a row that is another by now is rejected. The sender is given ``slice_rows`` at
-    a time. ``rate`` is messages a second; ``planned`` sums up a plan; ``bulk`` stages rows due far ahead.
-    ``check_store`` is asked for each endpoint before it is sent to.
-    """
+    """Sends the rows of one task. ``sent_before`` is what earlier runs of the job have sent, and is not sent
+    again; of a replay ``original`` is what the job has sent: a row that is another by now is rejected. The
+    sender is given ``slice_rows`` at a time. ``rate`` is messages a second; ``planned`` sums up a plan;
+    ``bulk`` stages rows due far ahead; ``check_store`` is asked for each endpoint before it is sent to."""
 
     rows: Rows
     sender: QueueSender
@@ -170,10 +167,8 @@ class Task:
     def _send_waiting(
         self, endpoint: str, waiting: _Waiting, *, far: bool
     ) -> dict[int, SqsDelayError]:
-        """Send rows to one endpoint; those that may be taken later, again until they are.
-
-        Failing the task instead would send all its other rows again too.
-        """
+        """Send rows to one endpoint; those that may be taken later, again until they are: failing the task
+        would send all its other rows again, too."""
         errors: dict[int, SqsDelayError] = {}
         self._progress_at = self.clock.monotonic()
         for attempt in tenacity.Retrying(
