@@ -142,7 +142,7 @@ def render(
             kind: _grid(rows, [*_TROUBLE, *_REASON] if kind == "rejected" else _TROUBLE)
             for kind, rows in troubles.result().items()
         },
-        bad_lines=_grid(bad_lines, [("Line", "line", _short), *_REASON, ("File", "file", str)]),
+        bad_lines=_grid(bad_lines, [*_of(_short, "line"), *_REASON, *_of(str, "file")]),
         charts=charts,
     )
 
@@ -250,39 +250,31 @@ _TEXTS: Final = (
     "Status", "Endpoint", "Last seen in", "Delay", "Message", "Last seen", "Reason", "Line", "File",
 )  # fmt: skip
 _BAD: Final = ("lost", "unknown", "duplicated", "early", "rejected")
+
+
+def _of(show: Callable[[Any], str], *names: str) -> list[_Column]:
+    """Columns under their own names."""
+    titles = (name.removesuffix("_ms").replace("_", " ").capitalize() for name in names)
+    return [(title, name, show) for title, name in zip(titles, names, strict=True)]
+
+
 _NOT_ARRIVED: Final[Sequence[_Column]] = (
-    ("Status", "status", str.capitalize),
-    ("Endpoint", "endpoint", str),
-    ("Last seen in", "last_seen", _known),
-    ("Messages", "messages", _whole),
-    ("First due", "first_due_ms", _instant),
-    ("Last due", "last_due_ms", _instant),
+    *_of(str.capitalize, "status"), *_of(str, "endpoint"), ("Last seen in", "last_seen", _known),
+    *_of(_whole, "messages"), *_of(_instant, "first_due_ms", "last_due_ms"),
     ("Newest event", "last_event_ms", _instant),
-)
+)  # fmt: skip
 _COSTS: Final[Sequence[_Column]] = (
-    ("Delay", "delay", _named),
-    ("Messages", "messages", _whole),
-    ("Parked", "parked", _whole),
-    ("Hops", "hops", _whole),
-    ("FIFO requests", "fifo_requests", _whole),
-    ("Standard requests", "standard_requests", _whole),
-    ("SQS", "sqs_cost", _money),
-    ("Lambda", "lambda_cost", _money),
-)
+    *_of(_named, "delay"), *_of(_whole, "messages", "parked", "hops"),
+    ("FIFO requests", "fifo_requests", _whole), *_of(_whole, "standard_requests"),
+    ("SQS", "sqs_cost", _money), ("Lambda", "lambda_cost", _money),
+)  # fmt: skip
 _SUMMED: Final = (*[name for _, name, _ in _COSTS[1:]], "store_cost")
+_REASON: Final = _of(_known, "reason")
 _TROUBLE: Final[Sequence[_Column]] = (
-    ("Message", "message_id", str),
-    ("Endpoint", "endpoint", str),
-    ("Sent", "sent_ms", _instant),
-    ("Due", "due_ms", _instant),
-    ("Received", "received_ms", _instant),
-    ("Late by", "late_ms", _ms),
-    ("Waited", "waited_ms", _ms),
-    ("Copies", "copies", _whole),
-    ("Last seen", "last_seen", _known),
-    ("Newest event", "last_event", str),
-)
-_REASON: Final[Sequence[_Column]] = (("Reason", "reason", _known),)
+    ("Message", "message_id", str), *_of(str, "endpoint"), *_of(_instant, "sent_ms", "due_ms", "received_ms"),
+    ("Late by", "late_ms", _ms), *_of(_ms, "waited_ms"), *_of(_whole, "copies"),
+    *_of(_known, "last_seen"), ("Newest event", "last_event", str),
+)  # fmt: skip
 
 
 def _arrivals(title: str, name: str, figures: Figures) -> list[_Column]:
@@ -293,8 +285,7 @@ def _arrivals(title: str, name: str, figures: Figures) -> list[_Column]:
     late |= {"waited": "waited_p50_ms", "most": "waited_max_ms"}
     return [
         (title, name, _named),
-        ("Messages", "messages", _whole),
-        *[(each.replace("_", " ").capitalize(), each, _whole) for each in there],
+        *_of(_whole, "messages", *there),
         *[(limit.capitalize().replace("1 ", "1\u00a0"), n, _share) for n, limit in WITHIN.items()],
         *[(short, each, _ms) for short, each in late.items()],
     ]
