@@ -32,7 +32,10 @@ DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 _PAGE: Final = 1_000
 _AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
 """Taken, sent and then removed: after a crash, at most this many are sent again."""
-_HAD: Final = "it became due meanwhile, and a dispatcher has it: it may arrive twice"
+_HAD: Final = (
+    "it became due meanwhile, and a dispatcher has it: it may arrive twice; a later --due-from avoids "
+    "this"
+)
 
 
 class MigrationStatus(StrEnum):
@@ -162,10 +165,7 @@ class Migration:
                 if message.message_id in failed:
                     status, why = MigrationStatus.FAILED, str(failed[message.message_id])
                 elif not removed[message.message_id]:
-                    status, why = (
-                        MigrationStatus.SENT_NOT_REMOVED,
-                        f"{_HAD}; a later --due-from avoids this",
-                    )
+                    status, why = MigrationStatus.SENT_NOT_REMOVED, _HAD
                 yield Migrated(message=message, status=status, error=why)
 
     def _send(self, destination: str, group: Sequence[StoredMessage]) -> dict[str, SqsDelayError]:
