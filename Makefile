@@ -74,17 +74,14 @@ docs: setup  ## Build the documentation site; a broken link fails it
 	@echo "the documentation: build/site/index.html"
 	@echo "with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
-bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; what delays cost; import time (about 12 minutes)
+bench: setup  ## Accuracy over a virtual year; throughput; stores; RabbitMQ; what delays cost (about 12 minutes)
 	$(BIN)/python -m benchmarks.accuracy
 	$(BIN)/python -m benchmarks.throughput
 	$(BIN)/python -m benchmarks.async_send
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.dynamodb_dispatchers
 	$(BIN)/python -m benchmarks.rabbitmq
-	$(BIN)/python -m benchmarks.rabbitmq_async
 	$(BIN)/python -m benchmarks.cost_by_delay
-	$(BIN)/python -m benchmarks.s3_store
-	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.spark
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-from benchmarks.support.sqs_stub import REGION, Stub, running_stub
+from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from tests.services.processes import SQSDELAY, running
 
@@ -122,7 +122,7 @@ def soak(seconds: float, *, program: Sequence[str] = SQSDELAY) -> list[Sample]:
     with running_stub(latency_ms=LATENCY_MS) as stub:
         stub.supply(10**12, remaining_seconds=REMAINING_SECONDS)
         with running(
-            "consume", ENDPOINT, "--receivers", "2", env=_environment(stub), program=program
+            "consume", ENDPOINT, "--receivers", "2", env=stub.environment(), program=program
         ) as worker:
             worker.wait_for("consuming")
             process = psutil.Process(worker.process.pid)
@@ -146,18 +146,6 @@ def _sample(process: psutil.Process, stub: Stub, at: float) -> Sample:
             sockets=len(process.net_connections("inet")),
             messages=stub.requests()["DeleteMessageBatch"] * MAX_BATCH_ENTRIES,
         )
-
-
-def _environment(stub: Stub) -> dict[str, str]:
-    return {
-        "AWS_ENDPOINT_URL": stub.url,
-        "AWS_ACCESS_KEY_ID": "stub",
-        "AWS_SECRET_ACCESS_KEY": "stub",
-        "AWS_REGION": REGION,
-        "AWS_DEFAULT_REGION": REGION,
-        "AWS_CONFIG_FILE": "/dev/null",
-        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-    }
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Stores and dispatcher side by side with the seed's loop, plain SQL and procrastinate.
+"""Stores and dispatcher side by side with plain SQL and the seed's loop.
 
 Everything runs against a SQLite file and a PostgreSQL that writes through to disk: a private one, or
 a database of its own on that of SQSDELAY_TEST_POSTGRES. Contestants take turns; figures are medians, ratios
@@ -9,10 +9,8 @@ minute on two idle cores, and less than four on busy ones.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
-import logging
 import os
 import sqlite3
 import statistics
@@ -25,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import procrastinate
 import psycopg
 from psycopg import sql
 
@@ -156,41 +153,6 @@ def row_of(m: StoredMessage) -> tuple[Any, ...]:
     return m.message_id, m.destination, m.due_ms, m.body, m.headers()
 
 
-class Procrastinate:
-    """The peer: a job a message, a task that does nothing, its worker as fast as it goes."""
-
-    def __init__(self, conninfo: str) -> None:
-        logging.getLogger("procrastinate").setLevel(logging.ERROR)
-        self._conninfo = conninfo
-        app = procrastinate.App(connector=procrastinate.SyncPsycopgConnector(conninfo=conninfo))
-        with app.open():
-            app.schema_manager.apply_schema()
-
-    def run(self, count: int) -> float:
-        """Defer so many jobs, then time how fast they are worked off."""
-        return asyncio.run(self._run(count))
-
-    async def _run(self, count: int) -> float:
-        app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=self._conninfo))
-
-        @app.task(name="deliver")
-        async def deliver(body: str) -> None:
-            """A no-op, as the others' is."""
-
-        async with app.open_async():
-            jobs: list[dict[str, Any]] = [{"body": BODY} for _ in range(count)]
-            await deliver.batch_defer_async(*jobs)
-            started = time.perf_counter()
-            await app.run_worker_async(
-                wait=False,
-                concurrency=10,
-                install_signal_handlers=False,
-                delete_jobs="always",
-                listen_notify=False,
-            )
-            return count / (time.perf_counter() - started)
-
-
 @dataclass(frozen=True)
 class Aim:
     """How much faster than its rival one is, and must be."""
@@ -287,18 +249,13 @@ class Postgres:
 
             return run
 
-        peer, mine = Procrastinate(self._conninfo), ours(NoOpOutbox(), self._rows)
         print(f"\nPostgreSQL: dispatching {self._rows:,} due rows, no-op send")
         plain = turns(
             3 * self._rounds,
             plain_SQL=by_hand(self._rows, batch=PLAIN_BATCH),
-            dispatcher=mine,
+            dispatcher=ours(NoOpOutbox(), self._rows),
         )
         yield Aim(f"dispatch against plain SQL of {PLAIN_BATCH}", plain, 1.0)
-        loop = turns(self._rounds, seeds_loop=by_hand(self._few), dispatcher=mine)
-        yield Aim("dispatch against the seed's loop", loop, 40)
-        library = turns(self._rounds, procrastinate=lambda: peer.run(self._few), dispatcher=mine)
-        yield Aim("dispatch against procrastinate", library, 1.0)
 
         def send(body: bytes) -> None:
             client.send_message(QueueUrl=url, MessageBody=body.decode())

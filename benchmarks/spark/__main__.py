@@ -1,5 +1,5 @@
-"""The Spark jobs, measured: ``sink`` against plain boto3, ``throttled`` too, ``wheel`` against the sink and
-a plain write, ``report`` beside DuckDB.
+"""The Spark jobs, measured: ``sink`` against plain boto3, ``throttled`` too, ``wheel`` against a
+plain write, ``report`` beside DuckDB.
 
 ``python -m benchmarks.spark`` runs all; name one to run it alone, with options of its own. Each has a
 process of its own: Spark starts once in one.

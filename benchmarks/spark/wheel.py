@@ -1,9 +1,9 @@
-"""Rows into an S3 store's wheel against the queue sink and Spark's own ``write.json`` (gzip), in one run.
+"""Rows into an S3 store's wheel against Spark's own ``write.json`` (gzip), in one run.
 
-The same rows go all ways, which take turns, round by round: into objects on a stub of S3 (as they lie, and
-shared out by id as ``sqsdelay pipeline schedule`` does), to the delay queue on a stub of SQS, and as JSON
-lines to a local disk. The figures are medians. Speed depends on
-the machine, so nothing fails the run; what was aimed at is printed beside what was reached.
+The same rows go all ways, which take turns, round by round: into objects of an S3 in memory (as they lie, and
+shared out by id as ``sqsdelay pipeline schedule`` does), and as JSON lines to a local disk. The figures are
+medians. Speed depends on the machine, so nothing fails the run; what was aimed at is printed beside what was
+reached.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from benchmarks.spark.sink import Save, cpu_seconds
-from benchmarks.support.s3_stub import S3Stub, running_s3_stub
-from benchmarks.support.sqs_stub import REGION, running_stub
+from benchmarks.support.sqs_stub import REGION
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session
 from sqsdelay.spark.sink.options import Options, checked_columns
 from sqsdelay.spark.sink.send import shared_out
+from sqsdelay.stores.s3.layout import parse
+from tests.services.s3_server import S3Server, running_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 YEAR = 365 * 86_400
-AIM_SINK, AIM_PLAIN = 10.0, 2.0
-WAYS = ("write.json", "wheel", "wheel, shared", "queue sink")
+AIM = 2.0
+WAYS = ("write.json", "wheel", "wheel, shared")
 STORE = "s3://parked/delays"
-SINK_SHARE = 10
-"""The queue sink gets a tenth of the rows, so that its rounds are about as long."""
 
 
 def table(spark: SparkSession, rows: int, cores: int) -> DataFrame:
@@ -53,11 +52,11 @@ def table(spark: SparkSession, rows: int, cores: int) -> DataFrame:
     )
 
 
-def save(*, share_out: bool = False, **more: str) -> Save:
+def save(*, share_out: bool) -> Save:
     """With the data source; first shared out, as ``sqsdelay pipeline schedule`` does it, if wanted."""
 
     def saved(rows: DataFrame) -> None:
-        options = {"endpoint": "orders", "region": REGION, "job": f"b{time.time_ns()}"} | more
+        options = {"endpoint": "orders", "store": STORE, "job": f"b{time.time_ns()}"}
         if share_out:
             tasks = str(rows.sparkSession.sparkContext.defaultParallelism)
             parsed = Options.parse(options | {"tasks": tasks})
@@ -103,16 +102,15 @@ def memory(spark: SparkSession) -> Iterator[list[int]]:
 
 
 def measure(
-    spark: SparkSession, name: str, save: Save, rows: DataFrame, number: int, s3: S3Stub
+    spark: SparkSession, name: str, save: Save, rows: DataFrame, number: int, server: S3Server
 ) -> tuple[float, float]:
     """One round: rows a second, and microseconds of processor time a row."""
-    s3.counts()
+    server.reset()
     used, started = cpu_seconds(spark), time.perf_counter()
     with memory(spark) as most:
         save(rows)
     seconds, used = time.perf_counter() - started, cpu_seconds(spark) - used
     speed, micros = number / seconds, used / number * 1e6
-    counts = s3.counts()
     java, worker = (each / 2**20 for each in most)
     print(
         f"  {name:<15}{number:>12,} rows{seconds:>8.1f} s{speed:>10,.0f} rows/s{micros:>7.1f} µs CPU/row"
@@ -120,15 +118,15 @@ def measure(
         flush=True,
     )
     if name.startswith("wheel"):
-        objects = max(1, counts["objects"])
-        asked = ", ".join(f"{counts[n]:,} {n}" for n in ("PutObject", "GetObject", "ListObjectsV2"))
+        named = {key: parse(key.partition("/v1/")[2]) for key in server.s3.objects}
+        written = [each[0].count for each in named.values() if each is not None]
+        size = sum(len(server.s3.objects[key]) for key, each in named.items() if each is not None)
         print(
-            f"    {counts['messages']:,} messages in {counts['objects']:,} objects, "
-            f"{counts['messages'] / objects:,.0f} each, {counts['bytes'] / number:.0f} bytes a message; "
-            f"{asked}",
+            f"    {sum(written):,} messages in {len(written):,} objects, "
+            f"{size / number:.0f} bytes a message; {dict(server.s3.requests)}",
             flush=True,
         )
-        assert counts["messages"] == number, "not all rows got there"
+        assert sum(written) == number, "not all rows got there"
     return speed, micros
 
 
@@ -149,8 +147,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     folder = tempfile.mkdtemp(prefix="sqsdelay-wheel-")
     try:
-        with running_stub() as sqs, running_s3_stub() as s3:
-            os.environ.update(AWS_ENDPOINT_URL_SQS=sqs.url, AWS_ENDPOINT_URL_S3=s3.url)
+        with running_s3() as s3:
+            os.environ["AWS_ENDPOINT_URL_S3"] = s3.url
             settings = {"spark.driver.memory": "2g", "spark.local.dir": folder}
             master = f"local[{options.cores}]"
             with session("benchmark", master=master, settings=settings) as spark:
@@ -160,52 +158,41 @@ def main(arguments: Sequence[str]) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def compare(spark: SparkSession, options: argparse.Namespace, s3: S3Stub, folder: str) -> int:
-    """All three, in turns."""
-    ways = {
-        "write.json": plain(folder),
-        "wheel": save(store=STORE),
-        "wheel, shared": save(share_out=True, store=STORE),
-        "queue sink": save(),
-    }
-    ways = {name: ways[name] for name in ways if name in options.ways}
-    numbers = dict.fromkeys(ways, options.rows)
-    if "queue sink" in ways:
-        numbers["queue sink"] = max(1, options.rows // SINK_SHARE)
+def compare(spark: SparkSession, options: argparse.Namespace, server: S3Server, folder: str) -> int:
+    """All, in turns."""
+    found = (plain(folder), save(share_out=False), save(share_out=True))
+    ways = {name: way for name, way in zip(WAYS, found, strict=True) if name in options.ways}
     for each in ways.values():
         each(table(spark, 20_000, options.cores))
     turns = []
     for _ in range(options.rounds):
-        turn = {}
-        for name, way in ways.items():
-            rows = table(spark, numbers[name], options.cores)
-            turn[name] = measure(spark, name, way, rows, numbers[name], s3)
-        turns.append(turn)
+        turns.append(
+            {
+                name: measure(
+                    spark,
+                    name,
+                    way,
+                    table(spark, options.rows, options.cores),
+                    options.rows,
+                    server,
+                )
+                for name, way in ways.items()
+            }
+        )
         # Of the turns so far: a run that is stopped has told what it found.
         tell(turns)
     return 0
 
 
 def tell(turns: Sequence[dict[str, tuple[float, float]]]) -> None:
-    """Medians of what the ways come to beside each other, where all were taken."""
-    if len(turns[0]) < len(WAYS):
-        return
-
-    def median(of: str, to: str, figure: int) -> float:
-        return statistics.median(turn[of][figure] / turn[to][figure] for turn in turns)
-
-    lighter = median("queue sink", "wheel", 1)
-    met = "met" if lighter >= AIM_SINK else "MISSED"
-    print(
-        f"the wheel takes {median('wheel', 'queue sink', 0):.1f} x the rows of the queue sink a second, and "
-        f"{lighter:.1f} x a second of processor time (aim {AIM_SINK:g}: {met})"
-    )
-    for name in ("wheel", "wheel, shared"):
-        longer = median("write.json", name, 0)
-        met = "met" if longer <= AIM_PLAIN else "MISSED"
+    """Medians of what the ways come to beside the plain write, where it was taken."""
+    for name in [name for name in turns[0] if name != WAYS[0] and WAYS[0] in turns[0]]:
+        longer = statistics.median(turn[WAYS[0]][0] / turn[name][0] for turn in turns)
+        dearer = statistics.median(turn[name][1] / turn[WAYS[0]][1] for turn in turns)
+        met = "met" if longer <= AIM else "MISSED"
         print(
-            f"{name}: {longer:.2f} x the time of the plain write (aim {AIM_PLAIN:g}: {met}), "
-            f"{median(name, 'write.json', 1):.2f} x its processor time",
+            f"{name}: {longer:.2f} x the time of the plain write (aim {AIM:g}: {met}), "
+            f"{dearer:.2f} x its processor time",
             flush=True,
         )
 

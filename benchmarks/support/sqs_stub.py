@@ -62,6 +62,20 @@ class Stub:
             config=Config(max_pool_connections=connections, proxies={}).merge(config or Config()),
         )
 
+    def environment(self, **more: str) -> dict[str, str]:
+        """The variables of a process to which the stub is SQS."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "stub",
+            "AWS_SECRET_ACCESS_KEY": "stub",
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **more,
+        }
+
     def requests(self) -> Counter[str]:
         """Requests answered so far, per action."""
         return Counter(self._control("requests", {}))
@@ -208,22 +222,11 @@ class Service:
             "AmazonSQS.DeleteMessageBatch": self._acknowledge_batch,
             "AmazonSQS.ChangeMessageVisibilityBatch": self._acknowledge_batch,
         }
-        self._controls: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "Stub.requests": lambda _: dict(self._requests),
-            "Stub.cpu": lambda _: {"seconds": time.process_time()},
-            "Stub.latency": self._set_latency,
-            "Stub.supply": self._supply,
-            "Stub.keep": lambda _: self._keep(),
-            "Stub.kept": lambda _: {"entries": self._kept},
-            "Stub.refuse": self._refuse,
-            "Stub.throttle": self._set_throttle,
-            "Stub.throttled": lambda _: {"calls": self._throttle.refused if self._throttle else 0},
-        }
 
     def answer(self, target: str, body: bytes) -> tuple[int, dict[str, Any], float]:
         """HTTP status, JSON and the seconds to answer after."""
-        if (control := self._controls.get(target)) is not None:
-            return 200, control(json.loads(body)), 0
+        if target.startswith("Stub."):
+            return 200, self._controlled(target[5:], json.loads(body)), 0
         action = self._actions.get(target)
         if action is None:
             error = {"__type": "InvalidAction", "message": f"the stub has no action {target!r}"}
@@ -240,26 +243,28 @@ class Service:
             return 400, error, self.latency_seconds
         return 200, action(request), self.latency_seconds
 
-    def _set_latency(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        self.latency_seconds = wanted["milliseconds"] / 1000
-        return {}
-
-    def _supply(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        self._supplied = wanted["messages"]
-        self._remaining_seconds = wanted["remaining_seconds"]
-        return {}
-
-    def _keep(self) -> dict[str, Any]:
-        self._kept = []
-        return {}
-
-    def _refuse(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        self._refusals[f"AmazonSQS.{wanted['action']}"] = wanted
-        return {}
-
-    def _set_throttle(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        rate = wanted["calls_per_second"]
-        self._throttle = None if rate is None else Throttle(f"AmazonSQS.{wanted['action']}", rate)
+    def _controlled(self, what: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        match what:
+            case "requests":
+                return dict(self._requests)
+            case "cpu":
+                return {"seconds": time.process_time()}
+            case "kept":
+                return {"entries": self._kept}
+            case "throttled":
+                return {"calls": self._throttle.refused if self._throttle else 0}
+            case "latency":
+                self.latency_seconds = wanted["milliseconds"] / 1000
+            case "supply":
+                self._supplied = wanted["messages"]
+                self._remaining_seconds = wanted["remaining_seconds"]
+            case "keep":
+                self._kept = []
+            case "refuse":
+                self._refusals[f"AmazonSQS.{wanted['action']}"] = wanted
+            case "throttle":
+                rate, action = wanted["calls_per_second"], f"AmazonSQS.{wanted['action']}"
+                self._throttle = None if rate is None else Throttle(action, rate)
         return {}
 
     def _refusal(self, target: str) -> str | None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.sessions import SessionMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,34 +26,26 @@ logger = logging.getLogger("sqsdelay.console")
 
 MIN_TOKEN_CHARS: Final = 24
 """Ours: 24 characters of base64 are 144 bits, out of reach of guessing over a network."""
-
 MIN_TOKEN_KINDS: Final = 8
 """Ours: 24 random hexadecimal digits have fewer different ones once in 4,000 tokens."""
-
 MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
 """A message of 1 MiB, of which a form with a percent-encoded field makes five times as much."""
-
 MAX_STRANGERS_BYTES: Final = 4096
 """Of a visitor who has not signed in: a token is shorter."""
-
 MOST_AT_ONCE: Final = 100
 """Requests worked on at a time; others are told to come again."""
-
+FORM: Final = "application/x-www-form-urlencoded"
 FREE_GUESSES: Final = 5
 """Wrong tokens of an address that cost it no time."""
-
 GUESSES_IN_ALL: Final = 100
 """Wrong tokens of all addresses together, within `GUESS_SECONDS`, before every token has to wait."""
-
 GUESS_SECONDS: Final = 60.0
 """The longest wait for another guess; wrong tokens that are older by ten times that are forgotten."""
-
-ADDRESSES_KEPT: Final = 1_000
-SESSIONS_KEPT: Final = 1_000
+MOST_KEPT: Final = 1_000
+"""Addresses of wrong tokens, and sessions."""
 SESSION_SECONDS: Final = 12 * 3600
 
-SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -73,25 +65,17 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may use the console.
-
-    Args:
-        host: the address it listens on.
-        allowed_hosts: names it may be called by, besides the loopback ones.
-        token: what a user has to know; None where nobody is asked.
-        user_header: the header in which a proxy names whom it has authenticated.
-        proxies: the addresses such a proxy calls from, or one that ends TLS before a token is asked for.
-        read_only: nothing can be changed.
-
-    Raises:
-        ConfigurationError: it would be open to a network; a token that can be guessed.
-    """
+    """Who may use the console. `InvalidSetting` where it would be open to a network, or has a token that can
+    be guessed."""
 
     host: str = "127.0.0.1"
     allowed_hosts: tuple[str, ...] = ()
+    """Names it may be called by, besides the loopback ones."""
     token: str | None = None
     user_header: str | None = None
+    """The header in which a proxy names whom it has authenticated."""
     proxies: tuple[str, ...] = ()
+    """The addresses such a proxy calls from, or one that ends TLS before a token is asked for."""
     read_only: bool = False
 
     def __post_init__(self) -> None:
@@ -112,9 +96,8 @@ class Access:
             )
         for proxy in self.proxies:
             if _address(proxy) is None:
-                raise InvalidSetting(
-                    f"--proxy {proxy!r} is not valid; give the IP address the proxy calls from"
-                )
+                text = "is no address; give the IP address that the proxy calls from"
+                raise InvalidSetting(text, proxy=proxy)
         found = _address(self.host.strip("[]"))
         here = self.host == "localhost" if found is None else found.is_loopback
         if not (here or self.token or self.user_header):
@@ -154,7 +137,7 @@ class Guesses:
         count, last = self._wrong.pop(address, (0, now))
         self._wrong[address] = (1 if now - last > 10 * GUESS_SECONDS else count + 1, now)
         self._all.append(now)
-        if len(self._wrong) > ADDRESSES_KEPT:
+        if len(self._wrong) > MOST_KEPT:
             self._wrong.popitem(last=False)
 
 
@@ -169,28 +152,19 @@ class Guard:
     def __init__(
         self, app: ASGIApp, *, access: Access, port: int, monotonic: Callable[[], float]
     ) -> None:
-        self._app = app
-        self._access = access
-        self._now = monotonic
+        self._app, self._access, self._now = app, access, monotonic
         self._guesses = Guesses()
         self._signed_in: OrderedDict[str, float] = OrderedDict()
         self._at_once = 0
         self._proxies = {_address(each) for each in access.proxies}
-        allowed = [name.lower() for name in access.allowed_hosts]
-        named = [*LOOPBACK_NAMES, *allowed]
-        self._hosts = {*allowed, *(f"{name}:{port}" for name in named)}
+        allowed = {name.lower() for name in access.allowed_hosts}
+        self._hosts = allowed | {f"{name}:{port}" for name in allowed | LOOPBACK_NAMES}
         if port == 80:
-            self._hosts.update(LOOPBACK_NAMES)
-        key = secrets.token_hex(32)
+            self._hosts |= LOOPBACK_NAMES
+        # Cookies of a host are shared by all its ports.
+        key, cookie = secrets.token_hex(32), f"sqsdelay_console_{port}"
         self._plain, self._secure = (
-            SessionMiddleware(
-                self._guarded,
-                key,
-                # Cookies of a host are shared by all its ports.
-                session_cookie=f"sqsdelay_console_{port}",
-                max_age=SESSION_SECONDS,
-                https_only=secure,
-            )
+            SessionMiddleware(self._guarded, key, cookie, SESSION_SECONDS, https_only=secure)
             for secure in (False, True)
         )
 
@@ -199,8 +173,8 @@ class Guard:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             # Whoever lies about TLS, does so about their own cookie.
-            forwarded = Headers(scope=scope).get("x-forwarded-proto", "").lower()
-            tls = "https" in (scope["scheme"], forwarded)
+            forwarded = Headers(scope=scope).get("x-forwarded-proto", "").lower().partition(",")[0]
+            tls = "https" in (scope["scheme"], forwarded.strip())
             await (self._secure if tls else self._plain)(scope, receive, send)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -213,7 +187,10 @@ class Guard:
         answer: ASGIApp | None = self._refusal(scope)
         if answer is None and not (known or static or scope["path"] == "/sign-in"):
             answer = RedirectResponse("/sign-in", status_code=303)
-        body = await _body(receive, most) if answer is None else b""
+        try:
+            body = await _body(scope, receive, most) if answer is None else b""
+        except ClientDisconnect:
+            return  # Half a form is none: it may end within the body of a message to send.
         if body is None:
             answer = _refused(scope, 413, f"the request is too long; send {most} bytes at most")
         elif answer is None and not static and self._at_once >= MOST_AT_ONCE:
@@ -221,7 +198,7 @@ class Guard:
         place = int(answer is None and not static)
         if place:
             session.setdefault("csrf", secrets.token_hex(32))
-        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        unread: list[Message] = [{"type": "http.request", "body": body}]
 
         async def read() -> Message:
             return unread.pop() if unread else await receive()
@@ -262,7 +239,7 @@ class Guard:
         session.clear()
         session["csrf"], session["in"] = secrets.token_hex(32), secrets.token_hex(32)
         self._signed_in[session["in"]] = self._now() + SESSION_SECONDS
-        if len(self._signed_in) > SESSIONS_KEPT:
+        if len(self._signed_in) > MOST_KEPT:
             self._signed_in.popitem(last=False)
         logger.info("signed in with the token from %s", address)
         return RedirectResponse("/", 303)
@@ -296,10 +273,13 @@ class Guard:
             if len(named) != 1 or not name:
                 return _refused(scope, 403, "the proxy did not name the user")
         scope.setdefault("state", {})["visitor"] = name
-        if scope["method"] in SAFE:
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return None
         if not _same_origin(headers, host):
             return _refused(scope, 403, "this request comes from another site")
+        # Others name an encoding of their own, which may fail, or give characters that nothing can send.
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+            return _refused(scope, 415, f"send the fields of a form, as {FORM}")
         length = int(headers.get("content-length", MAX_REQUEST_BYTES + 1))
         if "transfer-encoding" in headers or length > MAX_REQUEST_BYTES:
             text = f"send the request's length, {MAX_REQUEST_BYTES} bytes at most, and no Transfer-Encoding"
@@ -311,27 +291,21 @@ class Guard:
 
 def _same_origin(headers: Headers, host: str) -> bool:
     """Browsers say where a form or script is from; other programs do not."""
-    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        return False
-    origin = headers.get("origin")
-    if origin is None:
-        return True
     try:
-        return urlsplit(origin).netloc.lower() == host
+        origin = urlsplit(headers.get("origin", f"//{host}")).netloc.lower()
     except ValueError:
         return False
+    return origin == host and headers.get("sec-fetch-site", "none") in ("same-origin", "none")
 
 
-async def _body(receive: Receive, most: int) -> bytes | None:
+async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:
     """A request's body, counted as it comes, whatever its headers say; None where it is too long."""
     found = bytearray()
-    while True:
-        message = await receive()
-        found += message.get("body", b"")
+    async for part in Request(scope, receive).stream():
+        found += part
         if len(found) > most:
             return None
-        if not message.get("more_body", False):
-            return bytes(found)
+    return bytes(found)
 
 
 def _refused(scope: Scope, status: int, text: str) -> Response:

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
@@ -14,15 +15,10 @@ from sqsdelay.ledger.events import Event, EventKind, Source, from_json
 
 TAIL_BYTES: Final = 2 * 1024 * 1024
 """What lateness and the last events are read from: some ten thousand events."""
-
 MOST_SEARCHED_BYTES: Final = 512 * 1024 * 1024
 """What is searched for one message's history, from the end: about a second of reading."""
-
 MOST_EVENTS: Final = 500
 """Events shown of one message: a year of hops has 35,000."""
-
-_NOTHING: Final = Path(os.devnull)
-
 ARRIVALS: Final = (EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVED)
 
 
@@ -96,20 +92,13 @@ class LedgerFile:
                 continue
             last_ms = max(last_ms, event.at_ms)
             # Where the relay says when its destination showed it, the receiver's wait does not count.
-            if event.kind is EventKind.RECEIVED:
-                late.setdefault(event.message_id, event.late_ms)
-            else:
+            if event.kind is not EventKind.RECEIVED or event.message_id not in late:
                 late[event.message_id] = event.late_ms
         ordered, last = sorted(late.values()), len(late) - 1
         if not ordered:
             return None
-        return Lateness(
-            messages=len(ordered),
-            last_ms=last_ms,
-            median_ms=ordered[last // 2],
-            p99_ms=ordered[min(last, -(-99 * len(ordered) // 100) - 1)],
-            worst_ms=ordered[-1],
-        )
+        p99_ms = ordered[min(last, -(-99 * len(ordered) // 100) - 1)]
+        return Lateness(len(ordered), last_ms, ordered[last // 2], p99_ms, ordered[-1])
 
     def history(self, endpoint: str, message_id: str) -> History:
         """All that befell a message, found by its own id or by SQS's."""
@@ -130,18 +119,15 @@ class LedgerFile:
         found.sort(key=lambda event: event.at_ms)
         half = MOST_EVENTS // 2
         shown = found if len(found) <= MOST_EVENTS else [*found[:half], *found[-half:]]
-        return History(
-            events=tuple(shown),
-            hops=sum(event.kind is EventKind.HOP for event in found),
-            left_out=len(found) - len(shown),
-            whole=start == 0,
-        )
+        hops = sum(event.kind is EventKind.HOP for event in found)
+        return History(tuple(shown), hops, len(found) - len(shown), whole=start == 0)
 
     def _opened(self) -> IO[bytes]:
+        nothing = Path(os.devnull)
         try:
-            return (self.path or _NOTHING).open("rb")
+            return (self.path or nothing).open("rb")
         except FileNotFoundError:
-            return _NOTHING.open("rb")
+            return nothing.open("rb")
         except OSError as error:
             raise ConfigurationError(
                 f"ledger {self.path} cannot be read: {error.strerror}; name a file of JSON lines"
@@ -150,7 +136,6 @@ class LedgerFile:
 
 def _events(lines: Iterable[bytes]) -> Iterator[Event]:
     for line in lines:
-        try:
+        # `pipeline report` tells of lines that are no events.
+        with suppress(MalformedEvent):
             yield from_json(line)
-        except MalformedEvent:
-            continue  # `pipeline report` tells of such lines.

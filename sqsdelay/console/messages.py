@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
 from sqsdelay.console.ledger_file import ARRIVALS, History, LedgerFile
 from sqsdelay.console.shown import Body, Failed, text_of
 from sqsdelay.console.source import Source
-from sqsdelay.core.delay import due_at_ms, parse_due_at
+from sqsdelay.core.delay import due_at_ms, parse_delay, parse_due_at
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import NoStore, SqsDelayError
+from sqsdelay.errors import InvalidDelay, NoStore, SqsDelayError
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.operating.status import PAGE as READ_AT_ONCE
 from sqsdelay.operating.status import Listing, parse_cursor
 from sqsdelay.ports.stores import ParkingPlace
 
 PAGE: Final = 50
-
 MOST_SEARCHED: Final = 5000
 """Messages read for one page of those that match; the next page goes on behind them."""
-
 SEARCH_SECONDS: Final = 2.0
 """How long that may take: half of a page's patience."""
 
@@ -34,25 +34,27 @@ def utc_input(text: str) -> str:
     return f"{text}Z" if len(text) <= 19 and "T" in text and not text.endswith("Z") else text
 
 
+def typed_due(delay: str, due_at: str) -> tuple[timedelta | None, datetime | None]:
+    """When a message is due, as a form has it: its delay or its due time, or neither."""
+    delay, due_at = delay.strip(), utc_input(due_at)
+    if delay and due_at:
+        raise InvalidDelay("give either a delay (1d12h) or a due time (2027-01-31T09:00:00Z)")
+    return parse_delay(delay) if delay else None, parse_due_at(due_at) if due_at else None
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which messages a list shows, as its form has it.
-
-    Args:
-        text: in the id or the body, whatever its case.
-        attribute: ``NAME`` or ``NAME=VALUE``.
-        reason: in the reason of a message that failed.
-        due_from: the earliest due time.
-        due_before: the due time that is too late.
-        tab: ``overdue`` or ``day``, the next 24 hours, whenever it is asked; due times win over it.
-    """
+    """Which messages a list shows, as its form has it."""
 
     text: str = ""
+    """In the id or the body, whatever its case."""
     attribute: str = ""
+    """``NAME`` or ``NAME=VALUE``."""
     reason: str = ""
     due_from: str = ""
     due_before: str = ""
     tab: str = ""
+    """``overdue`` or ``day``, the next 24 hours, whenever it is asked; due times win over it."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -71,11 +73,6 @@ class Filter:
         if self.tab and start is end is None:
             return (None, now_ms) if self.tab == "overdue" else (now_ms, now_ms + 86_400_000)
         return start, end
-
-    @property
-    def searches(self) -> bool:
-        """Whether messages have to be read to know which are meant."""
-        return bool(self.text or self.attribute)
 
     def matches(self, message_id: str, body: str, attributes: Mapping[str, Attribute]) -> bool:
         """Whether a message is meant, as far as its text and attributes say."""
@@ -110,7 +107,7 @@ def listed(
 
     def read(place: ParkingPlace) -> Listed:
         rows: list[StoredMessage] = []
-        most = MOST_SEARCHED if which.searches else limit
+        most = MOST_SEARCHED if which.text or which.attribute else limit
         until, cut = source.clock.monotonic() + SEARCH_SECONDS, False
         for message in listing.read(place, most):
             body = text_of(message.body)
@@ -135,15 +132,16 @@ def failed(source: Source, which: Filter, group: str = "") -> list[Failed]:
     wanted = which.reason.casefold()
 
     def means(each: Failed) -> bool:
-        due_ms = each.due_ms
-        if (start_ms or end_ms) and due_ms is None:
-            return False
-        if due_ms is not None and not (start_ms or 0) <= due_ms < (end_ms or due_ms + 1):
-            return False
-        told = f"{each.reason or ''}\n{each.kind}"
-        if group not in ("", each.kind) or wanted not in told.casefold():
-            return False
-        return which.matches(text_of(each.message_id), each.body.text, each.attributes)
+        if each.due_ms is None:
+            in_time = not (start_ms or end_ms)
+        else:
+            in_time = (start_ms or 0) <= each.due_ms < (end_ms or each.due_ms + 1)
+        return (
+            in_time
+            and group in ("", each.kind)
+            and wanted in f"{each.reason or ''}\n{each.kind}".casefold()
+            and which.matches(text_of(each.message_id), each.body.text, each.attributes)
+        )
 
     return [each for each in source.errors_sample.known().value or () if means(each)]
 
@@ -152,10 +150,8 @@ def failed(source: Source, which: Filter, group: str = "") -> list[Failed]:
 class Found:
     """All that is known of a message; what could not be asked is in ``trouble``.
 
-    Args:
-        where: it is now: store, error queue, elsewhere, arrived, cancelled or unknown.
-        stored: the message, if its store has it.
-        looked_seconds: how long ago it was seen in the error queue.
+    ``where`` it is now: store, error queue (where it was seen ``looked_seconds`` ago), elsewhere, arrived,
+    cancelled or unknown.
     """
 
     id: str
@@ -174,9 +170,8 @@ def found(source: Source, message_id: str, ledger: LedgerFile) -> Found:
     """Look for a message in the store, the ledger and the error queue as it was last looked at."""
     view = Found(text_of(message_id))
     try:
-        view.stored = source.of_store(lambda place: place.find(message_id))
-    except NoStore:
-        pass
+        with suppress(NoStore):
+            view.stored = source.of_store(lambda place: place.find(message_id))
     except SqsDelayError as error:
         view.trouble.append(f"Store: {error}")
     try:
@@ -202,7 +197,6 @@ def found(source: Source, message_id: str, ledger: LedgerFile) -> Found:
         if status is not None and status.errors:
             view.trouble.append("Error queue: nobody has looked at its messages yet; see Errors")
     if (stored := view.stored) is not None:
-        view.where = "store"
-        view.due_ms, view.problem = stored.due_ms, stored.unreadable
+        view.where, view.due_ms, view.problem = "store", stored.due_ms, stored.unreadable
         view.body, view.attributes = Body.of(stored.body), stored.attributes
     return view

@@ -4,43 +4,35 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
+from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
-from sqsdelay.console import messages, overview, sending, shown
+from sqsdelay import errors
+from sqsdelay.console import messages, rendering, sending, services, shown
 from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
-from sqsdelay.console.messages import Filter, utc_input
-from sqsdelay.console.rendering import page, wire
-from sqsdelay.console.sampling import OLD_SECONDS
-from sqsdelay.console.services import (
-    MOST_CHANGED,
-    ON_FAILED,
-    ON_PARKED,
-    Change,
-    Chosen,
-    Services,
-    Work,
-    of_failed,
-    of_parked,
-)
+from sqsdelay.console.messages import Filter
+from sqsdelay.console.rendering import page, templates, wire
+from sqsdelay.console.services import MOST_CHANGED, ON_FAILED, Change, Chosen, Services, Work
 from sqsdelay.console.source import Source
-from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
+from sqsdelay.core.delay import due_at_ms, due_time, parse_due_at
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError, StoreError
 from sqsdelay.operating.status import NOBODY
 
 EXAMPLES: Final = 10
 """Messages named in a confirmation; the others are counted."""
-
 RECENT: Final = 12
 """Events on the overview."""
 
@@ -60,12 +52,17 @@ def _source(request: Request) -> Source:
 
 
 def _overview(request: Request) -> Response:
-    services, span = _services(request), request.query_params.get("span", "")
-    span = span if span in overview.SPANS else "hours"
-    values: dict[str, Any] = {"span": span, "spans": overview.SPANS, "nobody": NOBODY, "recent": []}
+    console, span = _services(request), request.query_params.get("span", "")
+    span = span if span in rendering.SPANS else "hours"
+    values: dict[str, Any] = {
+        "span": span,
+        "spans": rendering.SPANS,
+        "nobody": NOBODY,
+        "recent": [],
+    }
     with suppress(SqsDelayError):  # Why a ledger cannot be read is said above the page.
-        values["recent"] = services.ledger.recent(services.sources, RECENT)
-    return page(request, "overview.html", states=overview.states_of(services, span), **values)
+        values["recent"] = console.ledger.recent(console.sources, RECENT)
+    return page(request, "overview.html", states=rendering.states_of(console, span), **values)
 
 
 def _messages(request: Request) -> Response:
@@ -77,18 +74,16 @@ def _messages(request: Request) -> Response:
     values: dict[str, Any] = {"which": which, "after": after, "found": None, "refusal": None}
     try:
         values["found"] = messages.listed(source, which, after=after)
-    except NoStore as error:
-        values["refusal"] = one_line(error)
-    except StoreError as error:
-        values["refusal"] = f"The store cannot be shown: {one_line(error)}"
+    except (NoStore, StoreError) as error:
+        silent = "The store cannot be shown: " if isinstance(error, StoreError) else ""
+        values["refusal"] = f"{silent}{one_line(error)}"
     return page(request, "messages.html", of=source, **values)
 
 
 def _message(request: Request) -> Response:
     source = _source(request)
     found = messages.found(source, request.query_params.get("id", ""), _services(request).ledger)
-    bounds = {"body_shown": shown.BODY_SHOWN, "old_seconds": OLD_SECONDS}
-    return page(request, "message.html", of=source, view=found, **bounds)
+    return page(request, "message.html", of=source, view=found)
 
 
 def _errors(request: Request) -> Response:
@@ -99,25 +94,18 @@ def _errors(request: Request) -> Response:
 
 
 def _result(request: Request) -> Response:
-    found = _services(request).change(request.path_params["key"])
+    found = _services(request).changes.get(request.path_params["key"])
     if found is None:
         text = "The console was restarted, or no longer keeps it. Its log has the result."
         return page(request, "problem.html", 404, title="This change is not known", text=text)
     return page(request, "result.html", change=found)
 
 
-def _send(request: Request) -> Response:
-    return _send_page(request, _source(request), dict.fromkeys(sending.FIELDS, ""))
-
-
 def _send_page(request: Request, source: Source, given: dict[str, str], **more: Any) -> Response:
     values = {"preview": None, "trouble": None, "key": secrets.token_urlsafe(12), **more}
+    values["given"] = dict.fromkeys(sending.FIELDS, "") | given
     status = 400 if values["trouble"] else 200
-    return page(request, "send.html", status, of=source, given=given, **values)
-
-
-def _cost(request: Request) -> Response:
-    return page(request, "cost.html", **sending.advised(request.query_params))
+    return page(request, "send.html", status, of=source, **values)
 
 
 def _sign_in(request: Request) -> Response:
@@ -132,18 +120,14 @@ Posted = Callable[[Request, FormData, Source], Response]
 
 
 def _text(form: FormData, name: str) -> str:
-    """A field of a form; an uploaded file is none."""
-    value = form.get(name, "")
-    return value if isinstance(value, str) else ""
+    return str(form.get(name, ""))
 
 
 def _form(handle: Posted | None) -> Callable[[Request], Awaitable[Response]]:
     """A handler of a form, which is refused unless this console gave it to this visitor."""
 
     async def endpoint(request: Request) -> Response:
-        form = await request.form(
-            max_files=0, max_fields=MOST_CHANGED + 20, max_part_size=MAX_REQUEST_BYTES
-        )
+        form = await request.form(max_fields=MOST_CHANGED + 20, max_part_size=MAX_REQUEST_BYTES)
         own: str = request.session.get("csrf", "")
         if not own or not hmac.compare_digest(_text(form, "csrf").encode(), own.encode()):
             raise HTTPException(
@@ -171,10 +155,9 @@ def _look(_: Request, __: FormData, source: Source) -> Response:
 def _asked(form: FormData) -> tuple[str, list[str]]:
     """The action that a form names, and the marks of the messages that were chosen for it."""
     action = _text(form, "action")
-    if action not in ON_PARKED + ON_FAILED:
+    if action not in services.ON_PARKED + ON_FAILED:
         raise ConfigurationError(f"{action!r} is not an action on messages")
-    marks = [each for each in form.getlist("m") if isinstance(each, str)]
-    return action, marks
+    return action, [str(each) for each in form.getlist("m")]
 
 
 def _confirm(request: Request, form: FormData, source: Source) -> Response:
@@ -193,18 +176,26 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
         ]
     else:
         if every:
-            some = messages.listed(source, which, after=None, limit=MOST_CHANGED, bodies=False)
-            marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in some.rows]
-            values["first"] = some.next is not None
+            every_one = messages.listed(source, which, after=None, limit=MOST_CHANGED, bodies=False)
+            marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in every_one.rows]
+            values["first"] = every_one.next is not None
         parked = [Chosen.of(mark) for mark in marks]
         sample = source.store_sample.get()
         known = sample.value if sample.tells(source.clock.now_ms()) else None
         values["hops"] = any(each.due_ms is None for each in parked)
         values["unserved"] = known is not None and known.overdue
-        values["examples"] = _examples(source, parked[:EXAMPLES])
+        some = parked[:EXAMPLES]
+        kept: list[Any] = [None] * EXAMPLES
+        with suppress(SqsDelayError):
+            kept = source.of_store(lambda place: [place.find(each.id) for each in some])
+        values["examples"] = [
+            (each.id, each.due_ms, None, stored and shown.Body.of(stored.body))
+            for each, stored in zip(some, kept, strict=False)
+        ]
         if action == "reschedule" and any(given.values()):
             try:
-                values["due_ms"] = _new_due_ms(source, given["delay"], utc_input(given["due_at"]))
+                due = due_time(*messages.typed_due(**given))
+                values["due_ms"] = due.due_ms(0 if due.absolute else source.latest_ms())
             except InvalidDelay as error:
                 values["trouble"] = one_line(error)
     _check_count(marks)
@@ -219,37 +210,16 @@ def _check_count(marks: list[str]) -> None:
         )
 
 
-def _new_due_ms(source: Source, delay: str, due_at: str) -> int:
-    if bool(delay) == bool(due_at):
-        raise InvalidDelay("give either a delay (1d12h) or a due time (2027-01-31T09:00:00Z)")
-    due = due_time(parse_delay(delay) if delay else None, parse_due_at(due_at) if due_at else None)
-    return due.due_ms(0 if due.absolute else source.latest_ms())
-
-
-def _examples(
-    source: Source, chosen: list[Chosen]
-) -> list[tuple[str, int | None, None, shown.Body | None]]:
-    """What the first of them are, as far as the store tells."""
-    try:
-        found = source.of_store(lambda place: [place.find(each.id) for each in chosen])
-    except SqsDelayError:
-        found = [None] * len(chosen)
-    return [
-        (each.id, each.due_ms, None, None if stored is None else shown.Body.of(stored.body))
-        for each, stored in zip(chosen, found, strict=True)
-    ]
-
-
 def _do(request: Request, form: FormData, source: Source) -> Response:
     action, marks = _asked(form)
     _check_count(marks)
     if action in ON_FAILED:
         now = bool(_text(form, "undated_now"))
-        work = of_failed(source, action, marks, undated_now=now)
+        work = services.of_failed(source, action, marks, undated_now=now)
         return _made(request, form, source, action, work, (marks, now))
     due_at = _text(form, "due_at")
     due_ms = due_at_ms(parse_due_at(due_at)) if action == "reschedule" else None
-    work = of_parked(source, action, [Chosen.of(mark) for mark in marks], due_ms)
+    work = services.of_parked(source, action, [Chosen.of(mark) for mark in marks], due_ms)
     return _made(request, form, source, action, work, (marks, due_at))
 
 
@@ -297,8 +267,38 @@ ROUTES: Final = [
     Route("/message", _message),
     Route("/errors", _errors),
     Route("/results/{key}", _result),
-    Route("/send", _send),
-    Route("/cost", _cost),
+    Route("/send", lambda request: _send_page(request, _source(request), {})),
+    Route(
+        "/cost", lambda request: page(request, "cost.html", **sending.advised(request.query_params))
+    ),
     Route("/sign-in", _sign_in),
     *(Route(path, _form(handle), methods=["POST"]) for path, handle in FORMS.items()),
+    Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
 ]
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    silent = errors.StoreError | errors.QueueUnavailable | errors.BodyStoreUnavailable
+    status, text = 503 if isinstance(error, silent) else 400, str(error)
+    if isinstance(error, HTTPException):
+        status, text = error.status_code, error.detail
+    elif isinstance(error, errors.InvalidEndpoint):
+        status = 404
+    title = "This cannot be shown" if status == 404 else "This cannot be done"
+    return page(request, "problem.html", status, title=title, text=one_line(text))
+
+
+def create_app(services: Services, *, port: int) -> Guard:
+    """The application, guarded; the port it listens on is part of the names it may be called by."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(services.close)
+
+    handlers: dict[Any, Any] = {SqsDelayError: _failed, HTTPException: _failed}
+    app = Starlette(routes=ROUTES, exception_handlers=handlers, lifespan=lifespan)
+    app.state.services, app.state.templates = services, templates(services)
+    guard = Guard(app, access=services.access, port=port, monotonic=services.clock.monotonic)
+    app.state.guard = guard
+    return guard

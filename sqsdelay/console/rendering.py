@@ -1,10 +1,13 @@
-"""Pages from templates: whatever stands in a value is shown as text."""
+"""What pages show: how endpoints are, and templates in which whatever stands in a value is text."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -16,29 +19,189 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from sqsdelay.console.overview import edge, top_of, troubles
-from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
+from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample, Sampled
 from sqsdelay.console.services import Services
 from sqsdelay.console.shown import BODY_SHOWN, Body, text_of
-from sqsdelay.console.source import Source
-from sqsdelay.core.clock import Clock
+from sqsdelay.console.source import BrokerStatus, Source
+from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.readable import age, instant, one_line, plain
 from sqsdelay.cost import dollars
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger.events import Source as Recorder
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
+from sqsdelay.operating import status
+from sqsdelay.operating.status import EndpointStatus, Role
+
+LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SECONDS}
+"""Within which a worker that records something is at work: a long poll, a run of the deployed one."""
+UNSERVED_SECONDS: Final = 30
+"""How long messages may be receivable while nobody receives: a Lambda poller takes up to 20 s."""
+SPANS: Final = {"hours": 24, "days": 30, "months": 12}
+"""How far ahead one can look."""
+
+
+def edges_of(span: str, now_ms: int) -> list[int]:
+    """1970, now, and the ends of the hours, days or months ahead in UTC: what is overdue comes first."""
+    now = utc(now_ms).replace(minute=0, second=0, microsecond=0)
+    ahead = range(1, SPANS[span] + 1)
+    if span == "hours":
+        ends = [now + timedelta(hours=n) for n in ahead]
+    elif span == "days":
+        ends = [now.replace(hour=0) + timedelta(days=n) for n in ahead]
+    else:
+        months = [now.year * 12 + now.month - 1 + n for n in ahead]
+        ends = [now.replace(year=m // 12, month=m % 12 + 1, day=1, hour=0) for m in months]
+    return [0, now_ms, *map(due_at_ms, ends)]
+
+
+def troubles(services: Services, *, ask: bool) -> list[str]:
+    """What is down or does not answer, in its own words; without ``ask``, as far as it is known."""
+    found: list[str] = []
+    now_ms, sources = services.clock.now_ms(), services.sources.values()
+    for source in sources if ask else ():
+        source.start()
+    for source in sources:
+        broker = "SQS" if source.on_sqs else "RabbitMQ"
+        stored, queued = source.store_sample, source.queues_sample
+        queues = queued.get() if ask else queued.known()
+        asked: Sequence[tuple[str, Sample[Any]]] = (
+            ("Store", stored.get() if ask else stored.known()),
+            (broker, queues),
+            ("Error queue", source.errors_sample.known()),
+            ("Ages of the oldest messages", source.ages_sample.known()),
+        )
+        for what, each in asked:
+            seconds = 0 if each.trouble_ms is None else (now_ms - each.trouble_ms) // 1000
+            ago = f" ({age(seconds)} ago)" if seconds > OLD_SECONDS else ""
+            if each.trouble:
+                found.append(f"{what}, {source.name}: {each.trouble}{ago}")
+        if isinstance(queues.value, BrokerStatus):
+            found += [f"{broker}, {source.name}: {fault}" for fault in queues.value.faults]
+    try:
+        services.ledger.tail()
+    except SqsDelayError as error:
+        found.append(f"Ledger: {one_line(error)}")
+    return found
+
+
+def states_of(services: Services, span: str) -> list[dict[str, Any]]:
+    """Every endpoint, and what its numbers mean; all are asked at once."""
+    asked = []
+    for source in services.sources.values():
+        source.start()
+        due = source.outlook(span, partial(edges_of, span))
+        due.start()
+        asked.append((source, due))
+    return [_state_of(services, source, due) for source, due in asked]
+
+
+def _state_of(services: Services, source: Source, due: Sampled[status.Outlook]) -> dict[str, Any]:
+    queues, store, ledger = source.queues_sample.get(), source.store_sample.get(), services.ledger
+    lateness, seen = None, dict[Recorder, int]()
+    # `troubles` says why a ledger cannot be read.
+    with suppress(SqsDelayError):
+        lateness, seen = ledger.lateness(source.name), ledger.last_seen_ms(source.name)
+    workers: list[tuple[object, ...]] = []
+    if source.on_sqs:
+        seen_ms = seen.get(Recorder.CONSUMER)
+        told = _consumer(source, queues, seen_ms)
+        workers.append(("delay consumer", queues, seen_ms, *told))
+    # EventBridge Scheduler releases by itself.
+    if source.store_url and not source.store_url.startswith("scheduler:"):
+        seen_ms = seen.get(Recorder.DISPATCHER)
+        told = _dispatcher(source, store, seen_ms)
+        workers.append(("dispatcher", store, seen_ms, *told))
+    return {
+        "source": source,
+        "outlook": due.get(),
+        "lateness": lateness,
+        "workers": workers,
+        "late_copies": _late_copies(source, queues.value),
+    }
+
+
+def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
+    return source.clock.now_ms() - (seen_ms or 0) <= LATELY_SECONDS[recorder] * 1000
+
+
+def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> tuple[str, str]:
+    """Its state, and what that is concluded from."""
+    queues: EndpointStatus | None = sample.value if sample.tells(source.clock.now_ms()) else None
+    waiting = 0
+    if queues is not None:
+        waiting = sum(q.visible for q in queues.queues if q.role in (Role.DELAY, Role.DUE))
+    now = source.clock.monotonic()
+    if queues is None or queues.in_flight or not waiting:
+        source.unserved_since = None
+    elif source.unserved_since is None:
+        source.unserved_since = now
+    unserved = 0.0 if source.unserved_since is None else now - source.unserved_since
+    if queues is None:
+        return sample.unknown, "its queues cannot be read"
+    if queues.in_flight:
+        return "working", f"has {queues.in_flight:,} messages in hand"
+    if _lately(source, Recorder.CONSUMER, seen_ms):
+        return "working", "recorded something just now"
+    received = f"{waiting:,} messages can be received"
+    if unserved > UNSERVED_SECONDS:
+        return "not seen", f"{received}, and none has been for {unserved:.0f} s"
+    return "idle", received if waiting else "no message waits for it"
+
+
+def _dispatcher(source: Source, sample: Sample[Any], seen_ms: int | None) -> tuple[str, str]:
+    """Its state, and what that is concluded from."""
+    parked: status.StoreStatus | None = sample.value
+    if parked is None or not sample.tells(source.clock.now_ms()):
+        return sample.unknown, "its store cannot be read"
+    if parked.overdue:
+        return "not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue"
+    if _lately(source, Recorder.DISPATCHER, seen_ms):
+        return "working", "recorded something just now"
+    return "idle", "a message has just become due" if parked.late_ms else "nothing is due"
+
+
+def _late_copies(
+    source: Source, queues: EndpointStatus | BrokerStatus | None
+) -> list[tuple[str, status.QueueStatus]]:
+    """What the deployed alarms ring for, as far as CloudWatch tells."""
+    if not isinstance(queues, EndpointStatus):
+        return []
+    limits = (
+        (Role.DELAY, "OldestMessage", source.settings.hop_seconds),
+        (Role.DUE, "OldestDueMessage", MAX_MESSAGE_TIMER_SECONDS),
+    )
+    return [
+        (alarm, queue)
+        for role, alarm, seconds in limits
+        for queue in queues.queues
+        if queue.role is role
+        and (queue.oldest_seconds or 0) > seconds + status.OVERDUE_MARGIN_SECONDS
+    ]
+
+
+def top_of(counts: Sequence[int]) -> int:
+    """The top of a scale for them: 1, 2 or 5 times a power of ten."""
+    number = max(1, *counts)
+    power: int = 10 ** (len(str(number)) - 1)
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= number)
+
+
+def edge(epoch_ms: int, span: str) -> str:
+    """Where a span begins, as short as it can be told from its neighbours."""
+    shown = instant(epoch_ms).replace("T", " ")
+    return {"hours": shown[5:16], "days": shown[5:10], "months": shown[:7]}[span]
+
 
 UNKNOWN: Final = "\u2013"
 """A dash, for what is not known."""
 
-THEMES: Final = ("light", "dark")
-
 
 def finalized(value: Any) -> Any:
     """A value as a template prints it: without what acts on a screen, whoever wrote it."""
-    if isinstance(value, Markup):
-        return value
     if value is None:
         return UNKNOWN
-    return plain(value) if isinstance(value, str) else value
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def wire(text: str) -> str:
@@ -51,10 +214,9 @@ def pretty(text: str) -> str:
     shown = ""
     try:
         parsed = json.loads(text)
-        if not isinstance(parsed, dict | list):
-            return text
         # Keys that occur twice and numbers no float has would be lost in silence.
-        if "".join(json.dumps(parsed, ensure_ascii=False).split()) != "".join(text.split()):
+        whole = "".join(json.dumps(parsed, ensure_ascii=False).split()) == "".join(text.split())
+        if not (whole and isinstance(parsed, dict | list)):
             return text
         for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(parsed):
             shown += part
@@ -73,21 +235,11 @@ def attribute(value: Attribute) -> str:
     return text_of(value["StringValue"])
 
 
-def at(epoch_ms: int) -> str:
-    """An instant to the second, UTC."""
-    return instant(epoch_ms)[:19].replace("T", " ")
-
-
 def late(milliseconds: int) -> str:
     """A lateness."""
     if abs(milliseconds) < 60_000:
         return f"{milliseconds / 1000:.2f} s"
     return ("-" if milliseconds < 0 else "") + age(abs(milliseconds) // 1000)
-
-
-def count(number: int | None) -> str:
-    """A number with its thousands; a dash for what is not known."""
-    return UNKNOWN if number is None else f"{number:,}"
 
 
 def templates(services: Services) -> Jinja2Templates:
@@ -100,47 +252,48 @@ def templates(services: Services) -> Jinja2Templates:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shared = (
-        wire, pretty, attribute, at, late, count, age, instant, text_of, dollars, edge, top_of,
-    )  # fmt: skip
-    found.filters |= {each.__name__: each for each in (*shared, *_by_clock(services.clock))}
-    # What the visitor has typed goes back into its field as it was.
-    found.filters |= {"line": one_line, "typed": escape, "shown": Body.of}
+    now_ms = services.clock.now_ms
+
+    def relative(epoch_ms: int) -> str:
+        seconds = round((epoch_ms - now_ms()) / 1000)
+        return f"in {age(seconds)}" if seconds >= 0 else f"{age(-seconds)} ago"
+
+    def gone(sample: Sample[Any]) -> bool:
+        return sample.age_seconds(now_ms()) > GONE_SECONDS
+
+    def old(sample: Sample[Any]) -> str:
+        seconds = sample.age_seconds(now_ms())
+        told = f"{age(seconds)} old" if seconds > OLD_SECONDS else ""
+        return sample.unknown if seconds > GONE_SECONDS else told
+
+    shared = (age, attribute, dollars, edge, gone, instant, late, old, pretty, relative, text_of)
+    found.filters |= {each.__name__: each for each in (*shared, top_of, wire)}
+    others: dict[str, Any] = {
+        "at": lambda epoch_ms: instant(epoch_ms)[:19].replace("T", " "),
+        "count": lambda number: UNKNOWN if number is None else f"{number:,}",
+        "line": one_line,
+        "shown": Body.of,
+        # What the visitor has typed goes back into its field as it was.
+        "typed": escape,
+    }
+    found.filters |= others
+    found.globals |= {"body_shown": BODY_SHOWN, "old_seconds": OLD_SECONDS}
     found.globals["version"] = version("sqsdelay")
 
     def of_every_page(request: Request) -> dict[str, Any]:
-        theme = request.cookies.get("sqsdelay_theme")
+        theme, path = request.cookies.get("sqsdelay_theme"), request.url.path
         return {
             "visitor": request.state.visitor,
             "csrf": request.session.get("csrf", ""),
             "access": services.access,
             "endpoints": list(services.sources),
-            "troubles": []
-            if request.url.path == "/sign-in"
-            else troubles(services, ask=request.url.path != "/cost"),
-            "theme": theme if theme in THEMES else "auto",
-            "path": request.url.path,
+            "troubles": [] if path == "/sign-in" else troubles(services, ask=path != "/cost"),
+            "theme": theme if theme in ("light", "dark") else "auto",
+            "path": path,
             "has_ledger": services.settings.ledger is not None,
         }
 
     return Jinja2Templates(env=found, context_processors=[of_every_page])
-
-
-def _by_clock(clock: Clock) -> tuple[Callable[..., object], ...]:
-    def relative(epoch_ms: int) -> str:
-        seconds = round((epoch_ms - clock.now_ms()) / 1000)
-        return f"in {age(seconds)}" if seconds >= 0 else f"{age(-seconds)} ago"
-
-    def gone(sample: Sample[Any]) -> bool:
-        return sample.age_seconds(clock.now_ms()) > GONE_SECONDS
-
-    def old(sample: Sample[Any]) -> str:
-        seconds = sample.age_seconds(clock.now_ms())
-        if seconds > GONE_SECONDS:
-            return sample.unknown
-        return f"{age(seconds)} old" if seconds > OLD_SECONDS else ""
-
-    return relative, gone, old
 
 
 def page(

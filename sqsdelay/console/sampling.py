@@ -19,24 +19,25 @@ T = TypeVar("T")
 PATIENCE_SECONDS: Final = 4.0
 """Longest that a page waits for an answer. What is asked has a longer limit of its own, after which it
 fails; a page shows what is known meanwhile."""
-
 TROUBLED_SECONDS: Final = 1.0
 """The same, where the last question failed: the page shows why, and the next one whether it still does."""
-
 MOST_UNANSWERED: Final = 8
 """Questions that may wait for an answer at a time: as many as a PostgreSQL store has connections."""
-
 COST_SHARE: Final = 5
 """An answer is kept for so many times what it took: a slow store is asked a fifth of the time."""
-
 MOST_KEPT_SECONDS: Final = 60.0
 """No answer is kept longer because it was slow."""
-
 OLD_SECONDS: Final = 10
 """What is older says how old it is, and no worker is judged by it unless it is asked for more seldom."""
-
 GONE_SECONDS: Final = 60
 """What is older is no longer shown as if it were so."""
+
+
+def in_words(error: Exception) -> str:
+    """What went wrong, on one line; the kind, too, of an error that is not ours."""
+    return one_line(
+        error if isinstance(error, SqsDelayError) else f"{type(error).__name__}: {error}"
+    )
 
 
 def _in_thread(ask: Callable[[], T]) -> Future[T]:
@@ -57,44 +58,34 @@ class Patience:
     """Asks one server, which may hang; ``error`` is raised where it does not answer."""
 
     def __init__(self, what: str, error: type[SqsDelayError]) -> None:
-        self._what = what
-        self._error = error
+        self._what, self._error = what, error
         self._free = threading.Semaphore(MOST_UNANSWERED)
 
     def ask(self, ask: Callable[[], T]) -> T:
         """The answer; an error where there is none within `PATIENCE_SECONDS`, or where many wait already."""
         began = time.monotonic()
-        if not self._free.acquire(timeout=PATIENCE_SECONDS):
-            raise self._error(
-                f"{self._what} has not answered {MOST_UNANSWERED} earlier requests; try again later"
-            )
-        answer = _in_thread(ask)
-        answer.add_done_callback(lambda _: self._free.release())
-        wait([answer], PATIENCE_SECONDS)
-        if answer.done():
-            return answer.result()
-        raise self._error(
-            f"{self._what} has not answered for {time.monotonic() - began:.0f} s; try again later"
-        )
+        unanswered = f"{MOST_UNANSWERED} earlier requests"
+        if self._free.acquire(timeout=PATIENCE_SECONDS):
+            answer = _in_thread(ask)
+            answer.add_done_callback(lambda _: self._free.release())
+            wait([answer], PATIENCE_SECONDS)
+            if answer.done():
+                return answer.result()
+            unanswered = f"for {time.monotonic() - began:.0f} s"
+        raise self._error(f"{self._what} has not answered {unanswered}; try again later")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample(Generic[T]):
-    """The last answer there was, and what is wrong with getting a newer one.
-
-    Args:
-        value: the last answer; None where there was none yet.
-        at_ms: when that was asked for, epoch milliseconds.
-        trouble: why it is not fresh; None where it is.
-        trouble_ms: when that was found out; None where it is so at this moment.
-        poll_seconds: how often it is asked for, at least.
-    """
+    """The last answer there was, when it was asked for, and what is wrong with getting a newer one."""
 
     value: T | None = None
     at_ms: int | None = None
     trouble: str | None = None
     trouble_ms: int | None = None
+    """When that was found out; None where it is so at this moment."""
     poll_seconds: float = 0.0
+    """How often it is asked for, at least."""
 
     @property
     def unknown(self) -> str:
@@ -115,16 +106,12 @@ class Sampled(Generic[T]):
     """A question whose answer is shared by all who ask within ``fresh_seconds``. Thread-safe."""
 
     def __init__(self, ask: Callable[[], T], *, fresh_seconds: float, clock: Clock) -> None:
-        self._ask = ask
-        self._fresh_seconds = fresh_seconds
-        self._clock = clock
+        self._ask, self._fresh_seconds, self._clock = ask, fresh_seconds, clock
         self._lock = threading.Lock()
         self._sample: Sample[T] = Sample(poll_seconds=fresh_seconds)
-        self._good_until = float("-inf")
         self._asking: Future[None] | None = None
-        self._asked_at = 0.0
-        self._late = False
-        self._changed = False
+        self._asked_at, self._good_until = 0.0, float("-inf")
+        self._late = self._changed = False
 
     def start(self) -> None:
         """Ask, unless the answer is fresh or somebody does; do not wait."""
@@ -141,9 +128,8 @@ class Sampled(Generic[T]):
             asking, waited = self._asking, self._clock.monotonic() - self._asked_at
             failed = self._sample.trouble is not None
         patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
-        if failed:
-            patience = min(patience, TROUBLED_SECONDS)
         if asking is not None:
+            patience = min(patience, TROUBLED_SECONDS) if failed else patience
             wait([asking], max(0.0, patience - waited))
             self._late = self._late or not asking.done()
         return self.known()
@@ -169,22 +155,19 @@ class Sampled(Generic[T]):
         trouble, value = None, None
         try:
             value = self._ask()
-        except SqsDelayError as error:
-            trouble = one_line(error)
         except Exception as error:
             # Whatever it is, a page has to show it, and to ask again.
-            trouble = one_line(f"{type(error).__name__}: {error}")
+            trouble = in_words(error)
         with self._lock:
-            ended = self._clock.monotonic()
+            ended, fresh = self._clock.monotonic(), self._fresh_seconds
             if trouble is None:
-                self._sample = Sample(value, at_ms, poll_seconds=self._fresh_seconds)
-                kept = min(MOST_KEPT_SECONDS, COST_SHARE * (ended - began))
+                self._sample = Sample(value, at_ms, poll_seconds=fresh)
                 # From the question on: the answer was true then.
-                good_until = began + max(self._fresh_seconds, kept)
+                kept = min(MOST_KEPT_SECONDS, COST_SHARE * (ended - began))
+                good_until = began + max(fresh, kept)
             else:
-                self._sample = replace(
-                    self._sample, trouble=trouble, trouble_ms=self._clock.now_ms()
-                )
-                good_until = ended + min(self._fresh_seconds, OLD_SECONDS)
+                now_ms = self._clock.now_ms()
+                self._sample = replace(self._sample, trouble=trouble, trouble_ms=now_ms)
+                good_until = ended + min(fresh, OLD_SECONDS)
             self._good_until = float("-inf") if self._changed else good_until
             self._asking, self._changed = None, False

@@ -5,20 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from sqsdelay.console.messages import utc_input
+from sqsdelay.console.messages import typed_due
 from sqsdelay.console.services import Outcome, Result, Work
 from sqsdelay.console.source import Source
 from sqsdelay.core.checked_message import attributes_of_texts, new_message_id
-from sqsdelay.core.delay import (
-    due_at_ms,
-    due_time,
-    parse_delay,
-    parse_due_at,
-    seconds_until,
-    too_far,
-)
+from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, seconds_until, too_far
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.cost import Workload, bill, dollars, recommend, shipped_prices
@@ -27,50 +20,32 @@ from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, Sq
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 
 CONNECT_SECONDS: Final = 5.0
-
 FIELDS: Final = ("body", "delay", "due_at", "id", "group", "attributes")
 """What the form has; attributes are lines of ``NAME=VALUE``."""
-
 _COUNTED: Final = {"dynamodb": "DynamoDB", "s3": "S3", "scheduler": "EventBridge Scheduler"}
 """What a kind of store that is paid for by the message is called."""
-
-
-class Preview(NamedTuple):
-    """Where a message would go, when it would arrive, and what that costs; dollars without fixed costs."""
-
-    route: str
-    due_ms: int
-    bytes: int
-    hops: int = 0
-    cost: str | None = None
-    cost_of: str = "only your broker"
 
 
 def message_of(source: Source, given: Mapping[str, str]) -> Message:
     """The message that a form describes; raises what is wrong with it."""
     if not given["body"]:
         raise ConfigurationError("the body is empty; SQS requires at least 1 character")
-    delay, due_at = given["delay"].strip(), utc_input(given["due_at"])
-    if delay and due_at:
-        raise InvalidDelay("a delay and a due time are both given; give only one")
+    delay, due_at = typed_due(given["delay"], given["due_at"])
     lines = [line.strip() for line in given["attributes"].splitlines() if line.strip()]
     attributes = attributes_of_texts(lines)
     group = given["group"].strip() or None
     binary = any(isinstance(each, dict) and "BinaryValue" in each for each in attributes.values())
     if not source.on_sqs and (group or binary):
         raise InvalidMessage("the console cannot send message groups or binary headers to RabbitMQ")
-    return Message(
-        given["body"],
-        delay=parse_delay(delay) if delay else None,
-        due_at=parse_due_at(due_at) if due_at else None,
-        message_id=given["id"].strip() or None,
-        message_group_id=group,
-        attributes=attributes,
-    )
+    message_id = given["id"].strip() or None
+    return Message(given["body"], delay, due_at, attributes, message_id, group)
 
 
-def preview(source: Source, message: Message) -> Preview:
-    """Where a message would go; nothing is sent, and what `QueueSender.send` would refuse is raised."""
+def preview(source: Source, message: Message) -> dict[str, Any]:
+    """Where a message would go, when it would arrive, and what that costs, without fixed costs.
+
+    Nothing is sent, and what `QueueSender.send` would refuse is raised.
+    """
     size = size_of(message.body, attributes_of(message.attributes))
     if not source.on_sqs:
         now_ms = source.latest_ms()
@@ -78,7 +53,8 @@ def preview(source: Source, message: Message) -> Preview:
         problem = too_far(due_ms, now_ms, source.settings.max_delay_seconds)
         if problem is not None:
             raise InvalidDelay(problem)
-        return Preview("delay-level" if due_ms > now_ms else "direct", due_ms, size)
+        route = "delay-level" if due_ms > now_ms else "direct"
+        return {"route": route, "due_ms": due_ms, "bytes": size, "cost_of": "only your broker"}
     sender = source.sender()
     found = source.of_sqs(lambda: sender.preview(source.endpoint.address, message))
     assert found.route is not None
@@ -86,20 +62,24 @@ def preview(source: Source, message: Message) -> Preview:
     due_ms = due_at_ms(found.due)
     seconds = seconds_until(due_ms, source.latest_ms())
     kind = (source.store_url or "").partition(":")[0]
-    if seconds <= MAX_MESSAGE_TIMER_SECONDS or found.route is Route.DELAY_QUEUE:
-        strategy, cost_of = "relay", "SQS requests and Lambda"
-    elif kind in OF_STORE:
-        strategy, cost_of = OF_STORE[kind], f"SQS, {_COUNTED[kind]} and Lambda"
-    else:
-        strategy, seconds = "relay", 0
-        cost_of = f"the send to its destination; the {kind or 'its'} store is extra"
+    strategy, cost_of = "relay", "SQS requests and Lambda"
+    if seconds > MAX_MESSAGE_TIMER_SECONDS and found.route is not Route.DELAY_QUEUE:
+        if kind in OF_STORE:
+            strategy, cost_of = OF_STORE[kind], f"SQS, {_COUNTED[kind]} and Lambda"
+        else:
+            seconds, cost_of = 0, f"the send to its destination; the {kind or 'its'} store is extra"
     load = Workload(
         delay_seconds=seconds, message_bytes=max(1, size), hop_seconds=source.settings.hop_seconds
     )
     paid = bill(strategy, load, prices())
-    cost = None if paid.impossible else dollars(paid.for_messages)
-    hops = load.hops if found.route is Route.DELAY_QUEUE else 0
-    return Preview(found.route, due_ms, size, hops, cost, cost_of)
+    return {
+        "route": found.route,
+        "due_ms": due_ms,
+        "bytes": size,
+        "hops": found.route is Route.DELAY_QUEUE and load.hops,
+        "cost": None if paid.impossible else dollars(paid.for_messages),
+        "cost_of": cost_of,
+    }
 
 
 prices = cache(shipped_prices)
@@ -108,15 +88,11 @@ prices = cache(shipped_prices)
 def sent(source: Source, message: Message) -> Work:
     """Send a message; raises why it cannot be one."""
     # Named now, by when it is due, so that every store finds it by its id.
-    now_ms = source.latest_ms()
-    due = due_time(message.delay, message.due_at) if message.delay or message.due_at else None
-    due_ms = now_ms if due is None else due.due_ms(now_ms)
-    message_id = message.message_id or new_message_id(due_ms)
-
+    due_ms = due_time(message.delay, message.due_at).due_ms(source.latest_ms())
     given: dict[str, Any] = {
         "delay": message.delay,
         "due_at": message.due_at,
-        "message_id": message_id,
+        "message_id": message.message_id or new_message_id(due_ms),
     }
 
     def run() -> Work:
@@ -135,16 +111,15 @@ def sent(source: Source, message: Message) -> Work:
 
             url, prefix = source.settings.rabbitmq or "", source.settings.prefix or OWN_PREFIX
             with RabbitMqSender(url, prefix=prefix, connect_seconds=CONNECT_SECONDS) as sender:
-                headers = {name: _text(value) for name, value in message.attributes.items()}
+                headers = {
+                    name: str(value["StringValue"] if isinstance(value, dict) else value)
+                    for name, value in message.attributes.items()
+                }
                 result = sender.send(source.name, message.body, headers=headers, **given)
         due = result.due and f", due {result.due.isoformat(timespec='milliseconds')}"
-        yield Outcome(message_id, Result.DONE, f"sent ({result.route}){due or ''}")
+        yield Outcome(given["message_id"], Result.DONE, f"sent ({result.route}){due or ''}")
 
     return run()
-
-
-def _text(value: object) -> str:
-    return str(value["StringValue"]) if isinstance(value, dict) else str(value)
 
 
 START: Final = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}

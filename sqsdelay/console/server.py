@@ -7,82 +7,25 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount
-from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sqsdelay.console.guard import Guard
-from sqsdelay.console.pages import ROUTES
-from sqsdelay.console.rendering import page, templates
+from sqsdelay.console.pages import create_app
 from sqsdelay.console.services import Services
-from sqsdelay.core.readable import one_line
-from sqsdelay.errors import (
-    BodyStoreUnavailable,
-    ConfigurationError,
-    InvalidEndpoint,
-    InvalidSetting,
-    QueueUnavailable,
-    SqsDelayError,
-    StoreError,
-)
-
-_STATIC: Final = Path(__file__).parent / "static"
-
-
-def create_app(services: Services, *, port: int) -> Guard:
-    """The application, guarded; the port it listens on is part of the names it may be called by."""
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await run_in_threadpool(services.close)
-
-    app = Starlette(
-        routes=[*ROUTES, Mount("/static", StaticFiles(directory=_STATIC))],
-        exception_handlers={SqsDelayError: _failed, HTTPException: _failed},
-        lifespan=lifespan,
-    )
-    app.state.services = services
-    app.state.templates = templates(services)
-    guard = Guard(app, access=services.access, port=port, monotonic=services.clock.monotonic)
-    app.state.guard = guard
-    return guard
-
-
-def _failed(request: Request, error: Exception) -> Response:
-    status, text = 400, str(error)
-    if isinstance(error, HTTPException):
-        status, text = error.status_code, error.detail
-    elif isinstance(error, InvalidEndpoint):
-        status = 404
-    elif isinstance(error, StoreError | QueueUnavailable | BodyStoreUnavailable):
-        status = 503
-    title = "This cannot be shown" if status == 404 else "This cannot be done"
-    return page(request, "problem.html", status, title=title, text=one_line(text))
-
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 CLOSING_SECONDS: Final = 2
 """How long answers that are being given may take once the console is told to stop."""
-
 STARTING_SECONDS: Final = 10.0
 CLIENT_SECONDS: Final = 20.0
 """How long a client may take for its request, from the connection or the previous answer to its last byte;
 and for the next part of an answer."""
-
 MOST_OPEN: Final = 500
 """Connections at a time. A process may open 1,024 files on most machines; `ACCEPTED_AT_ONCE` come on top."""
-
 ACCEPTED_AT_ONCE: Final = 256
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Self
 
@@ -13,10 +14,8 @@ from sqsdelay.operating.error_queue import NO_REASON
 
 BODY_SHOWN: Final = 64 * 1024
 """Characters of a body that are sent to a browser."""
-
 TEXT_KEPT: Final = 4096
 """Characters of a failed message's reason, and of each of its attributes, that are kept."""
-
 _VARIES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\b[\w-]*\d[\w.:-]*")
 """Names in quotes, and words with a digit in them: ids, numbers, instants."""
 
@@ -30,24 +29,15 @@ def text_of(raw: bytes | str) -> str:
 
 def kind_of_body(body: str) -> str:
     """What a body looks like: JSON, XML, text, or no text at all; a long one by its ends."""
-    start, end = body[:BODY_SHOWN].lstrip()[:1], body[-BODY_SHOWN:].rstrip()[-1:]
-    if not start:
-        return "empty"
-    if start + end in ("{}", "[]"):
+    ends = body[:BODY_SHOWN].lstrip()[:1] + body[-BODY_SHOWN:].rstrip()[-1:]
+    if ends in ("{}", "[]"):
         try:
             if len(body) <= BODY_SHOWN:
                 json.loads(body)
         except (ValueError, RecursionError):
             return "text"
-        return "JSON"
-    if start + end == "<>":
-        return "XML"
-    return "binary" if "\\x" in body[:BODY_SHOWN] else "text"
-
-
-def kind_of(reason: str | None) -> str:
-    """A reason without the names and numbers in it: equal for messages that failed alike."""
-    return NO_REASON if reason is None else text_of(_VARIES.sub("…", reason))
+    told = {"": "empty", "{}": "JSON", "[]": "JSON", "<>": "XML"}
+    return told.get(ends) or ("binary" if "\\x" in body[:BODY_SHOWN] else "text")
 
 
 class Body(NamedTuple):
@@ -65,16 +55,12 @@ class Body(NamedTuple):
         text = text_of(raw)
         return cls(kind_of_body(text), size, text)
 
-    def beginning(self) -> Self:
-        """As much of it as takes 64 KiB of memory, where Python takes up to 4 bytes a character."""
-        most = BODY_SHOWN if self.text.isascii() else BODY_SHOWN // 4
-        return self._replace(text=self.text[:most], cut=len(self.text) > most)
-
 
 class Failed(NamedTuple):
     """A message of the error queue, without what no page shows: a thousand may have 1 MiB each.
 
-    ``key`` is SQS's id of the copy, for two may have one message id; ``kind`` is the reason's.
+    ``key`` is SQS's id of the copy, for two may have one message id; ``kind`` is the
+    reason without the names and numbers in it: equal for messages that failed alike.
     """
 
     key: str
@@ -91,16 +77,19 @@ class Failed(NamedTuple):
     def of(cls, rejection: Rejection) -> Self:
         """What is kept of a message that was received."""
         copy, original = rejection.copy, rejection.original
+        body = Body.of(original.body)
+        # As much of it as takes 64 KiB of memory, where Python takes up to 4 bytes a character.
+        most = BODY_SHOWN if body.text.isascii() else BODY_SHOWN // 4
         reason = None if rejection.reason is None else text_of(rejection.reason[:TEXT_KEPT])
         return cls(
             key=copy.sqs_message_id,
             message_id=rejection.message_id[:TEXT_KEPT],
             reason=reason,
-            kind=kind_of(reason),
+            kind=NO_REASON if reason is None else text_of(_VARIES.sub("…", reason)),
             due_ms=rejection.due if isinstance(rejection.due, int) else None,
             rejected_ms=copy.sent_ms,
             receives=copy.receive_count,
-            body=Body.of(original.body).beginning(),
+            body=body._replace(text=body.text[:most], cut=len(body.text) > most),
             attributes={name: _cut(value) for name, value in original.attributes.items()},
         )
 
@@ -114,7 +103,7 @@ def _cut(value: Attribute) -> Attribute:
 
 def grouped(rejections: Collection[Failed]) -> list[tuple[str, list[Failed]]]:
     """Messages by reason, the largest group first."""
-    groups: dict[str, list[Failed]] = {}
+    groups = defaultdict[str, list[Failed]](list)
     for each in rejections:
-        groups.setdefault(each.kind, []).append(each)
+        groups[each.kind].append(each)
     return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))

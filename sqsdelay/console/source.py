@@ -12,40 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from botocore.exceptions import BotoCoreError, ConnectTimeoutError, ReadTimeoutError
 
+from sqsdelay import errors, limits
 from sqsdelay.console.sampling import Patience, Sampled
 from sqsdelay.console.shown import Failed
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    NoStore,
-    QueueMissing,
-    QueueUnavailable,
-    SchemaMismatch,
-    SqsDelayError,
-    StoreError,
-    StoreUnavailable,
-)
+from sqsdelay.errors import InvalidSetting, NoStore
 from sqsdelay.ledger import FileLedger
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    DEFAULT_MAX_DELAY_SECONDS,
-    ERROR_QUEUE_SUFFIX,
-    SHORT_CALL_ATTEMPTS,
-)
+from sqsdelay.operating import status
 from sqsdelay.operating.error_queue import ErrorQueue
-from sqsdelay.operating.status import (
-    EndpointStatus,
-    Outlook,
-    StoreStatus,
-    deployed_store,
-    endpoint_status,
-    latest_of_sqs,
-    outlook,
-    overdue_remedy,
-    store_status,
-)
+from sqsdelay.operating.status import EndpointStatus, Outlook, StoreStatus
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sqs.client import default_client
@@ -72,35 +48,25 @@ CLOCK_UNKNOWN_SECONDS: Final = 30.0
 """How long a clock that could not be asked is not asked again."""
 NO_STORE_SECONDS: Final = 60.0
 """How long a deployed store that was not there is not looked for again."""
-
 CONNECTIONS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
-    """What a console shows.
-
-    Args:
-        endpoints: names, URLs or ARNs of the endpoints.
-        stores: the URL of each endpoint's store, by the endpoint's name.
-        rabbitmq: the broker the endpoints' messages are released to, instead of SQS.
-        prefix: of the infrastructure on it.
-        ledger: the file that senders, the delay consumer and the dispatcher record in.
-        hop_seconds: the delay queues' delivery delay.
-        max_delay_seconds: the longest delay that is allowed.
-
-    Raises:
-        InvalidEndpoint
-        ConfigurationError: two endpoints of one name; no endpoint.
-    """
+    """What a console shows. `InvalidSetting` where there is no endpoint, or two have one name."""
 
     endpoints: tuple[str, ...]
+    """Their names, URLs or ARNs."""
     stores: Mapping[str, str] = field(default_factory=dict)
+    """The URL of each endpoint's store, by the endpoint's name."""
     rabbitmq: str | None = None
+    """The broker the endpoints' messages are released to, instead of SQS."""
     prefix: str | None = None
+    """Of the infrastructure on it."""
     ledger: Path | None = None
-    hop_seconds: int = DEFAULT_HOP_SECONDS
-    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
+    """The file that senders, the delay consumer and the dispatcher record in."""
+    hop_seconds: int = limits.DEFAULT_HOP_SECONDS
+    max_delay_seconds: int = limits.DEFAULT_MAX_DELAY_SECONDS
 
     def __post_init__(self) -> None:
         if not self.endpoints:
@@ -133,52 +99,39 @@ def stores_of(given: Sequence[str], endpoints: Sequence[str]) -> dict[str, str]:
     return {name: url for url in shared for name in names} | found
 
 
-class BrokerQueue(NamedTuple):
-    """A queue on RabbitMQ, as `QueueStatus` has one on SQS."""
-
-    name: str
-    role: str
-    visible: int
-    in_flight: int | None = None
-    delayed: int | None = None
-    oldest_seconds: int | None = None
-
-
 class BrokerStatus(NamedTuple):
     """An endpoint's queues on RabbitMQ, as `EndpointStatus` has them on SQS; ``pending`` counts all
     endpoints, ``faults`` says what an operator should mend there."""
 
     pending: int
     errors: int | None
-    queues: tuple[BrokerQueue, ...]
-    faults: tuple[str, ...]
-    in_flight: int | None = None
-    oldest_seconds: int | None = None
+    queues: list[dict[str, Any]]
+    faults: list[str]
+    in_flight: None = None
+    oldest_seconds: None = None
 
 
 class Source:
     """What is known of one endpoint. Thread-safe; nothing is asked before it is needed."""
 
     def __init__(self, endpoint: Endpoint, settings: ConsoleSettings, clock: Clock) -> None:
-        self.endpoint = endpoint
-        self.name = endpoint.name
-        self.settings = settings
+        self.endpoint, self.name = endpoint, endpoint.name
+        self.settings, self.clock = settings, clock
         self.store_url = settings.stores.get(endpoint.name)
         """Where its messages are parked; None where no store was named and none found."""
         self.on_sqs = settings.rabbitmq is None
         self.ledger = None if settings.ledger is None else FileLedger(settings.ledger)
         """Where what is done here is recorded."""
-        self.clock = clock
         self.unserved_since: float | None = None
         """Since when messages of its delay queue can be received, and none is."""
         self._lock = threading.Lock()
         # A store that hangs while it is opened keeps nobody from SQS.
         self._opening = threading.Lock()
-        self._store_patience = Patience(f"the store of {endpoint.name}", StoreUnavailable)
-        self._sqs_patience = Patience("SQS", QueueUnavailable)
+        self._store_patience = Patience(f"the store of {self.name}", errors.StoreUnavailable)
+        self._sqs_patience = Patience("SQS", errors.QueueUnavailable)
         self._clock_unknown_until = float("-inf")
         self._place: ParkingPlace | None = None
-        self._no_place: tuple[float, StoreError | NoStore] | None = None
+        self._no_place: tuple[float, errors.SqsDelayError] | None = None
         if settings.rabbitmq is not None:
             from sqsdelay.rabbitmq.connection import parameters
 
@@ -187,10 +140,13 @@ class Source:
         fresh = FRESH_SECONDS if counting else PAID_STORE_FRESH_SECONDS
         sampled = partial(Sampled[Any], clock=clock)
         self.queues_sample: Sampled[EndpointStatus | BrokerStatus] = sampled(
-            self._ask_queues if self.on_sqs else self._ask_broker, fresh_seconds=FRESH_SECONDS
+            self._ask_queues, fresh_seconds=FRESH_SECONDS
         )
         self.store_sample: Sampled[StoreStatus] = sampled(
-            lambda: self._of_known_store(store_status, now_ms=clock.now_ms()), fresh_seconds=fresh
+            lambda: self._of_known_store(
+                lambda place: status.store_status(place, now_ms=clock.now_ms())
+            ),
+            fresh_seconds=fresh,
         )
         self.errors_sample: Sampled[list[Failed]] = sampled(
             lambda: self.errors().look(ERRORS_LOOKED_AT, Failed.of),
@@ -206,13 +162,17 @@ class Source:
 
     def outlook(self, name: str, edges_ms: Callable[[int], Sequence[int]]) -> Sampled[Outlook]:
         """How many parked messages become due between the edges there are at an instant, epoch ms."""
-        ask = self._outlook_of(lambda: self._of_known_store(outlook, edges_ms(self.clock.now_ms())))
-        return self._outlooks.setdefault(name, ask)
+
+        def ask(place: ParkingPlace) -> Outlook:
+            return status.outlook(place, edges_ms(self.clock.now_ms()))
+
+        asked = self._outlook_of(lambda: self._of_known_store(ask))
+        return self._outlooks.setdefault(name, asked)
 
     @property
     def overdue_remedy(self) -> str:
         """What to do where nobody releases what is due."""
-        return overdue_remedy(self.endpoint, self.store_url or "")
+        return status.overdue_remedy(self.endpoint, self.store_url or "")
 
     @cached_property
     def queues(self) -> Queues:
@@ -222,7 +182,7 @@ class Source:
     @cached_property
     def _client(self) -> SQSClient:
         with self._lock:  # boto3 makes one client at a time.
-            return default_client(connections=CONNECTIONS, attempts=SHORT_CALL_ATTEMPTS)
+            return default_client(connections=CONNECTIONS, attempts=limits.SHORT_CALL_ATTEMPTS)
 
     @cached_property
     def _cloudwatch(self) -> CloudWatchAges:
@@ -239,29 +199,35 @@ class Source:
         if self._place is not None:
             return self._place
         with self._opening:
-            if self._place is not None:
-                return self._place
-            url, found = self.store_url, True
-            if url is None:
-                if not self.on_sqs:
-                    raise self._no_store()
-                if self._no_place is not None and self.clock.monotonic() < self._no_place[0]:
-                    raise self._no_place[1]
-                url, found = deployed_store(self.endpoint), False
-            place = open_place(url, endpoint=self.name, create=False)
-            if not found:
-                try:
-                    place.pending_count()
-                except StoreError as error:
-                    place.close()
-                    told = isinstance(error, SchemaMismatch) or _hangs(error)
-                    found_none = error if told else self._no_store()
-                    seconds = self.clock.monotonic() + NO_STORE_SECONDS
-                    self._no_place = seconds, found_none
-                    raise found_none from error
-                self.store_url = url
-            self._place = place
-            return place
+            if self._place is None:
+                self._place = self._found()
+            return self._place
+
+    def _found(self) -> ParkingPlace:
+        """The store that was named, or a deployment's; whether there is one is not asked again at once."""
+        if self.store_url is not None:
+            return open_place(self.store_url, endpoint=self.name, create=False)
+        no_store = NoStore(
+            f"no store is known for {self.name}, so what waits in its delay queue cannot be listed; "
+            "give --store URL if its messages are parked"
+        )
+        if not self.on_sqs:
+            raise no_store
+        if self._no_place is not None and self.clock.monotonic() < self._no_place[0]:
+            raise self._no_place[1]
+        url = status.deployed_store(self.endpoint)
+        place = open_place(url, endpoint=self.name, create=False)
+        try:
+            place.pending_count()
+        except errors.StoreError as error:
+            place.close()
+            # A table may be there, and was not told of: DynamoDB did not answer.
+            hangs = isinstance(error.__cause__, ConnectTimeoutError | ReadTimeoutError)
+            told = error if hangs or isinstance(error, errors.SchemaMismatch) else no_store
+            self._no_place = self.clock.monotonic() + NO_STORE_SECONDS, told
+            raise told from error
+        self.store_url = url
+        return place
 
     def of_store(self, ask: Callable[[ParkingPlace], T]) -> T:
         """Ask its store; `StoreUnavailable` where there is no answer in seconds."""
@@ -274,7 +240,7 @@ class Source:
     def errors(self) -> ErrorQueue:
         """Its error queue."""
         if not self.on_sqs:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 "the console counts error queues on RabbitMQ, and does not read them; use the broker's "
                 "own tools"
             )
@@ -295,18 +261,15 @@ class Source:
 
     def latest_ms(self) -> int:
         """The most the clock may read that its messages are released by: a change applies to what was
-        sent by then.
-
-        SQS's; of RabbitMQ the store's. Where neither tells, this machine's, which is enough for what is
-        parked.
-        """
+        sent by then. SQS's, of RabbitMQ the store's; this machine's, where neither tells, is enough for
+        what is parked."""
         if self.clock.monotonic() < self._clock_unknown_until:
             return self.clock.now_ms()
         try:
             if self.on_sqs:
-                return self.of_sqs(lambda: latest_of_sqs(self.queues, self.endpoint.queue))
+                return self.of_sqs(lambda: status.latest_of_sqs(self.queues, self.endpoint.queue))
             return self.of_store(lambda place: StoreClock(place).latest_ms())
-        except (SqsDelayError, BotoCoreError):
+        except (errors.SqsDelayError, BotoCoreError):
             self._clock_unknown_until = self.clock.monotonic() + CLOCK_UNKNOWN_SECONDS
             return self.clock.now_ms()
 
@@ -332,30 +295,22 @@ class Source:
         if self._place is not None:
             self._place.close()
 
-    def _no_store(self) -> NoStore:
-        return NoStore(
-            f"no store is known for {self.name}, so what waits in its delay queue cannot be listed; "
-            "give --store URL if its messages are parked"
-        )
-
-    def _ask_queues(self) -> EndpointStatus:
-        return endpoint_status(self.queues, self.endpoint, self)
-
-    def _ask_broker(self) -> BrokerStatus:
+    def _ask_queues(self) -> EndpointStatus | BrokerStatus:
+        if self.on_sqs:
+            return status.endpoint_status(self.queues, self.endpoint, self)
         from sqsdelay.rabbitmq.connection import Session, parameters
         from sqsdelay.rabbitmq.management import ready
         from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, command
 
         topology = Topology(self.settings.prefix or OWN_PREFIX)
-        given = parameters(self.settings.rabbitmq or "")
-        own, error_queue = self.name, self.name + ERROR_QUEUE_SUFFIX
-        with Session(given) as session:
+        own, error_queue = self.name, self.name + limits.ERROR_QUEUE_SUFFIX
+        with Session(parameters(self.settings.rabbitmq or "")) as session:
             counts = ready(session, topology)
             for name in (own, error_queue):
                 if (count := session.count(name)) is not None:
                     counts[name] = count
         if own not in counts:
-            raise QueueMissing(f"queue {own} does not exist; declare it on the broker")
+            raise errors.QueueMissing(f"queue {own} does not exist; declare it on the broker")
         lost = counts.get(topology.undeliverable, 0)
         levels = [q.name for q in topology.queues() if q.name != topology.undeliverable]
         pending = sum(counts.get(name, 0) for name in levels)
@@ -365,20 +320,19 @@ class Source:
             (own, "destination", counts[own]),
             (error_queue, "error queue", counts.get(error_queue)),
         )
-        queues = [BrokerQueue(name, role, n) for name, role, n in shown if n is not None]
+        unknown = dict.fromkeys(("in_flight", "delayed", "oldest_seconds"))
+        queues = [
+            {"name": name, "role": role, "visible": visible, **unknown}
+            for name, role, visible in shown
+            if visible is not None
+        ]
         unbound = (
             f"{lost:,} messages were due while no queue was bound for them; "
             f"{command(topology, 'bind', 'ENDPOINT')} sends them on"
         )
-        faults = (unbound,) if lost else ()
-        return BrokerStatus(pending, counts.get(error_queue), tuple(queues), faults)
+        return BrokerStatus(pending, counts.get(error_queue), queues, [unbound] if lost else [])
 
-    def _of_known_store(self, ask: Callable[..., T], *given: Any, **named: Any) -> T | None:
+    def _of_known_store(self, ask: Callable[[ParkingPlace], T]) -> T | None:
         with suppress(NoStore):
-            return ask(self.place(), *given, **named)
+            return ask(self.place())
         return None
-
-
-def _hangs(error: StoreError) -> bool:
-    """Whether a table may be there, and was not told of: DynamoDB did not answer."""
-    return isinstance(error.__cause__, ConnectTimeoutError | ReadTimeoutError)

@@ -22,10 +22,8 @@ T = TypeVar("T")
 
 HOLD_SECONDS: Final = 120
 """How long a received message stays hidden if the process dies before releasing it."""
-
 NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
 """What people read where a message left no room for its reason."""
-
 _WAIT_SECONDS: Final = 1
 """A long poll asks all of SQS's servers; a short one may miss messages that are there."""
 
@@ -103,12 +101,11 @@ class ErrorQueue:
             QueueMissing, QueueUnavailable
         """
         with _Held(self._queues, self._endpoint.error_queue) as held:
-            found: list[tuple[int, Any]] = []
-            for batch in held.batches(limit):
-                for copy in batch:
-                    rejection = read_rejection(copy)
-                    kept = rejection if keep is None else keep(rejection)
-                    found.append((copy.sent_ms or 0, kept))
+            found = [
+                (copy.sent_ms or 0, keep(rejection) if keep else rejection)
+                for batch in held.batches(limit)
+                for copy, rejection in zip(batch, map(read_rejection, batch), strict=True)
+            ]
         return [kept for _, kept in sorted(found, key=lambda each: each[0])]
 
     def retry(
@@ -190,8 +187,7 @@ class ErrorQueue:
 
     def _way(self, rejection: Rejection, due_ms: int | None) -> _Way | Reject:
         """Where a message goes from here; rejecting it again would be pointless."""
-        refusal = self._refusal(rejection)
-        if refusal is not None:
+        if (refusal := self._refusal(rejection)) is not None:
             return refusal
         due = rejection.due
         if isinstance(due, Reject):
@@ -205,20 +201,14 @@ class ErrorQueue:
             target = of.hand_over_queue
             entry = outgoing.handed_over(original, message, of, delay_seconds=seconds)
         else:
-            target, first_ms = of.delay_queue, original.first_sent_ms
-            entry = outgoing.requeued(
-                rejection.requeueable, message, seconds, first_sent_ms=first_ms
-            )
-        would = Retry(
-            rejection=rejection, status=RetryStatus.WOULD_SEND, queue=target.name, due_ms=due
-        )
-        return _Way(would, target, entry)
+            target, again, first_ms = of.delay_queue, rejection.requeueable, original.first_sent_ms
+            entry = outgoing.requeued(again, message, seconds, first_sent_ms=first_ms)
+        would, name = RetryStatus.WOULD_SEND, target.name
+        return _Way(Retry(rejection=rejection, status=would, queue=name, due_ms=due), target, entry)
 
     def _refusal(self, rejection: Rejection) -> Reject | None:
-        if rejection.body_encoding is not None:
-            return Reject(
-                f"SQS cannot carry its body ({rejection.body_encoding}); handle it by hand"
-            )
+        if (encoding := rejection.body_encoding) is not None:
+            return Reject(f"SQS cannot carry its body ({encoding}); handle it by hand")
         if rejection.original.unreadable is not None:
             return Reject(f"{rejection.original.unreadable}; handle it by hand")
         destination = rejection.destination
@@ -233,13 +223,11 @@ class ErrorQueue:
             url = self._queues.url(ways[0].target)
         except SqsDelayError as error:
             return [way.ended(RetryStatus.LEFT, error) for way in ways]
-        done, sent = [], []
+        entries = [way.entry for way in ways]
         outcomes = send_fitting(
-            self._queues,
-            url,
-            [way.entry for way in ways],
-            lambda position: without_identity(ways[position].entry),
+            self._queues, url, entries, lambda position: without_identity(entries[position])
         )
+        done, sent = [], []
         for way, outcome in zip(ways, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 done.append(way.ended(RetryStatus.LEFT, outcome.error))
@@ -247,17 +235,15 @@ class ErrorQueue:
                 sent.append(way)
         failures = held.delete([way.would.rejection.copy for way in sent])
         return done + [
-            way.ended(RetryStatus.NOT_DELETED, failure.error)
-            if failure
+            way.ended(RetryStatus.NOT_DELETED, failed.error)
+            if failed
             else way.ended(RetryStatus.SENT)
-            for way, failure in zip(sent, failures, strict=True)
+            for way, failed in zip(sent, failures, strict=True)
         ]
 
 
 def _wanted(
-    held: _Held,
-    message_ids: Collection[str] | None,
-    where: Callable[[Rejection], bool] | None,
+    held: _Held, message_ids: Collection[str] | None, where: Callable[[Rejection], bool] | None
 ) -> Iterator[list[Rejection]]:
     """Of each batch received, the messages asked for; until each id was found once."""
     missing = None if message_ids is None else set(message_ids)

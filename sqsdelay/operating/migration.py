@@ -33,8 +33,7 @@ _PAGE: Final = 1_000
 _AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
 """Taken, sent and then removed: after a crash, at most this many are sent again."""
 _HAD: Final = (
-    "it became due meanwhile, and a dispatcher has it: it may arrive twice; a later --due-from avoids "
-    "this"
+    "it became due, and a dispatcher has it: it may arrive twice; a later --due-from avoids this"
 )
 
 
@@ -202,8 +201,9 @@ def as_message(stored: StoredMessage) -> Message:
         raise InvalidMessage(
             f"the stored body of {stored.message_id} is not UTF-8 ({error}); SQS accepts only text"
         ) from error
-    attributes = dict(stored.attributes)
-    attributes.pop(DEDUPLICATION_ID, None)
+    attributes = {
+        name: each for name, each in stored.attributes.items() if name != DEDUPLICATION_ID
+    }
     return Message(
         body,
         due_at=utc(stored.due_ms),

@@ -23,8 +23,7 @@ from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 def latest_of_sqs(queues: Queues, queue: QueueRef) -> int:
     """The most that SQS's clock may read now, epoch milliseconds; asked for where it is not known.
 
-    Raises:
-        QueueMissing, QueueUnavailable: it does not tell.
+    `QueueMissing` or `QueueUnavailable` where it does not tell.
     """
     if not queues.broker_clock.synchronised:
         try:
@@ -37,34 +36,10 @@ def latest_of_sqs(queues: Queues, queue: QueueRef) -> int:
 
 
 NOBODY: Final = "no dispatcher is running, or none is working"
-
-
-def deployed_store(endpoint: Endpoint) -> str:
-    """The URL of the store that ``npx cdk deploy -c store=dynamodb`` makes."""
-    return f"dynamodb://{endpoint.name}{STORE_TABLE_SUFFIX}"
-
-
 STORE_TAG: Final = "sqsdelay:store"
 ROLE_TAG: Final = "sqsdelay:store-role"
 """A deployed parking queue's tags, which it keeps where it is retained: its store's URL, and of a schedule
 group, in a tag of its own, the role that sends (a tag takes no question mark)."""
-
-
-def overdue_remedy(endpoint: Endpoint, url: str) -> str:
-    """What to do where nobody releases what is due."""
-    if url.startswith("scheduler://"):
-        return f"run sqsdelay consume {endpoint.name} --store '{url}'"
-    if url.startswith("s3://"):
-        return f"run sqsdelay dispatch {endpoint.name} --store {url}"
-    if url == deployed_store(endpoint):
-        return (
-            f"run npx cdk deploy -c endpoint={endpoint.name} -c store=dynamodb, or "
-            f"sqsdelay dispatch {endpoint.name} --store {url}"
-        )
-    # Not the URL, which may hold a password.
-    return f"run sqsdelay dispatch {endpoint.name} --store (the same URL)"
-
-
 CHANGED: Final = {
     Change.DONE: "{done}",
     Change.RELEASED: "too late: it is being released at this moment, and will arrive",
@@ -72,23 +47,40 @@ CHANGED: Final = {
     "if it was released, cancelled or never sent, nothing happens",
 }
 """What became of a message that was to be cancelled or moved, in words; ``done`` is one."""
-
 PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
-
-_CURSOR: Final = re.compile(r"(\d{1,15}):(.+)", re.ASCII | re.DOTALL)
-
+MOST_READ: Final = 500
+"""Messages read of a store that cannot count: each is paid for, its body too."""
+OVERDUE_MS: Final = 2 * SCHEDULE_SECONDS * 1000
+"""Two runs of the deployed dispatcher: a message stored when it is due already waits for one, the
+second allows for a failed one. Any other dispatcher looks more often."""
+OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
+"""A copy whose first attempt died is received again after one visibility timeout; the second allows
+for a second such death."""
 Cursor = tuple[int, str]
 """Due time, epoch milliseconds, and id of the last message listed."""
 
 
-def parse_cursor(text: str) -> Cursor:
-    """Where a page ended, as `Listing.cursor` has it.
+def deployed_store(endpoint: Endpoint) -> str:
+    """The URL of the store that ``npx cdk deploy -c store=dynamodb`` makes."""
+    return f"dynamodb://{endpoint.name}{STORE_TABLE_SUFFIX}"
 
-    Raises:
-        ConfigurationError: it is none that was given out.
-    """
-    found = _CURSOR.fullmatch(text)
+
+def overdue_remedy(endpoint: Endpoint, url: str) -> str:
+    """What to do where nobody releases what is due."""
+    if url.startswith("scheduler://"):
+        return f"run sqsdelay consume {endpoint.name} --store '{url}'"
+    # Not any URL, which may hold a password.
+    deployed = url == deployed_store(endpoint)
+    shown = url if deployed or url.startswith("s3://") else "(the same URL)"
+    dispatch = f"sqsdelay dispatch {endpoint.name} --store {shown}"
+    first = f"npx cdk deploy -c endpoint={endpoint.name} -c store=dynamodb, or " if deployed else ""
+    return f"run {first}{dispatch}"
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Where a page ended, as `Listing.cursor` has it; `InvalidSetting` of one that was not given out."""
+    found = re.fullmatch(r"(\d{1,15}):(.+)", text, re.ASCII | re.DOTALL)
     if found is None:
         raise InvalidSetting(
             f"{text!r} is not a cursor; give the one below the last page, such as "
@@ -136,33 +128,20 @@ class Listing:
         )
 
 
-MOST_READ: Final = 500
-"""Messages read of a store that cannot count: each is paid for, its body too."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """How many messages are due in each span.
-
-    Args:
-        edges_ms: where the spans begin, and where the last one ends; epoch milliseconds.
-        counts: messages due in each span, one fewer than edges.
-        complete_until_ms: the counts are whole up to here; None where they are whole.
-    """
+    """How many messages are due in each span between two edges."""
 
     edges_ms: tuple[int, ...]
     counts: tuple[int, ...]
     complete_until_ms: int | None = None
+    """The counts are whole up to here; None where they are whole."""
 
 
 def outlook(store: ParkingPlace, edges_ms: Sequence[int]) -> Outlook:
-    """Count what a store has, span by span; of one that cannot count, the earliest `MOST_READ`.
+    """Count what a store has, between ascending edges; of one that cannot count, the earliest `MOST_READ`.
 
-    Args:
-        edges_ms: ascending; two or more.
-
-    Raises:
-        StoreUnavailable, StoreMissing
+    `StoreUnavailable` or `StoreMissing` where it does not tell.
     """
     edges = tuple(edges_ms)
     counted = [store.count_due(start, end) for start, end in pairwise(edges)]
@@ -176,15 +155,6 @@ def outlook(store: ParkingPlace, edges_ms: Sequence[int]) -> Outlook:
         last_ms = message.due_ms
     cut = listing.listed == MOST_READ and listing.has_more(store)
     return Outlook(edges_ms=edges, counts=tuple(counts), complete_until_ms=last_ms if cut else None)
-
-
-OVERDUE_MS: Final = 2 * SCHEDULE_SECONDS * 1000
-"""Two runs of the deployed dispatcher: a message stored when it is due already waits for one, the
-second allows for a failed one. Any other dispatcher looks more often."""
-
-OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
-"""A copy whose first attempt died is received again after one visibility timeout; the second allows
-for a second such death."""
 
 
 class Role(StrEnum):
@@ -255,7 +225,7 @@ class EndpointStatus:
         destination.
         """
         waiting = sum(q.visible + q.delayed for q in self._relayed)
-        parking = [q for q in self.queues if q.role is Role.PARKING]
+        parking = (q for q in self.queues if q.role is Role.PARKING)
         waiting += sum(q.visible + q.in_flight + q.delayed for q in parking)
         return waiting + self.queue(Role.DESTINATION).delayed
 
@@ -298,10 +268,9 @@ def endpoint_status(
         QueueMissing: the endpoint or one of its queues does not exist; says how to create it.
         QueueUnavailable
     """
-    due = {endpoint.due_queue: Role.DUE} if endpoint.fifo else {}
     roles = {
         endpoint.delay_queue: Role.DELAY,
-        **due,
+        **({endpoint.due_queue: Role.DUE} if endpoint.fifo else {}),
         endpoint.queue: Role.DESTINATION,
         endpoint.error_queue: Role.ERROR,
     }
@@ -319,19 +288,16 @@ def endpoint_status(
         unread = f"{parking.name} could not be read: {error}"
     oldest = {} if ages is None else ages.oldest_seconds(list(roles))
     counts = {"visible": "", "in_flight": "NotVisible", "delayed": "Delayed"}
-    told = tuple(
-        QueueStatus(
-            name=ref.name,
-            role=role,
-            oldest_seconds=oldest.get(ref),
-            **{
-                name: int(found[ref].get(f"ApproximateNumberOfMessages{which}", "0"))
-                for name, which in counts.items()
-            },
+    told = []
+    for ref, role in roles.items():
+        numbers = {
+            name: int(found[ref].get(f"ApproximateNumberOfMessages{which}", "0"))
+            for name, which in counts.items()
+        }
+        told.append(
+            QueueStatus(name=ref.name, role=role, oldest_seconds=oldest.get(ref), **numbers)
         )
-        for ref, role in roles.items()
-    )
-    return EndpointStatus(endpoint=endpoint.name, queues=told, parking_unread=unread)
+    return EndpointStatus(endpoint=endpoint.name, queues=tuple(told), parking_unread=unread)
 
 
 def store_status(store: ParkingPlace, *, now_ms: int) -> StoreStatus:

@@ -7,17 +7,19 @@ import sys
 from benchmarks.soak import judged, soak
 
 LEAKING = """
+import time
+
 from sqsdelay.cli import main
 from sqsdelay.sqs.queues import SqsQueues
 
-kept = []
+kept, times = [], [time.monotonic()]
 receive = SqsQueues.receive_batch
 
 
 def keeping(self, *arguments, **more):
-    copies = receive(self, *arguments, **more)
-    kept.extend(b"x" * 30_000 for _ in copies)
-    return copies
+    times.append(time.monotonic())
+    kept.append(b"x" * round(4_000_000 * (times[-1] - times[-2])))
+    return receive(self, *arguments, **more)
 
 
 SqsQueues.receive_batch = keeping
@@ -34,7 +36,7 @@ def test_memory_and_sockets_stay_flat() -> None:
 
 
 def test_a_leak_is_noticed() -> None:
-    """A worker that keeps 30 kB of each message fails the same judgement on its memory, and nothing else."""
+    """A worker that keeps 4 MB a second fails the same judgement on its memory, and nothing else."""
     verdict = judged(soak(8, program=[sys.executable, "-c", LEAKING]))
     assert len(verdict.problems) == 1, verdict.line()
     assert "memory grew by" in verdict.problems[0]

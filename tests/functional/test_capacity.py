@@ -9,29 +9,28 @@ from typing import Any
 import pytest
 
 from benchmarks.capacity import (
-    DEPLOYED,
     DOCUMENT,
     MEASURED,
-    Cost,
+    SCRIPT,
     about,
     dispatcher_function,
     function,
-    rewritten,
     tables,
     worker,
 )
-from benchmarks.capacity_measured import environment, worker_cost
-from benchmarks.support.fresh_process import in_process
+from benchmarks.capacity_measured import WARM_UP, environment, in_process, worker_cost
+from benchmarks.support.blocks import rewritten
 from benchmarks.support.sqs_stub import running_stub
+from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, MAX_BATCH_ENTRIES
 
-COST = Cost(requests={}, cpu_seconds=0.1, start_mib=50, grown_mib=0)
+COST = 0.1
 
 
 def test_lanes_or_the_quota_limit_a_function() -> None:
     """Ten batches at once, each some 80 ms; 50 calls a second are 500 messages, however many batches."""
     lanes = function("ten", COST, lanes=10, calls=2_400)
     assert lanes.saturates == "batches in hand"
-    assert lanes.rate == pytest.approx(100 / (0.07 + 0.001 / (DEPLOYED.consumer_memory_mb / 1769)))
+    assert lanes.rate == pytest.approx(100 / (0.07 + 0.001 / (DELAY_CONSUMER_MEMORY_MB / 1769)))
     calls = function("quota", COST, lanes=1_000, calls=50)
     assert (calls.rate, calls.saturates) == (500, "send calls")
     flight = function("flight", COST, lanes=10**9, calls=10**9)
@@ -59,22 +58,21 @@ def test_the_docs_show_the_scripts_figures() -> None:
     document = DOCUMENT.read_text()
     stored: dict[str, Any] = json.loads(MEASURED.read_text())
     for name, made in tables(stored).items():
-        assert rewritten(document, name, made) == document, f"{name}: run make capacity"
+        assert rewritten(document, SCRIPT, name, made) == document, f"{name}: run make capacity"
     assert [about(n) for n in (7.4, 123, 98_765)] == ["7", "120", "99,000"]
 
 
 def test_a_missing_block_is_said() -> None:
     """A table that the document has no place for is not silently left out."""
     with pytest.raises(ValueError, match="has no block 'answers'"):
-        rewritten("# Capacity", "answers", "|")
+        rewritten("# Capacity", SCRIPT, "answers", "|")
 
 
 def test_a_worker_is_measured() -> None:
-    """Three requests for ten messages, counted at the client; CPU and memory are those of a real process."""
+    """CPU and memory are those of a process of its own, whose environment is not ours."""
     with running_stub() as stub:
         cost = in_process(environment(stub), worker_cost, stub, 400)
-    calls = ("DeleteMessageBatch", "ReceiveMessage", "SendMessageBatch")
-    assert cost.requests == dict.fromkeys(calls, 1000 / DEPLOYED.batch)
-    assert 0.01 < cost.cpu_seconds < 10
-    assert 20 < cost.start_mib < 500
-    assert "AWS_ENDPOINT_URL_SQS" not in os.environ
+        assert stub.requests()["SendMessageBatch"] == (400 + WARM_UP) / MAX_BATCH_ENTRIES
+    assert 0.01 < cost["cpu_seconds"] < 10
+    assert 20 < cost["mib"] < 500
+    assert "SQSDELAY_ENDPOINT" not in os.environ

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.support.counting import Kind, counted, idle, relayed
 from benchmarks.support.dynalite import running_dynalite
 from sqsdelay.cost import Bill, Workload, bill, shipped_prices
+from tests.functional.counted_requests import Kind, counted, idle, relayed
 
 WITHIN = Fraction(5, 100)
 LETTERS = [chr(n) for n in range(33, 127) if chr(n) not in '"\\']

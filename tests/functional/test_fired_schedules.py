@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
+import os
+import sys
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import boto3
 import pytest
 from moto import mock_aws
 
-from benchmarks.fired import emptied
 from lambdas.dispatcher import handler as module
 from lambdas.settings import report_outcomes
 from sqsdelay.core.endpoint import Endpoint
@@ -49,18 +52,29 @@ class Site:
     def url(self, suffix: str = "") -> str:
         return str(self.sqs.get_queue_url(QueueName=self.name + suffix)["QueueUrl"])
 
-    def fired(self, message_id: str, *, due_in_seconds: int = -1) -> None:
-        """As a schedule sends it whose message is visible by now."""
+    def fired(self, message_id: str, *, due_in_seconds: float = -1, body: str = "{}") -> int:
+        """As a schedule sends it whose message is visible by now; when it is due."""
         now_ms = time.time_ns() // 1_000_000
         message = StoredMessage(
             message_id=message_id,
             destination=self.name,
-            due_ms=now_ms + due_in_seconds * 1000,
-            body=b"body of " + message_id.encode(),
+            due_ms=now_ms + round(due_in_seconds * 1000),
+            body=body.encode(),
         )
         url = self.url("-parking")
         text = input_of(message, url, fires_at=now_ms // 1000 - 900, kept_since_ms=now_ms - DAY_MS)
         self.sqs.send_message(**json.loads(text) | {"DelaySeconds": 0})
+        return message.due_ms
+
+    def received(self, suffix: str = "") -> Iterator[str]:
+        """Ids of what is visible, each message once."""
+        url = self.url(suffix)
+        while got := self.sqs.receive_message(
+            QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1, MessageAttributeNames=["All"]
+        ).get("Messages"):
+            for each in got:
+                yield each["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"]
+                self.sqs.delete_message(QueueUrl=url, ReceiptHandle=each["ReceiptHandle"])
 
     def counts(self, suffix: str = "") -> tuple[int, int, int]:
         """Messages of a queue: visible, hidden by their timers, received."""
@@ -246,19 +260,59 @@ def test_the_function_gives_up_what_is_refused_too_often(
     assert (site.counts("-delay-error")[0], site.counts("-parking")) == (1, (0, 0, 0))
 
 
+FORKS = multiprocessing.get_context("fork")
+
+
+def invoke(event: dict[str, object], fates: Any) -> None:
+    """One invocation of the function, in a process of its own; it starts others as Lambda does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    real: Any = boto3.client
+
+    class Functions:
+        def invoke(self, *, Payload: str, **_: object) -> None:
+            FORKS.Process(target=invoke, args=(json.loads(Payload), fates)).start()
+
+    made: Any = boto3
+    made.client = lambda name, **more: Functions() if name == "lambda" else real(name, **more)
+    fates.put(module.handler(event, CONTEXT))
+
+
 def test_what_is_due_at_once_is_handed_over_once_by_ten_runs(
     local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs of the function's code, in processes of their own. What the destination refuses is in the error
-    queue; `benchmarks.fired` does it with thousands."""
+    """Runs of the function's code, in processes of their own. None is early, and what the destination
+    refuses is in the error queue."""
     monkeypatch.setattr(parker, "AT_ONCE", 20)
-    name = f"crowd-{uuid.uuid4().hex[:8]}"
-    found = emptied(local_aws, name, messages=200, refused=3, window_seconds=4)
-    ids = [f"m{n}" for n in range(200)]
-    assert found.copies == Counter(ids[3:])
-    assert found.refused == Counter(ids[:3])
-    assert (found.early, found.left) == ([], 0)
-    assert found.fates == {"handed-over": 197, "rejected": 3}
+    name, messages, refused = f"crowd-{uuid.uuid4().hex[:8]}", 200, 3
+    settings = {"SQSDELAY_ENDPOINT": name, "SQSDELAY_STORE": f"scheduler://{name}?role={ROLE}"}
+    settings |= {"SQSDELAY_MAX_RECEIVES": "1", "AWS_LAMBDA_FUNCTION_NAME": name}
+    for variable, value in (local_aws.environment() | settings).items():
+        monkeypatch.setenv(variable, value)
+    site = Site(local_aws.client, name)
+    site.sqs.set_queue_attributes(QueueUrl=site.url(), Attributes={"MaximumMessageSize": "1024"})
+
+    def fired(n: int) -> tuple[str, int]:
+        body = "x" * (2_048 if n < refused else 10)
+        return f"m{n}", site.fired(f"m{n}", due_in_seconds=5 + n / 50, body=body)
+
+    with ThreadPoolExecutor(4) as pool:
+        due = dict(pool.map(fired, range(messages)))
+    told: Any = FORKS.Queue()
+    first = FORKS.Process(target=invoke, args=({"park": True}, told))
+    first.start()
+    fates: Counter[str] = Counter()
+    while fates.total() < messages:
+        fates += Counter(told.get(timeout=PATIENCE_SECONDS))
+    first.join(PATIENCE_SECONDS)
+    copies: Counter[str] = Counter()
+    while any(site.counts()):
+        for each in site.received():
+            copies[each] += 1
+            assert time.time_ns() // 1_000_000 >= due[each]
+    assert copies == Counter(list(due)[refused:])
+    assert Counter(site.received("-delay-error")) == Counter(list(due)[:refused])
+    assert site.counts("-parking") == (0, 0, 0)
+    assert fates == {"handed-over": messages - refused, "rejected": refused}
 
 
 def test_a_worker_does_not_start_without_its_parking_queue(site: Site) -> None:

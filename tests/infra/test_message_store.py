@@ -15,7 +15,7 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 from moto import mock_aws
 
-from benchmarks.capacity import DEPLOYED
+from benchmarks import capacity
 from lambdas.dispatcher import handler
 from sqsdelay import Change, DelaySender
 from sqsdelay.cdk import function_names
@@ -30,7 +30,6 @@ from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECO
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore, table_definition
-from sqsdelay.stores.calls import CONCURRENCY as THREADS
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb.layout import EXPIRY
 from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
@@ -205,11 +204,10 @@ def test_dashboard_shows_what_the_dispatcher_reports(template: Template) -> None
 
 
 def test_the_capacity_page_has_the_deployments_settings() -> None:
-    """A changed concurrency, timeout or thread count must change docs/capacity.md too."""
-    assert DEPLOYED.max_concurrency == DEFAULT_MAX_CONCURRENCY
-    assert DEPLOYED.dispatcher_timeout_seconds == TIMEOUT_SECONDS
-    assert DEPLOYED.dispatcher_runs == CONCURRENCY
-    assert DEPLOYED.dynamodb_threads == THREADS
+    """A changed concurrency or timeout must change docs/capacity.md too."""
+    assert capacity.MAX_CONCURRENCY == DEFAULT_MAX_CONCURRENCY
+    assert capacity.DISPATCHER_TIMEOUT_SECONDS == TIMEOUT_SECONDS
+    assert capacity.DISPATCHER_RUNS == CONCURRENCY
 
 
 @pytest.fixture

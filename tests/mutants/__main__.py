@@ -18,6 +18,7 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,9 +69,9 @@ def attempt(room: str, modules: list[str]) -> None:
 
     config = mutmut.config()
     config.only_mutate = modules
-    config.pytest_add_cli_args_test_selection = [
-        each for each in config.pytest_add_cli_args_test_selection if each != "tests/unit"
-    ] + _tests_of(room)
+    config.pytest_add_cli_args_test_selection = _tests_of(
+        room, config.pytest_add_cli_args_test_selection
+    )
     mutmut.makedirs(WORK, exist_ok=True)
     mutmut.copy_src_dir()
     mutmut.copy_also_copy_files()
@@ -83,13 +84,18 @@ def attempt(room: str, modules: list[str]) -> None:
     mutmut._run(names, 2)
 
 
-def _tests_of(room: str) -> list[str]:
-    """The unit tests that name the room, or one of their sites that does."""
-    texts = {path: path.read_text() for path in (ROOT / "tests" / "unit").glob("*.py")}
-    sites = [path.stem for path, text in texts.items() if path.stem.endswith("_site")]
-    words = [f"sqsdelay.{room}", *(f"tests.unit.{site} " for site in sites)]
-    found = [path for path, text in texts.items() if any(word in text for word in words)]
-    return [str(path.relative_to(ROOT)) for path in found if path.stem.startswith("test_")]
+def _tests_of(room: str, given: list[str]) -> list[str]:
+    """pytest's arguments, of whose tests those that name the room."""
+    options = [each for each in given if each.startswith("-")]
+    paths = [ROOT / each for each in given if each not in options]
+    files = [
+        file for path in paths for file in (path.glob("test_*.py") if path.is_dir() else [path])
+    ]
+    # pytest does not ignore what it is told by name.
+    ignored = [each.partition("=")[2] for each in options if each.startswith("--ignore-glob=")]
+    files = [file for file in files if not any(fnmatch(str(file), glob) for glob in ignored)]
+    named = f"sqsdelay.{room.removeprefix('sqsdelay')}"
+    return [*(str(f.relative_to(ROOT)) for f in files if named in f.read_text()), *options]
 
 
 _NOTICED: Final = frozenset({1, 3, -24, 24, 36, 152, 255})

@@ -108,7 +108,7 @@ class EventSource:
         ).get("Messages", [])
         if not received:
             return
-        answer = self._function.invoke({"Records": [_record(message) for message in received]})
+        answer = self._function.invoke({"Records": [record(message) for message in received]})
         if answer is None:
             return
         failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
@@ -123,7 +123,7 @@ class EventSource:
             )
 
 
-def _record(message: Mapping[str, Any]) -> dict[str, Any]:
+def record(message: Mapping[str, Any]) -> dict[str, Any]:
     """A received message in an event's spelling."""
     return {
         "messageId": message["MessageId"],

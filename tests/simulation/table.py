@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from typing import Final
 
+from benchmarks.support import blocks
 from sqsdelay.testing import LocalAws
 from tests.services.processes import ROOT
 from tests.simulation.scenarios import REAL, VIRTUAL, RealScenario, VirtualScenario
@@ -18,8 +19,8 @@ from tests.simulation.store_faults import DYNAMODB, S3, EachPoint, StoreScenario
 from tests.simulation.tally import Tally
 
 DOCUMENT: Final = ROOT / "docs" / "reliability.md"
-BEGIN: Final = "<!-- made by make faults: begin -->"
-END: Final = "<!-- made by make faults: end -->"
+BEGIN: Final = "<!-- made by make faults: begin tables -->"
+END: Final = "<!-- made by make faults: end tables -->"
 SIDE_BY_SIDE: Final = 8
 """Real-time scenarios mostly wait."""
 
@@ -69,8 +70,7 @@ def told(document: str) -> str:
 
 def rewritten(document: str, made: str) -> str:
     """The document with other tables."""
-    before, _, rest = document.partition(BEGIN)
-    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
+    return blocks.rewritten(document, "make faults", "tables", made)
 
 
 def main() -> None:

@@ -200,9 +200,10 @@ def test_who_is_no_proxy_may_say_what_they_like(caplog: pytest.LogCaptureFixture
         assert tried(client, TOKEN, "10.9.9.9") == 429
 
 
-def test_the_cookie_is_for_tls_behind_tls(client: Client) -> None:
-    """Whoever ends TLS before the console says so in a header."""
-    answer = client.get("/cost", headers={"x-forwarded-proto": "https"})
+@pytest.mark.parametrize("told", ["https", "HTTPS, http"])
+def test_the_cookie_is_for_tls_behind_tls(client: Client, told: str) -> None:
+    """Whoever ends TLS before the console says so in a header, and may not be the last to write there."""
+    answer = client.get("/cost", headers={"x-forwarded-proto": told})
     assert answer.headers["set-cookie"].endswith("; secure")
     assert "secure" not in client.get("/cost").headers["set-cookie"]
 

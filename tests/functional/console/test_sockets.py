@@ -11,20 +11,25 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from httpx import Client
 
 from sqsdelay.console import guard, server
-from sqsdelay.console.guard import MAX_REQUEST_BYTES, MAX_STRANGERS_BYTES, Access
+from sqsdelay.console.guard import FREE_GUESSES, MAX_REQUEST_BYTES, MAX_STRANGERS_BYTES, Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.stores import open_store
+from sqsdelay.testing import ManualClock
+from tests.functional.console.conftest import Running, visited
+from tests.functional.console.test_access import TOKEN, asking, csrf_of, tried
 from tests.patience import PATIENCE_SECONDS
 
-TOKEN = "correct-horse-battery-staple"
 GET = "GET /sign-in HTTP/1.1\r\nHost: {host}\r\n"
 POST = "POST /sign-in HTTP/1.1\r\nHost: {host}\r\n"
+UPLOAD = "Content-Type: multipart/form-data; boundary=x; charset=unicode_escape\r\n"
+UPLOADED = b'--x\r\nContent-Disposition: form-data; name="csrf"\r\n\r\n\\ud800\r\n--x--\r\n'
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +179,42 @@ def test_the_next_request_waits_for_the_answer(host: str) -> None:
             assert hasty.recv(1) == b"", "answered"
 
 
+def posted(client: Client, path: str, **fields: str) -> tuple[socket.socket, bytes]:
+    """A connection on which all of a form but its last byte was sent, and that byte."""
+    whole = client.build_request("POST", path, data=fields)
+    headers = "".join(f"{name}: {value}\r\n" for name, value in whole.headers.items())
+    found = connected(client.base_url.netloc.decode())
+    found.sendall(f"POST {path} HTTP/1.1\r\n{headers}\r\n".encode() + whole.content[:-1])
+    return found, whole.content[-1:]
+
+
+def test_half_a_form_is_none(running: Running) -> None:
+    """A connection that ends within a message's id does not cancel the message that the id's beginning
+    names; nor is the beginning of a body sent."""
+    running.park("a", "ab")
+    with visited(Services(running.services.settings, Access())) as client:
+        fields = {"csrf": csrf_of(client, "/send"), "action": "cancel", "key": "k" * 9, "m": ":ab"}
+        half, _ = posted(client, "/do", **fields)
+        with closing(half):
+            half.shutdown(socket.SHUT_WR)
+            assert half.recv(1) == b""
+    assert running.store.pending_count() == 2
+
+
+@pytest.mark.parametrize("attempts", [1, 99])
+def test_wrong_tokens_that_come_at_once_are_all_counted(attempts: int) -> None:
+    """Also where each was begun before the first one was answered."""
+    with ExitStack() as open_, asking(ManualClock()) as client:
+        fields = {"csrf": csrf_of(client, "/sign-in"), "token": "wrong"}
+        begun = [posted(client, "/sign-in", **fields) for _ in range(attempts)]
+        for each, last in begun:
+            open_.enter_context(closing(each)).sendall(last)
+        statuses = [each.recv(12)[9:] for each, _ in begun]
+        free = min(attempts, FREE_GUESSES)
+        assert sorted(statuses) == [b"403"] * free + [b"429"] * (attempts - free)
+        assert tried(client, TOKEN) == (303 if attempts == 1 else 429)
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "refused"),
     [
@@ -183,11 +224,12 @@ def test_the_next_request_waits_for_the_answer(host: str) -> None:
         ("X-No: length", b"", 413),
         (f"Content-Length: {MAX_STRANGERS_BYTES + 1}", b"t" * (MAX_STRANGERS_BYTES + 1), 413),
         ("Origin: http://[\r\nContent-Length: 0", b"", 403),
+        (UPLOAD + f"Content-Length: {len(UPLOADED)}", UPLOADED, 415),
     ],
 )
 def test_what_no_form_of_ours_sends_is_refused(
     host: str, headers: str, body: bytes, refused: int
 ) -> None:
     """In words, before any of it is kept: bytes are counted before anybody reads a form."""
-    kind = "Content-Type: multipart/form-data; boundary=x\r\n"
+    kind = "" if UPLOAD in headers else f"Content-Type: {guard.FORM}\r\n"
     assert status(host, f"{POST}{kind}{headers}\r\n", body) == refused

@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from benchmarks.support.sqs_stub import REGION, Stub
+from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core.message import DUE_AT, MESSAGE_ID
-
-
-def on_the_stub(sqs: Stub, **more: str) -> dict[str, str]:
-    """The environment of a process to which the stub is SQS."""
-    return {
-        "AWS_ENDPOINT_URL": sqs.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": REGION,
-        **more,
-    }
 
 
 def message_id(entry: dict[str, Any]) -> str:

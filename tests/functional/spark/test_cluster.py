@@ -22,7 +22,7 @@ from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores import S3Store
 from sqsdelay.testing.local_aws import free_port
 from tests.functional.spark.conftest import QUICK_JAVA
-from tests.functional.spark.sent import due_ms, ids, on_the_stub
+from tests.functional.spark.sent import due_ms, ids
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment, run
 from tests.services.s3_server import S3Server
@@ -183,8 +183,7 @@ def test_copies_by_speculation_count_once(sqs: Stub, s3: S3Server, tmp_path: Pat
 
 def cluster_of(sqs: Stub, python: Path) -> dict[str, str]:
     """The environment of a driver, and so of its local cluster."""
-    return on_the_stub(
-        sqs,
+    return sqs.environment(
         PYSPARK_PYTHON=str(python),
         SPARK_LOCAL_IP="127.0.0.1",
         JDK_JAVA_OPTIONS=QUICK_JAVA,

@@ -21,7 +21,7 @@ from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores import S3Store
 from tests.functional.spark import told
 from tests.functional.spark.older_spark import JOBS
-from tests.functional.spark.sent import ids, on_the_stub
+from tests.functional.spark.sent import ids
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment
 from tests.services.s3_server import S3Server
@@ -30,7 +30,7 @@ from tests.services.s3_server import S3Server
 def run(script: str, packages: Path, stub: Stub, tmp_path: Path, *told: str, **more: str) -> Any:
     """What a script of this folder prints, with other packages before those of this Python."""
     stub.keep()
-    settings = on_the_stub(stub, PYTHONPATH=f"{packages}{os.pathsep}{ROOT}")
+    settings = stub.environment(PYTHONPATH=f"{packages}{os.pathsep}{ROOT}")
     settings |= {"PYSPARK_PYTHON": sys.executable} | more
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name(script)), str(tmp_path), *told],

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.conftest import QUICK_JAVA
-from tests.functional.spark.sent import ids, on_the_stub
+from tests.functional.spark.sent import ids
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment
 
@@ -73,8 +73,7 @@ def test_a_job_from_one_zip_file(sqs: Stub, tmp_path: Path, clusters_python: Pat
         check=False,
     )
     assert "No module named 'tenacity'" in without.stderr
-    settings = on_the_stub(
-        sqs,
+    settings = sqs.environment(
         PYTHONPATH=str(spark),
         PYSPARK_PYTHON=str(clusters_python),
         SPARK_LOCAL_IP="127.0.0.1",

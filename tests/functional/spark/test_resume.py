@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.cli import app
-from tests.functional.spark.sent import due_ms, ids, message_id, on_the_stub
+from tests.functional.spark.sent import due_ms, ids, message_id
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import SQSDELAY, environment
 
@@ -55,7 +55,7 @@ def begun(
         log.open("w") as told,
         subprocess.Popen(
             [*SQSDELAY, *arguments],
-            env=environment(on_the_stub(sqs)),
+            env=environment(sqs.environment()),
             cwd=folder,
             stdout=told,
             stderr=told,

@@ -20,7 +20,7 @@ from sqsdelay.cli import app
 from sqsdelay.errors import InvalidSetting, SqsDelayError
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.spark.sink.rows import derived_id
-from tests.functional.spark.sent import due_ms, ids, message_id, on_the_stub
+from tests.functional.spark.sent import due_ms, ids, message_id
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import run
 
@@ -195,7 +195,7 @@ def test_the_guides_command_in_a_process_of_its_own(sqs: Stub, tmp_path: Path) -
         str(tmp_path / word) if word in ("renewals.csv", "rejects") else word
         for word in command.split()[1:]
     ]
-    done = run(*arguments, env=on_the_stub(sqs), timeout=PATIENCE_SECONDS)
+    done = run(*arguments, env=sqs.environment(), timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("100 sent (100 delay-queue) in ")
     assert set(done.stderr.splitlines()) <= {

@@ -19,7 +19,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.spark.sink import send
 from sqsdelay.stores import S3Store
 from sqsdelay.testing import ManualClock
-from tests.functional.spark.sent import ids, on_the_stub
+from tests.functional.spark.sent import ids
 from tests.functional.spark.test_resume import kill_all, workers
 from tests.functional.spark.test_sink import arrive, stream
 from tests.patience import PATIENCE_SECONDS
@@ -150,7 +150,7 @@ def test_a_driver_killed_between_staging_and_commit(
     rows = [{"id": n, "body": f"body {n}", "delay_seconds": n * DAY} for n in range(1, 31)]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = on_the_stub(sqs, AWS_ENDPOINT_URL_S3=s3.url)
+    settings = sqs.environment(AWS_ENDPOINT_URL_S3=s3.url)
     reached: list[str] = []
 
     def stop(_: str, key: str) -> None:
