@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, partial
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
@@ -33,12 +33,26 @@ from sqsdelay.stores import open_place
 class Function:
     """What one execution environment keeps between invocations."""
 
-    relay: Relay
+    delay_queue: str
+    begin: Callable[[], Relay]
     due_relay: DueRelay | None
     logger: Logger
     metrics: Metrics
-    settled: bool
+    hop_seconds: int
     until: settings.Until
+
+    @cached_property
+    def relay(self) -> Relay:
+        """Begun by the first event from the delay queue; the due queue needs neither that nor a store."""
+        relay = self.begin()
+        if relay.hop_seconds != self.hop_seconds:
+            self.logger.warning(
+                "the delay queue's delay is not the one this function was deployed with",
+                queue=self.delay_queue,
+                delay_seconds=relay.hop_seconds,
+                expected_seconds=self.hop_seconds,
+            )
+        return relay
 
 
 @cache
@@ -46,13 +60,9 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation.
 
     Raises:
-        InvalidEndpoint, ConfigurationError: a variable that cannot be used, or a delay queue that
-            does not fit; Lambda counts it as an error and the messages stay where they are.
-        QueueMissing, QueueUnavailable: the delay queue cannot be asked.
+        InvalidEndpoint, ConfigurationError: a variable that cannot be used.
     """
     endpoint = Endpoint.parse(os.environ.get(function_names.ENDPOINT_VARIABLE, ""))
-    metrics = Metrics(namespace=function_names.METRIC_NAMESPACE, service=endpoint.name)
-    logger = Logger(service=endpoint.name)
     until = settings.Until()
     ledger = settings.ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
@@ -68,23 +78,16 @@ def function() -> Function:
     )
     # Ten copies are too few for a store that wants thousands: others gather them.
     forwards = store is not None and store.stored_at_once is not None
-    kind = ForwardingRelay if forwards else Relay
-    relay = checked_relay(queues, endpoint, relaying, kind=kind)
-    expected = settings.whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS)
-    if relay.hop_seconds != expected:
-        logger.warning(
-            "the delay queue's delay is not the one this function was deployed with",
-            queue=endpoint.delay_queue.name,
-            delay_seconds=relay.hop_seconds,
-            expected_seconds=expected,
-        )
     return Function(
-        relay,
+        endpoint.delay_queue.name,
+        partial(
+            checked_relay, queues, endpoint, relaying, kind=ForwardingRelay if forwards else Relay
+        ),
         DueRelay(queues, endpoint, relaying) if endpoint.fifo else None,
-        logger,
-        metrics,
-        settled=relay.hop_seconds == expected,
-        until=until,
+        Logger(service=endpoint.name),
+        Metrics(namespace=function_names.METRIC_NAMESPACE, service=endpoint.name),
+        settings.whole_setting(function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS),
+        until,
     )
 
 
@@ -92,7 +95,11 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
     """Relay the event's records; answer with those that Lambda must not delete.
 
     Raises:
-        MalformedMessage: the event is no SQS event at all; Lambda counts it as an error.
+        MalformedMessage: the event is no SQS event at all.
+        ConfigurationError: a variable that cannot be used, or a delay queue that does not fit.
+        QueueMissing, QueueUnavailable: the delay queue cannot be asked.
+        SchemaMismatch: the store is of another version. Lambda counts it as an error, as the others; nothing
+            was sent, and SQS hands the messages out again.
     """
     received_at = time.monotonic()
     this = function()
@@ -100,9 +107,6 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
     # No call is begun with less time left than it may take: where SQS does not answer, the function still
     # says which messages failed. One that is cut off says nothing, and all come back, sent or not.
     kept_back = min(SHORT_CALL_SECONDS, this.until.seconds_left() / 2)
-    if not this.settled:
-        # A deployment is changing the queue: what it is then must not be missed.
-        function.cache_clear()
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, list):
         this.logger.error("not an SQS event: it has no list of Records")
@@ -136,14 +140,17 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
 
 def _mover(this: Function, records: list[Mapping[str, Any]]) -> Mover:
     """Whose queue the event is from; Lambda never mixes two queues in one event."""
-    if this.due_relay is None:
-        return this.relay
-    arns = [str(r.get("eventSourceARN")) for r in records if isinstance(r, Mapping)]
-    sources = {arn.rpartition(":")[2] for arn in arns}
-    for mover in (this.relay, this.due_relay):
-        if sources == {mover.source.name}:
-            return mover
-    raise MalformedMessage(
-        f"event from {', '.join(sorted(sources))}; this function serves {this.relay.source.name} "
-        f"and {this.due_relay.source.name}"
-    )
+    if this.due_relay is not None:
+        arns = [str(r.get("eventSourceARN")) for r in records if isinstance(r, Mapping)]
+        sources = {arn.rpartition(":")[2] for arn in arns}
+        due, delay = this.due_relay.source.name, this.delay_queue
+        if sources == {due}:
+            return this.due_relay
+        if sources != {delay}:
+            raise MalformedMessage(
+                f"event from {', '.join(sorted(sources))}; this function serves {delay} and {due}"
+            )
+    if this.relay.hop_seconds != this.hop_seconds:
+        # A deployment is changing the queue: what it is then must not be missed.
+        function.cache_clear()
+    return this.relay

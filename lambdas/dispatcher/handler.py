@@ -25,6 +25,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.opentelemetry import if_installed
+from sqsdelay.parking.parking import check
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 from sqsdelay.relaying.mover import Outcome, Status
 from sqsdelay.relaying.parker import Parker
@@ -95,6 +96,8 @@ def function() -> Function:
             ledger=ledger,
         )
         dispatcher.start()
+    else:
+        check(store)
     parking = settings.relay_settings(
         store,
         hop_seconds=settings.whole_setting(

@@ -17,8 +17,10 @@ from sqsdelay.errors import (
     InvalidMessage,
     QueueMissing,
     QueueUnavailable,
+    SchemaMismatch,
     SendFailed,
     SqsDelayError,
+    StoreMissing,
 )
 from sqsdelay.limits import (
     BATCH_ENTRY_ID,
@@ -132,7 +134,8 @@ def is_senders_fault(error: SqsDelayError) -> bool:
     """Whether the same message will never be taken."""
     if isinstance(error, SendFailed):
         return not error.transient
-    return isinstance(error, ValueError | ConfigurationError | QueueMissing)
+    known = ValueError | ConfigurationError | QueueMissing | SchemaMismatch | StoreMissing
+    return isinstance(error, known)
 
 
 def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
@@ -151,6 +154,8 @@ def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
 def _codes(error: SqsDelayError, body: str) -> tuple[str, str]:
     if isinstance(error, QueueMissing):
         return _PREFIX + "NonExistentQueue", "QueueDoesNotExist"
+    if isinstance(error, SchemaMismatch | StoreMissing):
+        return _PREFIX + "UnsupportedOperation", "UnsupportedOperation"
     if isinstance(error, SendFailed):
         return error.code, error.code
     if isinstance(error, ValueError) and FORBIDDEN_BODY_CHARACTER.search(body):

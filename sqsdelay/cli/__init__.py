@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from sqsdelay.cli import errors, rabbitmq
 from sqsdelay.cli.console import EXIT_REFUSED, err, exit_code, in_options, out
@@ -39,20 +40,13 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def before_the_command(
     context: typer.Context,
-    profile: Annotated[
-        str | None, typer.Option(help="The AWS profile, as with the AWS CLI.")
-    ] = None,
-    region: Annotated[str | None, typer.Option(help="The AWS region, as with the AWS CLI.")] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Log each request, and an error's cause, to stderr.")
-    ] = False,
+    profile: Annotated[str | None, Option(help="The AWS profile, as with the AWS CLI.")] = None,
+    region: Annotated[str | None, Option(help="The AWS region, as with the AWS CLI.")] = None,
+    verbose: Annotated[bool, Option("--verbose", help="Log requests and errors' causes.")] = False,
     _: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Unrestricted delays for Amazon SQS.

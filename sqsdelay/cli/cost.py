@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from sqsdelay.cli.console import err, out, print_json, print_rows, say, tell
-from sqsdelay.cli.options import PricesFile, whole_seconds
+from sqsdelay.cli.options import DelayOption, PricesFile, whole_seconds
 from sqsdelay.cli.spark_job import format_of, on_spark
 from sqsdelay.cost import (
     Bill,
@@ -43,37 +44,29 @@ _FACTORS: Final = {"": 1, "B": 1, "K": 1024, "M": 1024 * 1024}
 
 
 def cost(
-    delay: Annotated[
-        str | None, typer.Option(help="Delay: seconds (90), 32m5s, 365d or ISO 8601 (PT32M5S).")
-    ] = None,
-    messages: Annotated[int, typer.Option(help="Number of messages.")] = 1,
-    batch: Annotated[
-        int, typer.Option(help=f"Messages sent in one request, 1 to {MAX_BATCH_ENTRIES}.")
-    ] = 1,
+    delay: DelayOption = None,
+    messages: Annotated[int, Option(help="Number of messages.")] = 1,
+    batch: Annotated[int, Option(help=f"Messages in a request, 1 to {MAX_BATCH_ENTRIES}.")] = 1,
     due_together: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Messages that fall due in the same minute; 1 where they are due apart. By default "
             f"{TOGETHER:,} of those sent in tens, else as many as --batch."
         ),
     ] = None,
     size: Annotated[
-        str, typer.Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 64K.")
+        str, Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 64K.")
     ] = "1KB",
     own_ids: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--own-ids", help="The senders name the ids, by which messages are found and cancelled."
         ),
     ] = False,
-    every: Annotated[
-        bool, typer.Option("--all", help="Also show every other way, and what it is made of.")
-    ] = False,
+    every: Annotated[bool, Option("--all", help="Also show every other way, in parts.")] = False,
     prices: PricesFile = None,
-    show_prices: Annotated[
-        bool, typer.Option("--show-prices", help="Print the shipped price file and exit.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every line item as JSON.")] = False,
+    show_prices: Annotated[bool, Option("--show-prices", help="Print the shipped prices.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print every line item as JSON.")] = False,
 ) -> None:
     """Recommend what to deploy, and name what it costs.
 
@@ -208,21 +201,18 @@ def cost_of_table(
     context: typer.Context,
     workload: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="Parquet, CSV or JSON lines (.parquet, .csv, .jsonl; the latter two also .gz) with "
             "columns delay_seconds, size (bytes) and, optionally, messages. A table of messages is priced "
             "by `schedule --plan`."
         ),
     ],
     park_after: Annotated[
-        list[str],
-        typer.Option(help="Park messages due later than this; repeat it to compare several."),
+        list[str], Option(help="Park messages due later than this; repeat it to compare several.")
     ] = DEFAULT_PARK_AFTER,
     prices: PricesFile = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="New folder for the estimate, a Parquet table.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
+    folder: Annotated[Path | None, Option("--out", help="New folder for a Parquet table.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the estimate as JSON.")] = False,
 ) -> None:
     """Compare what each way of delaying a table of messages costs.
 

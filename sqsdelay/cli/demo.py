@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from sqsdelay.cli.console import err, out, show, tell
 from sqsdelay.cli.followed import Run, Summary, seconds
@@ -69,15 +70,13 @@ PATIENCE_SECONDS: Final = 10
 
 def demo(
     file: Annotated[
-        Path, typer.Option(help="Messages to send, JSON lines.", show_default="36 of its own")
+        Path, Option(help="Messages to send, JSON lines.", show_default="36 of its own")
     ] = EXAMPLE,
-    hop: Annotated[
-        int, typer.Option(help="Delivery delay of the delay queue, seconds; in production 900.")
-    ] = 2,
+    hop: Annotated[int, Option(help="Delivery delay of the delay queue, seconds; on AWS 900.")] = 2,
     ledger: LedgerFile = None,
     console: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--console",
             help="Also show the messages in the console; it runs until SIGTERM or Ctrl-C.",
         ),
@@ -208,11 +207,9 @@ _EXPORTED: Final = (
 
 
 def local(
-    endpoint: Annotated[str, typer.Argument(help="The destination queue's name.")] = "orders",
+    endpoint: Annotated[str, Argument(help="The destination queue's name.")] = "orders",
     hop: Hop = DEFAULT_HOP,
-    port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port of the local AWS; 0: any free port.")
-    ] = PORT,
+    port: Annotated[int, Option(min=0, max=65_535, help="Its port; 0: any free one.")] = PORT,
     as_json: Json = False,
 ) -> None:
     """Run a local AWS with an endpoint and its delay consumer.

@@ -6,17 +6,10 @@ from collections import Counter
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
+from sqsdelay.cli import options
 from sqsdelay.cli.console import counted, out, say, show, show_rows, start_of, tell
-from sqsdelay.cli.options import (
-    Commands,
-    DelayOption,
-    DueAt,
-    EndpointName,
-    JsonLines,
-    Target,
-    new_due_ms,
-)
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import size_of
 from sqsdelay.core.readable import instant
@@ -24,24 +17,24 @@ from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import NO_REASON, ErrorQueue, Retry, RetryStatus
 from sqsdelay.operating.status import latest_of_sqs, naming_the_command
 
-app = typer.Typer(cls=Commands, help="Inspect an endpoint's error queue and retry its messages.")
+app = typer.Typer(
+    cls=options.Commands, help="Inspect an endpoint's error queue and retry its messages."
+)
 
 
 @app.command("list")
 def list_errors(
-    endpoint: EndpointName,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 50,
-    bodies: Annotated[
-        bool, typer.Option("--bodies", help="Also show bodies, which may contain secrets.")
-    ] = False,
-    as_json: JsonLines = False,
+    endpoint: options.EndpointName,
+    limit: Annotated[int, Option(min=1, help="Show at most this many.")] = 50,
+    bodies: Annotated[bool, Option("--bodies", help="Show bodies, which may be secret.")] = False,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Show the messages that could not be delivered, and why. They stay in the queue.
 
     SQS shows messages only by receiving them: their receive counts grow, and other readers do not see
     them for a while.
     """
-    target = Target(endpoint)
+    target = options.Target(endpoint)
     with naming_the_command(target.endpoint, target.endpoint.error_queue):
         records = ErrorQueue(target.queues, target.endpoint).look(
             limit, lambda each: _record(each, bodies=bodies, whole=as_json)
@@ -54,17 +47,13 @@ def list_errors(
 
 @app.command()
 def retry(
-    endpoint: EndpointName,
-    message_id: Annotated[
-        list[str] | None, typer.Option(help="Message to retry; may be repeated.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Retry all messages.")] = False,
-    delay: DelayOption = None,
-    due_at: DueAt = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be sent where.")
-    ] = False,
-    as_json: JsonLines = False,
+    endpoint: options.EndpointName,
+    message_id: Annotated[list[str] | None, Option(help="A message; may be repeated.")] = None,
+    every: Annotated[bool, Option("--all", help="Retry all messages.")] = False,
+    delay: options.DelayOption = None,
+    due_at: options.DueAt = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be sent where.")] = False,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Send failed messages again.
 
@@ -78,7 +67,7 @@ def retry(
     """
     if (not message_id) == (not every):
         raise typer.BadParameter("give either --message-id or --all")
-    target = Target(endpoint)
+    target = options.Target(endpoint)
     queues, of = target.queues, target.endpoint
     given = None
     counts: Counter[RetryStatus] = Counter()
@@ -86,7 +75,9 @@ def retry(
     with naming_the_command(of, of.error_queue):
         if delay is not None or due_at is not None:
             # By a local clock that is behind, messages would be early.
-            given = new_due_ms(delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue))
+            given = options.new_due_ms(
+                delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue)
+            )
         for done in ErrorQueue(queues, of).retry(message_id or None, due_ms=given, dry_run=dry_run):
             counts[done.status] += 1
             missing.pop(done.rejection.message_id, None)

@@ -8,28 +8,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Argument, Option
 
+from sqsdelay.cli import options
 from sqsdelay.cli.console import counted, print_json, print_rows, say, show, tell
-from sqsdelay.cli.options import (
-    Commands,
-    EndpointName,
-    Hop,
-    Json,
-    OptionalPlaceUrl,
-    PlaceUrl,
-    Target,
-    instant_ms,
-)
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, age, instant
-from sqsdelay.errors import (
-    QueueMissing,
-    QueueUnavailable,
-    SchemaMismatch,
-    StoreError,
-    StoreMissing,
-)
+from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch, StoreError, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
 from sqsdelay.operating.status import (
@@ -42,16 +28,21 @@ from sqsdelay.operating.status import (
     overdue_remedy,
     store_status,
 )
+from sqsdelay.parking.parking import check
 
 if TYPE_CHECKING:
     from sqsdelay.sqs.queues import SqsQueues
 
-_GROUP: Final[dict[str, Any]] = {"cls": Commands, "no_args_is_help": True}
+_GROUP: Final[dict[str, Any]] = {"cls": options.Commands, "no_args_is_help": True}
 endpoint_app = typer.Typer(**_GROUP, help="Create or check an endpoint's queues.")
 store_app = typer.Typer(**_GROUP, help="Set up a delayed message store, or leave it.")
 
 
-def status(endpoint: EndpointName, store: OptionalPlaceUrl = None, as_json: Json = False) -> None:
+def status(
+    endpoint: options.EndpointName,
+    store: options.OptionalPlaceUrl = None,
+    as_json: options.Json = False,
+) -> None:
     """Count an endpoint's pending, failed and parked messages.
 
     Queue counts are SQS's approximations. The age of the oldest message comes from CloudWatch and is
@@ -63,7 +54,7 @@ def status(endpoint: EndpointName, store: OptionalPlaceUrl = None, as_json: Json
     """
     from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 
-    target = Target(endpoint, store)
+    target = options.Target(endpoint, store)
     found = endpoint_status(
         target.queues, target.endpoint, CloudWatchAges(short_client("cloudwatch"))
     )
@@ -121,14 +112,14 @@ def status(endpoint: EndpointName, store: OptionalPlaceUrl = None, as_json: Json
 
 @endpoint_app.command("create")
 def endpoint_create(
-    endpoint: Annotated[str, typer.Argument(help="The destination queue's name.")],
-    hop: Hop = DEFAULT_HOP_SECONDS,
-    as_json: Json = False,
+    endpoint: Annotated[str, Argument(help="The destination queue's name.")],
+    hop: options.Hop = DEFAULT_HOP_SECONDS,
+    as_json: options.Json = False,
 ) -> None:
     """Create an endpoint's queues where they do not exist."""
     from sqsdelay.sqs.endpoints import create_endpoint
 
-    target = Target(endpoint)
+    target = options.Target(endpoint)
     created = create_endpoint(target.client, target.endpoint, hop_seconds=hop)
     names = [ref.name for ref in target.endpoint.queues]
     lines = [f"{'created' if name in created else 'exists '}  {name}" for name in names]
@@ -137,10 +128,10 @@ def endpoint_create(
 
 @endpoint_app.command("check")
 def endpoint_check(
-    endpoint: EndpointName,
-    hop: Hop = DEFAULT_HOP_SECONDS,
-    store: OptionalPlaceUrl = None,
-    as_json: Json = False,
+    endpoint: options.EndpointName,
+    hop: options.Hop = DEFAULT_HOP_SECONDS,
+    store: options.OptionalPlaceUrl = None,
+    as_json: options.Json = False,
 ) -> None:
     """Report what keeps an endpoint from delaying messages, and the fix.
 
@@ -152,7 +143,7 @@ def endpoint_check(
     """
     from sqsdelay.sqs.endpoints import check_endpoint
 
-    target = Target(endpoint, store)
+    target = options.Target(endpoint, store)
     problems = check_endpoint(target.client, target.endpoint, hop_seconds=hop)
     problems += _store_problems(target)
     if as_json:
@@ -169,7 +160,7 @@ def endpoint_check(
 _ANOTHER = "the deployed delay consumer has another store or none"
 
 
-def _store_problems(target: Target) -> list[Problem]:
+def _store_problems(target: options.Target) -> list[Problem]:
     """Messages that are overdue, or that nobody serves: a stack may have lost its store."""
     endpoint, queues = target.endpoint, target.queues
     with suppress(QueueMissing):
@@ -191,13 +182,13 @@ def _store_problems(target: Target) -> list[Problem]:
     return told
 
 
-def _problems_of(target: Target, url: str, *, given_up: bool) -> list[Problem]:
+def _problems_of(target: options.Target, url: str, *, given_up: bool) -> list[Problem]:
     """What is wrong with a store; ``given_up``: the deployed delay consumer does not have it."""
     now_ms = target.queues.broker_clock.now_ms()
     try:
-        with Target(target.name, url).opened_place() as opened:
+        with options.Target(target.name, url).opened_place() as opened:
             if opened.fires and not given_up:
-                opened.amendments(["-"])
+                check(opened)
                 return []  # What is due fires by itself, and counting takes a call for each hundred.
             if opened.fires:
                 status = StoreStatus(parked=opened.pending_count(), next_due_ms=None)
@@ -221,7 +212,7 @@ def _problems_of(target: Target, url: str, *, given_up: bool) -> list[Problem]:
     return [Problem("(store)", text, overdue_remedy(target.endpoint, url))]
 
 
-def _parking_queue(target: Target) -> tuple[int, str | None, list[Problem]]:
+def _parking_queue(target: options.Target) -> tuple[int, str | None, list[Problem]]:
     """The messages in a deployed parking queue, retained or not, and its store's URL; None where it does not
     tell, or there is no such queue. And why it could not be read."""
     from botocore.exceptions import BotoCoreError, ClientError
@@ -262,9 +253,9 @@ def _consumers_store(queues: SqsQueues, endpoint: Endpoint) -> str | None:
 
 
 @store_app.command("create")
-def store_create(endpoint: EndpointName, store: PlaceUrl) -> None:
+def store_create(endpoint: options.EndpointName, store: options.PlaceUrl) -> None:
     """Create what a store needs: a table, a bucket, a file or a schedule group."""
-    target = Target(endpoint, store)
+    target = options.Target(endpoint, store)
     with target.opened_place(create=True) as opened:
         opened.set_up()
         if opened.fires:
@@ -278,31 +269,29 @@ def store_create(endpoint: EndpointName, store: PlaceUrl) -> None:
 
 @store_app.command("migrate")
 def store_migrate(
-    endpoint: EndpointName,
+    endpoint: options.EndpointName,
     store: Annotated[
         str,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///FILE or postgresql://…."
         ),
     ],
     due_from: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Migrate messages due at or after this time, e.g. 2027-01-31T09:00:00Z; "
             "default: a day from now."
         ),
     ] = None,
     amendments_to: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="URL of the store that the delay consumer has, if it is another: cancellations and new due "
             "times go there."
         ),
     ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Send and remove; without it, only show the plan.")
-    ] = False,
-    as_json: Json = False,
+    live: Annotated[bool, Option("--live", help="Migrate, not only show the plan.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Move messages of a SQLite or PostgreSQL store to SQS's delay queues.
 
@@ -312,14 +301,17 @@ def store_migrate(
     """
     from sqsdelay.sqs.sender import DelaySender
 
-    due_from_ms = instant_ms("--due-from", due_from)
+    due_from_ms = options.instant_ms("--due-from", due_from)
     with ExitStack() as opening:
-        opened = opening.enter_context(Target(endpoint, store).opened_place())
-        kept = None
-        if amendments_to is not None:
-            kept = opening.enter_context(Target(endpoint, amendments_to).opened_place())
+        urls = [store] if amendments_to is None else [store, amendments_to]
+        places = [
+            opening.enter_context(options.Target(endpoint, url).opened_place()) for url in urls
+        ]
+        for place in places:
+            check(place)
+        kept = None if amendments_to is None else places[1]
         sender = DelaySender(idempotent=True)
-        migration = Migration(opened, sender, due_from_ms=due_from_ms, amendments_to=kept)
+        migration = Migration(places[0], sender, due_from_ms=due_from_ms, amendments_to=kept)
         if not live:
             _print_plan(migration.plan(), migration.due_from_ms, as_json=as_json)
             return

@@ -6,18 +6,13 @@ import logging
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    closing,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from sqsdelay.cli.console import OneLine, tell
@@ -44,6 +39,7 @@ from sqsdelay.errors import (
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.operating.status import deployed_store, latest_of_sqs
+from sqsdelay.parking.parking import check
 from sqsdelay.stores import open_place, open_store
 
 if TYPE_CHECKING:
@@ -169,31 +165,29 @@ def logging_to_stderr(wanted: bool) -> Iterator[None]:
             raise
 
 
-EndpointName = Annotated[str, typer.Argument(help="The destination queue's name, URL or ARN.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON line per message.")]
+EndpointName = Annotated[str, Argument(help="The destination queue's name, URL or ARN.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+JsonLines = Annotated[bool, Option("--json", help="Print a JSON line per message.")]
 
 # A message to send, or a file of them.
 DelayOption = Annotated[
-    str | None, typer.Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
+    str | None, Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
 ]
-DueAt = Annotated[str | None, typer.Option(help="Due time with UTC offset: 2027-01-31T09:00:00Z.")]
-Body = Annotated[str | None, typer.Option(help="The message body.")]
+DueAt = Annotated[str | None, Option(help="Due time with UTC offset: 2027-01-31T09:00:00Z.")]
+Body = Annotated[str | None, Option(help="The message body.")]
 MessagesFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         help="JSON lines, one message each ('-' for stdin); "
         "--delay and --due-at apply to lines that have neither.",
         allow_dash=True,
         dir_okay=False,
     ),
 ]
-Group = Annotated[
-    str | None, typer.Option(help="Message group (with --body); required by FIFO queues.")
-]
+Group = Annotated[str | None, Option(help="Message group (with --body); required by FIFO queues.")]
 Attributes = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--attribute",
         help="Message attribute (with --body): NAME=VALUE, or NAME:TYPE=VALUE with a TYPE of String, "
         "Number or Binary (base64). May be repeated.",
@@ -201,14 +195,14 @@ Attributes = Annotated[
 ]
 
 # Queues and workers.
-Hop = Annotated[int, typer.Option(help="Delivery delay of the delay queue, seconds (1 to 900).")]
-Wait = Annotated[int, typer.Option(help="Long poll, seconds (0 to 20).")]
+Hop = Annotated[int, Option(help="Delivery delay of the delay queue, seconds (1 to 900).")]
+Wait = Annotated[int, Option(help="Long poll, seconds (0 to 20).")]
 Retries = Annotated[
-    int, typer.Option(help="Retries of a refused message before it goes to the error queue.")
+    int, Option(help="Retries of a refused message before it goes to the error queue.")
 ]
 MaxDelay = Annotated[
     str,
-    typer.Option(
+    Option(
         help="Longest delay allowed, e.g. 3650d: senders refuse a longer one, the delay consumer "
         "sends the message to the error queue."
     ),
@@ -224,16 +218,16 @@ PLACE_HELP: Final = (
     "sqlite:///FILE, postgresql://…, dynamodb://TABLE, s3://BUCKET/PREFIX or "
     "scheduler://GROUP?role=ARN."
 )
-StoreUrl = Annotated[str, typer.Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
-OptionalStoreUrl = Annotated[str | None, typer.Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
-PlaceUrl = Annotated[str, typer.Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)]
+StoreUrl = Annotated[str, Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
+OptionalStoreUrl = Annotated[str | None, Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
+PlaceUrl = Annotated[str, Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)]
 OptionalPlaceUrl = Annotated[
-    str | None, typer.Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)
+    str | None, Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)
 ]
-ParkAfter = Annotated[int, typer.Option(help="Park messages due later than this, seconds.")]
+ParkAfter = Annotated[int, Option(help="Park messages due later than this, seconds.")]
 ReleasedTo = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--to",
         envvar="SQSDELAY_DISPATCH_TO",
         help="The dispatcher's --to, if it releases to RabbitMQ: times are then taken from the "
@@ -242,13 +236,13 @@ ReleasedTo = Annotated[
 ]
 LedgerFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--ledger", dir_okay=False, help="Append each message's events to this file, as JSON lines."
     ),
 ]
 PricesFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--prices", help="Your own price file, not the shipped one.", exists=True, dir_okay=False
     ),
 ]
@@ -284,11 +278,16 @@ def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], in
     """
     if (delay is None) == (due_at is None):
         raise typer.BadParameter("give either --delay or --due-at")
-    due = due_time(
-        None if delay is None else parse_delay(delay),
-        None if due_at is None else parse_due_at(due_at),
-    )
+    due = due_time(**times(delay, due_at))
     return due.due_ms(0 if due.absolute else now_ms())
+
+
+def times(delay: str | None, due_at: str | None) -> dict[str, Any]:
+    """The same two as a sender takes them."""
+    return {
+        "delay": None if delay is None else parse_delay(delay),
+        "due_at": None if due_at is None else parse_due_at(due_at),
+    }
 
 
 class Target:
@@ -357,7 +356,9 @@ class Target:
             place = None
             try:
                 there = opened.enter_context(self.opened_place())
-                if not named:
+                if named:
+                    check(there)
+                else:
                     there.pending_count()
                 place = there
             except StoreError as error:

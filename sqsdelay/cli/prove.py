@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
+from typer import Option
 
+from sqsdelay import limits
 from sqsdelay.cli.console import counted, out, print_json, print_rows, say, tell
 from sqsdelay.cli.followed import Run, seconds
 from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalPlaceUrl, Target
@@ -21,12 +23,6 @@ from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.cost import Prices, Workload, bill, dollars, shipped_prices
 from sqsdelay.cost.strategies import OF_STORE
 from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    FIFO_SUFFIX,
-    MAX_RECEIVE_WAIT_SECONDS,
-    SCHEDULE_SECONDS,
-)
 from sqsdelay.operating.status import Role, endpoint_status, naming_the_command
 
 if TYPE_CHECKING:
@@ -44,11 +40,9 @@ MOST_MESSAGES: Final = 10_000
 
 def prove(
     endpoint: EndpointName,
-    messages: Annotated[
-        int, typer.Option(min=1, max=MOST_MESSAGES, help="How many messages to send.")
-    ] = 200,
-    longest: Annotated[str, typer.Option(help="The longest delay, as for `send`.")] = "32m",
-    hop: Hop = DEFAULT_HOP_SECONDS,
+    messages: Annotated[int, Option(min=1, max=MOST_MESSAGES, help="Messages to send.")] = 200,
+    longest: Annotated[str, Option(help="The longest delay, as for `send`.")] = "32m",
+    hop: Hop = limits.DEFAULT_HOP_SECONDS,
     store: OptionalPlaceUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -71,10 +65,10 @@ def prove(
             f"--longest {longest} is no longer than a hop of {hop} s, and would prove SQS's own delays "
             "only; give a longer one"
         )
-    client = default_client(connections=8, wait_seconds=MAX_RECEIVE_WAIT_SECONDS)
+    client = default_client(connections=8, wait_seconds=limits.MAX_RECEIVE_WAIT_SECONDS)
     made = _counted(client)
     queues = SqsQueues(client)
-    _check_empty(queues, parsed, "" if hop == DEFAULT_HOP_SECONDS else f" --hop {hop}")
+    _check_empty(queues, parsed, "" if hop == limits.DEFAULT_HOP_SECONDS else f" --hop {hop}")
     made.clear()
     run = Run(parsed, queues)
     target = Target(endpoint, store)
@@ -103,7 +97,7 @@ def _counted(client: SQSClient) -> Counter[tuple[str, bool]]:
     made: Counter[tuple[str, bool]] = Counter()
 
     def count(params: dict[str, Any], model: Any, **_: Any) -> None:
-        made[model.name, str(params.get("QueueUrl", "")).endswith(FIFO_SUFFIX)] += 1
+        made[model.name, str(params.get("QueueUrl", "")).endswith(limits.FIFO_SUFFIX)] += 1
 
     client.meta.events.register("before-parameter-build.sqs", count)
     return made
@@ -135,7 +129,9 @@ def _messages(
     turns = [Route.DIRECT, Route.DELAY_QUEUE, Route.DELAY_QUEUE, Route.DELAY_QUEUE]
     if soonest is not None:
         # Sending takes seconds of what a store like Scheduler needs ahead.
-        from_store = max(hop, min(2 * SCHEDULE_SECONDS, longest // 2), soonest and soonest + 60)
+        from_store = max(
+            hop, min(2 * limits.SCHEDULE_SECONDS, longest // 2), soonest and soonest + 60
+        )
         if longest <= from_store:
             raise InvalidSetting(
                 f"the store takes what is due in {soonest} s or later", longest=longest

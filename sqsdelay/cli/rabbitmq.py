@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from sqsdelay.cli.console import say, show, tell
-from sqsdelay.cli.options import Commands, Json
-from sqsdelay.core.delay import parse_delay, parse_due_at
+from sqsdelay.cli.options import Commands, Json, times
 from sqsdelay.errors import InvalidMessage
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class Broker:
 @app.callback()
 def of_broker(
     context: typer.Context,
-    url: Annotated[str | None, typer.Option(envvar="SQSDELAY_RABBITMQ_URL", help=_URLS)] = None,
-    prefix: Annotated[str | None, typer.Option(help=_PREFIX_HELP)] = None,
+    url: Annotated[str | None, Option(envvar="SQSDELAY_RABBITMQ_URL", help=_URLS)] = None,
+    prefix: Annotated[str | None, Option(help=_PREFIX_HELP)] = None,
     management: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_RABBITMQ_MANAGEMENT_URL",
             help="http://user:password@host:15672, to see what AMQP does not show: messages in transit, "
             "and (verify) policies, bindings, feature flags, members and the version.",
@@ -68,13 +68,13 @@ def of_broker(
 
 WithoutAlternateExchange = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--without-alternate-exchange",
         help="Use nsb.v2 without the policy that catches undeliverable messages; such messages then "
         "block all others.",
     ),
 ]
-Endpoint = Annotated[str, typer.Argument(help="The destination queue's name.")]
+Endpoint = Annotated[str, Argument(help="The destination queue's name.")]
 
 
 @app.command()
@@ -98,9 +98,7 @@ def declare(context: typer.Context) -> None:
 @app.command()
 def verify(
     context: typer.Context,
-    force: Annotated[
-        bool, typer.Option("--force", help="Only warn if the management API is missing.")
-    ] = False,
+    force: Annotated[bool, Option("--force", help="Only warn without the management API.")] = False,
     as_json: Json = False,
 ) -> None:
     """Report problems that keep the infrastructure from delaying safely. Warnings alone give exit code 0."""
@@ -127,7 +125,7 @@ def bind(
     endpoint: Endpoint,
     conventional: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--conventional",
             help="Also declare the exchange used by NServiceBus's conventional routing topology.",
         ),
@@ -150,13 +148,11 @@ def bind(
 def send(
     context: typer.Context,
     endpoint: Endpoint,
-    body: Annotated[str, typer.Option(help="The message body.")],
-    delay: Annotated[str | None, typer.Option(help="E.g. 32m5s, 1d12h, 90, PT32M5S.")] = None,
-    due_at: Annotated[str | None, typer.Option(help="E.g. 2027-01-31T09:00:00Z.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
-    message_id: Annotated[
-        str | None, typer.Option(help="Message id; default: a random one.")
-    ] = None,
+    body: Annotated[str, Option(help="The message body.")],
+    delay: Annotated[str | None, Option(help="E.g. 32m5s, 1d12h, 90, PT32M5S.")] = None,
+    due_at: Annotated[str | None, Option(help="E.g. 2027-01-31T09:00:00Z.")] = None,
+    header: Annotated[list[str] | None, Option(help="NAME=VALUE; may be repeated.")] = None,
+    message_id: Annotated[str | None, Option(help="Message id; default: a random one.")] = None,
     without_alternate_exchange: WithoutAlternateExchange = False,
     as_json: Json = False,
 ) -> None:
@@ -173,8 +169,7 @@ def send(
         result = sender.send(
             endpoint,
             body,
-            delay=None if delay is None else parse_delay(delay),
-            due_at=None if due_at is None else parse_due_at(due_at),
+            **times(delay, due_at),
             headers=dict(map(_header, header or [])),
             message_id=message_id,
         )
@@ -188,8 +183,7 @@ def send(
 def teardown(
     context: typer.Context,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Do not count messages first: any that are waiting are lost."),
+        bool, Option("--force", help="Do not count messages first: any that are waiting are lost.")
     ] = False,
 ) -> None:
     """Delete the infrastructure, but no endpoint's queue. Refuses if messages wait in it."""
@@ -207,15 +201,13 @@ def transfer(
     context: typer.Context,
     to: Annotated[
         str,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="URL of the target; may be the same broker."
         ),
     ],
-    to_prefix: Annotated[str | None, typer.Option(help=_PREFIX_HELP)] = None,
+    to_prefix: Annotated[str | None, Option(help=_PREFIX_HELP)] = None,
     without_alternate_exchange: WithoutAlternateExchange = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Do not count messages in transit in the source broker.")
-    ] = False,
+    force: Annotated[bool, Option("--force", help="Do not count messages in transit.")] = False,
     as_json: Json = False,
 ) -> None:
     """Move delayed messages to another broker or prefix.

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sqsdelay.cli.console import print_json, say, start_of, tell
 from sqsdelay.cli.followed import let_go
@@ -29,19 +30,11 @@ if TYPE_CHECKING:
 
 
 def receive(
-    endpoint: Annotated[str, typer.Argument(help="The queue's name, URL or ARN.")],
-    count: Annotated[
-        int, typer.Option(min=0, help="Stop after this many messages; 0: no limit.")
-    ] = 0,
-    idle: Annotated[
-        int, typer.Option(min=0, help="Stop after this many seconds without a message; 0: never.")
-    ] = 0,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete each message once it is printed.")
-    ] = False,
-    bucket: Annotated[
-        str | None, typer.Option(help="Read large bodies from this S3 bucket (the sender's).")
-    ] = None,
+    endpoint: Annotated[str, Argument(help="The queue's name, URL or ARN.")],
+    count: Annotated[int, Option(min=0, help="Stop after this many messages; 0: no limit.")] = 0,
+    idle: Annotated[int, Option(min=0, help="Stop after so many idle seconds; 0: never.")] = 0,
+    delete: Annotated[bool, Option("--delete", help="Delete each message once printed.")] = False,
+    bucket: Annotated[str | None, Option(help="The sender's S3 bucket for large bodies.")] = None,
     ledger: LedgerFile = None,
     as_json: JsonLines = False,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from sqsdelay.cli.console import err, out, print_json, say, show
 from sqsdelay.cli.cost import read_prices
@@ -24,32 +25,28 @@ def report(
     context: typer.Context,
     ledger: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="JSON lines, plain or .gz: a file, folder (recursively), glob or URI; or a table's name."
         ),
     ],
     folder: Annotated[
         str,
-        typer.Option(
-            "--out", help="Folder or URI for the report; an earlier report in it is replaced."
-        ),
+        Option("--out", help="Folder or URI for the report; an earlier report in it is replaced."),
     ],
     as_of: AsOf = None,
     grace: Grace = GRACE_SECONDS,
     ledger_format: Annotated[
         str | None,
-        typer.Option(
-            "--format", help="The ledger holds rows, not lines: parquet, delta, iceberg, …"
-        ),
+        Option("--format", help="The ledger holds rows, not lines: parquet, delta, iceberg, …"),
     ] = None,
     prices: PricesFile = None,
     store: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Store whose price parked messages have: dynamodb, s3, scheduler, postgresql or sqlite."
         ),
     ] = "dynamodb",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Report what happened to the messages in a ledger.
 
@@ -113,13 +110,10 @@ def _print(figures: Figures) -> None:
 def events(
     context: typer.Context,
     ledger: Annotated[
-        str,
-        typer.Argument(help="JSON lines, plain or .gz: a file, folder (recursively), glob or URI."),
+        str, Argument(help="JSON lines, plain or .gz: a file, folder (recursively), glob or URI.")
     ],
-    folder: Annotated[
-        str, typer.Option("--out", help="Folder or URI of the table; events are appended to it.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    folder: Annotated[str, Option("--out", help="Folder or URI of the table that they go to.")],
+    as_json: Annotated[bool, Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Append a ledger's events to a Parquet table, by day.
 

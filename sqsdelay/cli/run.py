@@ -15,25 +15,12 @@ from enum import StrEnum
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
 from rich.logging import RichHandler
+from typer import Argument, Option
 
+from sqsdelay import limits
+from sqsdelay.cli import options
 from sqsdelay.cli.console import OneLine, counted, err, print_json, tell
-from sqsdelay.cli.options import (
-    DEFAULT_MAX_DELAY,
-    EndpointName,
-    JsonLines,
-    LedgerFile,
-    MaxDelay,
-    OptionalPlaceUrl,
-    ParkAfter,
-    Retries,
-    StoreUrl,
-    Target,
-    Wait,
-    max_delay_seconds,
-    opened_ledger,
-)
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import instant
 from sqsdelay.dispatching.circuit_breakers import (
@@ -42,17 +29,9 @@ from sqsdelay.dispatching.circuit_breakers import (
 )
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, Dispatcher, DispatchSettings
 from sqsdelay.errors import StoreUnavailable
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    MAX_MESSAGE_TIMER_SECONDS,
-    MAX_RECEIVE_WAIT_SECONDS,
-    SHORT_CALL_ATTEMPTS,
-    STOP_SECONDS,
-    WORKER_VISIBILITY_SECONDS,
-)
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.operating.status import naming_the_command
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, check
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
 from sqsdelay.timeouts.arrivals import (
@@ -111,7 +90,7 @@ def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Ev
         signal.signal(number, signal.SIG_DFL)
         stop.set()
         if last_words is not None:
-            end_soon(last_words, STOP_SECONDS)
+            end_soon(last_words, limits.STOP_SECONDS)
 
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
@@ -162,33 +141,32 @@ class Http(StrEnum):
 
 
 def consume(
-    endpoint: EndpointName,
+    endpoint: options.EndpointName,
     hop: Annotated[
-        int, typer.Option(help="Shortest delivery delay the delay queue may have, seconds.")
-    ] = DEFAULT_HOP_SECONDS,
+        int, Option(help="Shortest delivery delay the delay queue may have, seconds.")
+    ] = limits.DEFAULT_HOP_SECONDS,
     receivers: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Parallel receive loops per queue; default: as many as the work needs.",
             show_default=False,
         ),
     ] = None,
-    wait: Wait = MAX_RECEIVE_WAIT_SECONDS,
+    wait: options.Wait = limits.MAX_RECEIVE_WAIT_SECONDS,
     visibility: Annotated[
-        int, typer.Option(help="If this worker dies, seconds until others receive its messages.")
-    ] = WORKER_VISIBILITY_SECONDS,
+        int, Option(help="If this worker dies, seconds until others receive its messages.")
+    ] = limits.WORKER_VISIBILITY_SECONDS,
     max_receives: Annotated[
-        int,
-        typer.Option(help="Receives after which a message SQS refuses goes to the error queue."),
+        int, Option(help="Receives after which a message SQS refuses goes to the error queue.")
     ] = DEFAULT_MAX_RECEIVES,
-    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
-    store: OptionalPlaceUrl = None,
-    park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
-    ledger: LedgerFile = None,
+    max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
+    store: options.OptionalPlaceUrl = None,
+    park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
+    ledger: options.LedgerFile = None,
     http: Annotated[
-        Http, typer.Option(help="Who makes the requests; curl needs the extra sqsdelay[curl].")
+        Http, Option(help="Who makes the requests; curl needs the extra sqsdelay[curl].")
     ] = Http.BOTOCORE,
-    as_json: JsonLines = False,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Relay an endpoint's delayed messages.
 
@@ -212,8 +190,8 @@ def consume(
                 error=outcome.error,
             )
 
-    tracing, book = if_installed(opened_ledger(ledger))
-    with Target(endpoint, store).optional_place() as opened:
+    tracing, book = if_installed(options.opened_ledger(ledger))
+    with options.Target(endpoint, store).optional_place() as opened:
         consumer = DelayConsumer(
             endpoint,
             http=http.value,
@@ -222,7 +200,7 @@ def consume(
             wait_seconds=wait,
             visibility_seconds=visibility,
             max_receives=max_receives,
-            max_delay_seconds=max_delay_seconds(max_delay),
+            max_delay_seconds=options.max_delay_seconds(max_delay),
             store=opened,
             park_after_seconds=park_after,
             on_outcomes=report,
@@ -232,7 +210,7 @@ def consume(
         stop = stop_on_signals()
         if opened is not None:
             # What cannot be used is refused before anything is said; what does not answer is waited for.
-            looking = in_thread(opened.amendments, ["-"])
+            looking = in_thread(check, opened)
             while not looking.done() and not stop.wait(_LOOK_SECONDS):
                 pass
             with suppress(StoreUnavailable):
@@ -241,52 +219,51 @@ def consume(
         if consumer.endpoint.fifo:
             served += f" and {consumer.endpoint.due_queue.name}"
         tell(f"consuming {served}; stop with Ctrl-C or SIGTERM")
-        options = "" if hop == DEFAULT_HOP_SECONDS else f" --hop {hop}"
-        with naming_the_command(consumer.endpoint, consumer.endpoint.delay_queue, options):
+        hops = "" if hop == limits.DEFAULT_HOP_SECONDS else f" --hop {hop}"
+        with naming_the_command(consumer.endpoint, consumer.endpoint.delay_queue, hops):
             consumer.run(stop)
         end_soon(lambda: str(tally))
     tell(str(tally))
 
 
 def dispatch(
-    endpoint: Annotated[str, typer.Argument(help="The endpoint whose messages to release.")],
-    store: StoreUrl,
+    endpoint: Annotated[str, Argument(help="The endpoint whose messages to release.")],
+    store: options.StoreUrl,
     to: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_DISPATCH_TO",
             help="RabbitMQ to release to, amqp://user:password@host:5672/vhost or amqps://…; "
             "default: SQS. Due times go by SQS's clock; with RabbitMQ, by the database's "
             "(PostgreSQL) or this machine's (SQLite).",
         ),
     ] = None,
-    retries: Retries = 0,
+    retries: options.Retries = 0,
     release_ahead: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Release this many seconds before due; a released message cannot be cancelled. "
-            f"SQS: 0 to {MAX_MESSAGE_TIMER_SECONDS} (default); RabbitMQ: 0."
+            f"SQS: 0 to {limits.MAX_MESSAGE_TIMER_SECONDS} (default); RabbitMQ: 0."
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
+    batch: Annotated[int, Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
     poll: Annotated[
-        float | None,
-        typer.Option(help="Longest time between polls, seconds; default: the store's own."),
+        float | None, Option(help="Longest time between polls, seconds; default: the store's own.")
     ] = None,
     fetch_breaker: Annotated[
-        float, typer.Option(help="Exit after the store has failed for this many seconds.")
+        float, Option(help="Exit after the store has failed for this many seconds.")
     ] = DEFAULT_TRIGGER_SECONDS,
     dispatch_breaker: Annotated[
-        float, typer.Option(help="Exit after the destination has failed for this many seconds.")
+        float, Option(help="Exit after the destination has failed for this many seconds.")
     ] = DEFAULT_TRIGGER_SECONDS,
     recovery_failures: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Exit when recording failures in the store fails more often than this per second."
         ),
     ] = DEFAULT_FAILURES_PER_SECOND,
-    ledger: LedgerFile = None,
-    as_json: JsonLines = False,
+    ledger: options.LedgerFile = None,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Release a store's messages when they are due.
 
@@ -295,7 +272,7 @@ def dispatch(
     Exit code 75 if a circuit breaker triggered: let a supervisor restart the dispatcher.
     """
     log_to_stderr()
-    target = Target(endpoint, store, to)
+    target = options.Target(endpoint, store, to)
     settings = DispatchSettings(
         number_of_retries=retries,
         release_ahead_seconds=release_ahead,
@@ -306,7 +283,7 @@ def dispatch(
         maximum_recovery_failures_per_second=recovery_failures,
     )
     tally = Tally(as_json=as_json)
-    tracing, book = if_installed(opened_ledger(ledger))
+    tracing, book = if_installed(options.opened_ledger(ledger))
     with target.opened_store() as opened, closing(_outbox(target, opened, tracing)) as outbox:
         dispatcher = Dispatcher(
             opened,
@@ -323,7 +300,7 @@ def dispatch(
 
 
 def _outbox(
-    target: Target, store: DelayedMessageStore, tracing: Tracing | None
+    target: options.Target, store: DelayedMessageStore, tracing: Tracing | None
 ) -> SqsOutbox | RabbitMqOutbox:
     if target.to is not None:
         from sqsdelay.rabbitmq import RabbitMqOutbox
@@ -353,31 +330,27 @@ def _report(done: Round, tally: Tally) -> None:
 
 
 def timeout_manager(
-    endpoint: Annotated[str, typer.Argument(help="The endpoint whose timeouts to manage.")],
-    store: StoreUrl,
+    endpoint: Annotated[str, Argument(help="The endpoint whose timeouts to manage.")],
+    store: options.StoreUrl,
     to: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_TIMEOUT_MANAGER_TO",
             help="RabbitMQ to serve on, amqp://user:password@host:5672/vhost or amqps://…; "
             "default: SQS.",
         ),
     ] = None,
-    set_up: Annotated[
-        bool, typer.Option("--set-up", help="Create the queues and the store's table first.")
-    ] = False,
+    set_up: Annotated[bool, Option("--set-up", help="Create queues and table first.")] = False,
     outage: Annotated[
-        float, typer.Option(help="Exit after the storage has failed for this many seconds.")
+        float, Option(help="Exit after the storage has failed for this many seconds.")
     ] = DEFAULT_OUTAGE_SECONDS,
     announce_again: Annotated[
         float,
-        typer.Option(
-            help="Seconds before announcing a message again that another process announced."
-        ),
+        Option(help="Seconds before announcing a message again that another process announced."),
     ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
-    retries: Retries = DEFAULT_RETRIES,
-    wait: Wait = DEFAULT_WAIT_SECONDS,
-    as_json: JsonLines = False,
+    retries: options.Retries = DEFAULT_RETRIES,
+    wait: options.Wait = DEFAULT_WAIT_SECONDS,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Manage an endpoint's timeouts.
 
@@ -386,7 +359,7 @@ def timeout_manager(
     Exit code 75 if the storage failed for too long: let a supervisor restart the manager.
     """
     log_to_stderr()
-    target = Target(endpoint, store, to)
+    target = options.Target(endpoint, store, to)
     serve = _on_sqs(target.endpoint, wait) if to is None else _on_rabbitmq(target.endpoint, to)
     transport, queues, create_queues = serve
     settings = TimeoutSettings(
@@ -426,7 +399,9 @@ def _on_sqs(endpoint: Endpoint, wait_seconds: int) -> _Served:
     timeouts, dispatcher = timeout_queues(endpoint)
     client = default_client(connections=DEFAULT_CONCURRENCY)
     receiving = default_client(
-        connections=DEFAULT_CONCURRENCY, wait_seconds=wait_seconds, attempts=SHORT_CALL_ATTEMPTS
+        connections=DEFAULT_CONCURRENCY,
+        wait_seconds=wait_seconds,
+        attempts=limits.SHORT_CALL_ATTEMPTS,
     )
     return (
         SqsTimeouts(SqsQueues(client, receiving=receiving), endpoint),

@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.status import Status
 from rich.table import Table
+from typer import Argument, Option
 
+from sqsdelay.cli import options
 from sqsdelay.cli.console import err, out, print_json, say, tell
-from sqsdelay.cli.options import (
-    DEFAULT_MAX_DELAY,
-    Hop,
-    MaxDelay,
-    OptionalStoreUrl,
-    instant_ms,
-    max_delay_seconds,
-    whole_seconds,
-)
 from sqsdelay.cli.spark_job import (
     GRACE_SECONDS,
     AsOf,
@@ -45,72 +38,61 @@ _POLL_SECONDS: Final = 0.2
 def schedule(
     context: typer.Context,
     table: Annotated[
-        str,
-        typer.Argument(metavar="INPUT", help="Parquet, CSV or JSON lines: a file, folder or glob."),
+        str, Argument(metavar="INPUT", help="Parquet, CSV or JSON lines: a file, folder or glob.")
     ],
     endpoint: EndpointOption = None,
     file_format: FileFormat = None,
     key: Key = None,
     job: Job = None,
-    rejects: Annotated[
-        str | None, typer.Option(help="Folder for rows that could not be sent, with the reason.")
-    ] = None,
+    rejects: Annotated[str | None, Option(help="Folder for unsent rows, with the reason.")] = None,
     receipts: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Folder in which the job (--job) records what it sent: if killed and run again, "
             "it sends only the rest, with the same due times."
         ),
     ] = None,
-    unique: Annotated[
-        bool, typer.Option("--unique", help="Send nothing if an id occurs more than once.")
-    ] = False,
+    unique: Annotated[bool, Option("--unique", help="Send nothing if an id occurs twice.")] = False,
     plan: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--plan",
             help="Send nothing: print rejects, repeated ids, routes, costs and how long it would take.",
         ),
     ] = False,
     past_due: Annotated[
-        str,
-        typer.Option(
-            help="What to do with rows whose due_at has passed: send (at once) or reject."
-        ),
+        str, Option(help="What to do with rows whose due_at has passed: send (at once) or reject.")
     ] = "send",
-    rate: Annotated[
-        int | None, typer.Option(help="Messages a second that the whole job sends at most.")
-    ] = None,
-    store: OptionalStoreUrl = None,
+    rate: Annotated[int | None, Option(help="Most messages a second of the whole job.")] = None,
+    store: options.OptionalStoreUrl = None,
     park_after: Annotated[
         str | None,
-        typer.Option(help="Rows due later than this are parked in the store at once, e.g. 1d."),
+        Option(help="Rows due later than this are parked in the store at once, e.g. 1d."),
     ] = None,
     ledger: Annotated[
-        str | None,
-        typer.Option(help="Folder for ledger files, which record what was sent and when."),
+        str | None, Option(help="Folder for ledger files, which record what was sent and when.")
     ] = None,
     time_zone: TimeZone = "UTC",
-    concurrency: Annotated[int | None, typer.Option(help="Batches in flight per task.")] = None,
-    hop: Hop = DEFAULT_HOP_SECONDS,
-    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
+    concurrency: Annotated[int | None, Option(help="Batches in flight per task.")] = None,
+    hop: options.Hop = DEFAULT_HOP_SECONDS,
+    max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
     replay: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="LEDGER",
             help="Send again only what the job has lost by this ledger, with the same ids and due times.",
         ),
     ] = None,
     include: Annotated[
         list[str],
-        typer.Option(
+        Option(
             help="With --replay: statuses to send again: lost, pending, unknown, not-sent. May be repeated."
         ),
     ] = ["lost"],  # noqa: B006
     ledger_format: LedgerFormat = None,
     as_of: AsOf = None,
     grace: Grace = GRACE_SECONDS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send every row of a table as a delayed message.
 
@@ -130,13 +112,13 @@ def schedule(
         "past_due": past_due,
         "rate": rate,
         "store": store,
-        "park_after": None if park_after is None else whole_seconds(park_after),
+        "park_after": None if park_after is None else options.whole_seconds(park_after),
         "ledger": ledger,
         "concurrency": concurrency,
         "hop_seconds": hop,
-        "max_delay_seconds": max_delay_seconds(max_delay),
+        "max_delay_seconds": options.max_delay_seconds(max_delay),
     }
-    options = {name: str(value) for name, value in given.items() if value is not None}
+    chosen = {name: str(value) for name, value in given.items() if value is not None}
     if replay is None and (include != ["lost"] or ledger_format or as_of or grace != GRACE_SECONDS):
         raise typer.BadParameter(
             "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
@@ -147,7 +129,7 @@ def schedule(
         )
     if replay is not None and receipts is None:
         raise typer.BadParameter("--replay compares rows with the job's receipts: give --receipts")
-    at_ms = instant_ms("--as-of", as_of)
+    at_ms = options.instant_ms("--as-of", as_of)
     started = time.monotonic()
 
     def run(rows: DataFrame) -> dict[str, Any]:
@@ -155,7 +137,7 @@ def schedule(
             if replay is None:
                 from sqsdelay.spark.sink.send import save
 
-                return save(rows, unique=unique, **options)
+                return save(rows, unique=unique, **chosen)
             from sqsdelay.spark import reconciliation
 
             return reconciliation.replay(
@@ -166,10 +148,10 @@ def schedule(
                 as_of_ms=at_ms,
                 grace_seconds=grace,
                 record=ledger,
-                **{name: value for name, value in options.items() if name != "ledger"},
+                **{name: value for name, value in chosen.items() if name != "ledger"},
             )
 
-    sends = None if plan else options
+    sends = None if plan else chosen
     summary = with_table(
         "schedule", table, file_format, run, time_zone=time_zone, master=context.obj, sends=sends
     )
@@ -242,28 +224,21 @@ def _print_plan(plan: dict[str, Any]) -> None:
 
 def reconcile(
     context: typer.Context,
-    table: Annotated[
-        str, typer.Argument(metavar="INPUT", help="The job's table, as `schedule` was given it.")
-    ],
-    ledger: Annotated[
-        str, typer.Argument(help="The ledger, as `report` reads it: lines, or a table's name.")
-    ],
+    table: Annotated[str, Argument(metavar="INPUT", help="The table that `schedule` was given.")],
+    ledger: Annotated[str, Argument(help="The ledger, as `report` takes it.")],
     job: Job = None,
     endpoint: EndpointOption = None,
     key: Key = None,
-    receipts: Annotated[
-        str | None, typer.Option(help="The folder of receipts that `schedule` was given.")
-    ] = None,
+    receipts: Annotated[str | None, Option(help="Folder of receipts, as for `schedule`.")] = None,
     file_format: FileFormat = None,
     ledger_format: LedgerFormat = None,
     as_of: AsOf = None,
     grace: Grace = GRACE_SECONDS,
     time_zone: TimeZone = "UTC",
     folder: Annotated[
-        str | None,
-        typer.Option("--out", help="New folder or URI for a Parquet table of all messages."),
+        str | None, Option("--out", help="New folder or URI for a Parquet table of all messages.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Compare what a job planned with what was sent and delivered.
 
@@ -271,21 +246,16 @@ def reconcile(
 
     Compares the job's table with its receipts and the ledger. Lost messages do not change the exit code.
     """
-    at_ms = instant_ms("--as-of", as_of)
+    at_ms = options.instant_ms("--as-of", as_of)
     given = {"job": job, "endpoint": endpoint, "key": key, "receipts": receipts}
-    options = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in given.items() if value is not None}
 
     def run(rows: DataFrame) -> list[dict[str, Any]]:
         from sqsdelay.spark.locations import hadoop_uri
         from sqsdelay.spark.reconciliation import reconcile, totals
 
         found = reconcile(
-            rows,
-            ledger,
-            ledger_format=ledger_format,
-            as_of_ms=at_ms,
-            grace_seconds=grace,
-            **options,
+            rows, ledger, ledger_format=ledger_format, as_of_ms=at_ms, grace_seconds=grace, **chosen
         )
         if folder is None:
             return totals(found)

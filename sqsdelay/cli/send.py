@@ -14,36 +14,24 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
+from sqsdelay.cli import options
 from sqsdelay.cli.console import err, print_json, show, tell
-from sqsdelay.cli.options import (
-    DEFAULT_MAX_DELAY,
-    PLACE_HELP,
-    Attributes,
-    Body,
-    DelayOption,
-    DueAt,
-    EndpointName,
-    Group,
-    Hop,
-    JsonLines,
-    LedgerFile,
-    MaxDelay,
-    MessagesFile,
-    ParkAfter,
-    ReleasedTo,
-    Target,
-    max_delay_seconds,
-    opened_ledger,
-)
 from sqsdelay.core.checked_message import attribute_of, attributes_of_texts
 from sqsdelay.core.delay import Delay, parse_delay, parse_due_at, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route, size_of
 from sqsdelay.core.stored_message import StoredMessage, to_store
-from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage, SqsDelayError
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    InvalidMessage,
+    SqsDelayError,
+    StoreUnavailable,
+)
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check
 from sqsdelay.ports.queues import SizeLimits
 from sqsdelay.sending.sender import SendResult
 
@@ -61,37 +49,35 @@ ONLY_HOPS = {"hop", "max_delay", "bucket", "park_after", "ledger"}
 
 def send(
     context: typer.Context,
-    endpoint: EndpointName,
-    delay: DelayOption = None,
-    due_at: DueAt = None,
-    body: Body = None,
-    file: MessagesFile = None,
+    endpoint: options.EndpointName,
+    delay: options.DelayOption = None,
+    due_at: options.DueAt = None,
+    body: options.Body = None,
+    file: options.MessagesFile = None,
     message_id: Annotated[
-        str | None, typer.Option(help="Message id (with --body), for deduplication by receivers.")
+        str | None, Option(help="Message id (with --body), for deduplication by receivers.")
     ] = None,
-    group: Group = None,
-    attribute: Attributes = None,
-    hop: Hop = DEFAULT_HOP_SECONDS,
-    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
-    bucket: Annotated[
-        str | None, typer.Option(help="S3 bucket for bodies too large for SQS.")
-    ] = None,
+    group: options.Group = None,
+    attribute: options.Attributes = None,
+    hop: options.Hop = DEFAULT_HOP_SECONDS,
+    max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
+    bucket: Annotated[str | None, Option(help="S3 bucket for bodies too large for SQS.")] = None,
     # No variable: one that is set for `pending` or `consume` must not change where messages wait.
     store: Annotated[
-        str | None, typer.Option(help=f"Park messages due far ahead in this store: {PLACE_HELP}")
+        str | None, Option(help=f"Park messages due far ahead in this store: {options.PLACE_HELP}")
     ] = None,
-    park_after: ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
+    park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     store_only: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--store-only",
             help="Put all messages into the store (--store or SQSDELAY_STORE), whatever their delay; a "
             "dispatcher sends them.",
         ),
     ] = False,
-    to: ReleasedTo = None,
-    ledger: LedgerFile = None,
-    as_json: JsonLines = False,
+    to: options.ReleasedTo = None,
+    ledger: options.LedgerFile = None,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Send one message or a file of messages with any delay. Exit code 1 if any was not sent.
 
@@ -109,10 +95,7 @@ def send(
             "--message-id, --group and --attribute require --body; in a file, use the fields "
             '"message_id", "message_group_id" and "attributes"'
         )
-    defaults = Defaults(
-        None if delay is None else parse_delay(delay),
-        None if due_at is None else parse_due_at(due_at),
-    )
+    defaults = Defaults(**options.times(delay, due_at))
     for name in ONLY_HOPS if store_only else {"to"}:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -120,8 +103,11 @@ def send(
             raise typer.BadParameter(f"--{name.replace('_', '-')} {rule} --store-only")
     if store_only:
         store = store or os.environ.get("SQSDELAY_STORE")
-    target = Target(endpoint, store, to)
+    target = options.Target(endpoint, store, to)
     with target.optional_place() as place:
+        if place is not None:
+            with suppress(StoreUnavailable):  # What is due soon needs none.
+                check(place)
         sender: DelaySender | StoringSender
         if store_only:
             if place is None:
@@ -130,11 +116,11 @@ def send(
         else:
             sender = DelaySender(
                 hop_seconds=hop,
-                max_delay_seconds=max_delay_seconds(max_delay),
+                max_delay_seconds=options.max_delay_seconds(max_delay),
                 large_bodies=None if bucket is None else Bucket(bucket),
                 store=place,
                 park_after_seconds=park_after,
-                ledger=opened_ledger(ledger),
+                ledger=options.opened_ledger(ledger),
             )
         if body is not None:
             message = Message(
@@ -160,7 +146,7 @@ def send(
 class StoringSender:
     """Puts messages into a store, whatever their delay."""
 
-    def __init__(self, target: Target, place: ParkingPlace) -> None:
+    def __init__(self, target: options.Target, place: ParkingPlace) -> None:
         self._target = target
         self._place = place
         self._parking = Parking(place, after_seconds=DEFAULT_PARK_AFTER_SECONDS)

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
+from typer import Option
 
 from sqsdelay.cli.console import show, tell
 from sqsdelay.cli.options import DEFAULT_MAX_DELAY, Hop, Json, MaxDelay, max_delay_seconds
@@ -19,28 +19,26 @@ PORT: Final = 8710
 def serve_console(
     endpoint: Annotated[
         list[str],
-        typer.Option(help="An endpoint to show: its queue's name, URL or ARN; may be repeated."),
+        Option(help="An endpoint to show: its queue's name, URL or ARN; may be repeated."),
     ],
     store: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_STORE",
             help="The endpoints' store; ENDPOINT=URL for that of one; may be repeated.",
         ),
     ] = None,
     rabbitmq: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_CONSOLE_RABBITMQ",
             help="amqp://user:password@host:5672/vhost: the endpoints are queues there, not on SQS.",
         ),
     ] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="Name prefix of the infrastructure there; default: sqsdelay.")
-    ] = None,
+    prefix: Annotated[str | None, Option(help="Name prefix there; default: sqsdelay.")] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             dir_okay=False,
             help="The file in which senders and workers record; changes made here are added to it.",
         ),
@@ -48,39 +46,30 @@ def serve_console(
     hop: Hop = DEFAULT_HOP_SECONDS,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,
     host: Annotated[
-        str,
-        typer.Option(help="Address to listen on; other than loopback only with a token or proxy."),
+        str, Option(help="Address to listen on; other than loopback only with a token or proxy.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0: any free port.")
-    ] = PORT,
+    port: Annotated[int, Option(min=0, max=65_535, help="Port to listen on; 0: any free.")] = PORT,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(help="Another host name of the console, besides localhost; may be repeated."),
+        Option(help="Another host name of the console, besides localhost; may be repeated."),
     ] = None,
     user_header: Annotated[
         str | None,
-        typer.Option(
-            help="Header in which a proxy that authenticates names the user; with --proxy."
-        ),
+        Option(help="Header in which a proxy that authenticates names the user; with --proxy."),
     ] = None,
     proxy: Annotated[
         list[str] | None,
-        typer.Option(
-            help="IP address that proxy calls from, or one that ends TLS; may be repeated."
-        ),
+        Option(help="IP address that proxy calls from, or one that ends TLS; may be repeated."),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(
+        Option(
             envvar="SQSDELAY_CONSOLE_TOKEN",
             help="The token users must enter; other users of this machine see it in the process "
             "list unless it comes from the variable.",
         ),
     ] = None,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Show only; refuse all changes.")
-    ] = False,
+    read_only: Annotated[bool, Option("--read-only", help="Refuse all changes.")] = False,
     as_json: Json = False,
 ) -> None:
     """Serve a web page to watch endpoints and act on messages.
@@ -114,6 +103,7 @@ def serve_console(
     log_to_stderr()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     services = Services(settings, access)
+    services.check_stores()
     stop = stop_on_signals()
     with serving(services, port=port) as url:
         line = f"the console is at {url}{' (read-only)' if read_only else ''}; stop it with Ctrl-C"

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
+from typer import Option
 
 from sqsdelay.cli.console import tell
 
@@ -30,27 +31,23 @@ EXIT_INTERRUPTED: Final = 130
 _PATIENCE_SECONDS: Final = 5.0
 """For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
 
-Job = Annotated[
-    str | None, typer.Option(help="Job name; the same name gives the same message ids.")
-]
-Key = Annotated[str | None, typer.Option(help="Column to derive message ids from (with --job).")]
+Job = Annotated[str | None, Option(help="Job name; the same name gives the same message ids.")]
+Key = Annotated[str | None, Option(help="Column to derive message ids from (with --job).")]
 EndpointOption = Annotated[
-    str | None, typer.Option(help="Destination queue, for rows without an endpoint column.")
+    str | None, Option(help="Destination queue, for rows without an endpoint column.")
 ]
 FileFormat = Annotated[
-    str | None, typer.Option("--format", help="parquet, csv or jsonl; default: by file name.")
+    str | None, Option("--format", help="parquet, csv or jsonl; default: by file name.")
 ]
-TimeZone = Annotated[str, typer.Option(help="Time zone of due times without an offset.")]
+TimeZone = Annotated[str, Option(help="Time zone of due times without an offset.")]
 LedgerFormat = Annotated[
-    str | None, typer.Option(help="The ledger holds rows, not lines: parquet, delta, iceberg, …")
+    str | None, Option(help="The ledger holds rows, not lines: parquet, delta, iceberg, …")
 ]
 AsOf = Annotated[
     str | None,
-    typer.Option(help="Ignore events after this time, e.g. 2027-01-31T09:00:00Z; default: none."),
+    Option(help="Ignore events after this time, e.g. 2027-01-31T09:00:00Z; default: none."),
 ]
-Grace = Annotated[
-    int, typer.Option(help="Seconds after its due time until a message counts as lost.")
-]
+Grace = Annotated[int, Option(help="Seconds after its due time until a message counts as lost.")]
 GRACE_SECONDS: Final = 3600
 """`sqsdelay.spark.report.write.DEFAULT_GRACE_SECONDS`, which cannot be imported without Spark."""
 
@@ -59,9 +56,7 @@ _Found = TypeVar("_Found")
 
 def pipeline(
     context: typer.Context,
-    master: Annotated[
-        str | None, typer.Option(help="Spark master; default: all cores of this machine.")
-    ] = None,
+    master: Annotated[str | None, Option(help="Spark master; default: this machine.")] = None,
 ) -> None:
     """Spark jobs over millions of messages."""
     context.obj = master

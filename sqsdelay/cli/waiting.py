@@ -8,24 +8,10 @@ from itertools import islice
 from typing import Annotated, Final
 
 import typer
+from typer import Argument, Option
 
+from sqsdelay.cli import options
 from sqsdelay.cli.console import about, say, show, show_rows, tell
-from sqsdelay.cli.options import (
-    DEFAULT_MAX_DELAY,
-    DelayOption,
-    DueAt,
-    EndpointName,
-    JsonLines,
-    LedgerFile,
-    MaxDelay,
-    PlaceUrl,
-    ReleasedTo,
-    Target,
-    instant_ms,
-    max_delay_seconds,
-    new_due_ms,
-    opened_ledger,
-)
 from sqsdelay.core.delay import too_far
 from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
@@ -41,19 +27,13 @@ TABLE_ROWS: Final = 1_000
 
 
 def pending(
-    endpoint: EndpointName,
-    store: PlaceUrl,
-    limit: Annotated[int, typer.Option(min=1, help="How many to list, earliest first.")] = 50,
-    due_from: Annotated[
-        str | None, typer.Option(help="List only messages due at or after 2027-01-31T09:00:00Z.")
-    ] = None,
-    due_before: Annotated[
-        str | None, typer.Option(help="List only messages due before 2027-02-01T00:00:00Z.")
-    ] = None,
-    after: Annotated[
-        str | None, typer.Option(help="Continue after this cursor, printed below the last page.")
-    ] = None,
-    as_json: JsonLines = False,
+    endpoint: options.EndpointName,
+    store: options.PlaceUrl,
+    limit: Annotated[int, Option(min=1, help="How many to list, earliest first.")] = 50,
+    due_from: Annotated[str | None, Option(help="Due from 2027-01-31T09:00:00Z on.")] = None,
+    due_before: Annotated[str | None, Option(help="Due before 2027-02-01T00:00:00Z.")] = None,
+    after: Annotated[str | None, Option(help="Cursor, printed below the last page.")] = None,
+    as_json: options.JsonLines = False,
 ) -> None:
     """List the messages in a store by due time.
 
@@ -67,10 +47,10 @@ def pending(
         raise typer.BadParameter(str(error), param_hint="--after") from error
     listing = Listing(
         after=cursor,
-        due_from_ms=instant_ms("--due-from", due_from),
-        due_before_ms=instant_ms("--due-before", due_before),
+        due_from_ms=options.instant_ms("--due-from", due_from),
+        due_before_ms=options.instant_ms("--due-before", due_before),
     )
-    with Target(endpoint, store).opened_place() as opened:
+    with options.Target(endpoint, store).opened_place() as opened:
         records = map(_record, listing.read(opened, limit))
         if as_json:
             show_rows(records, (), as_json=True)
@@ -94,14 +74,12 @@ def _checked_ids(given: list[str] | str) -> list[str] | str:
 
 
 def cancel(
-    endpoint: EndpointName,
-    message_ids: Annotated[
-        list[str], typer.Argument(help="The message ids.", callback=_checked_ids)
-    ],
-    store: PlaceUrl,
-    to: ReleasedTo = None,
-    ledger: LedgerFile = None,
-    as_json: JsonLines = False,
+    endpoint: options.EndpointName,
+    message_ids: Annotated[list[str], Argument(help="The message ids.", callback=_checked_ids)],
+    store: options.PlaceUrl,
+    to: options.ReleasedTo = None,
+    ledger: options.LedgerFile = None,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Cancel messages by id.
 
@@ -109,7 +87,7 @@ def cancel(
 
     Exit code 1 if any is being released; otherwise 3 if any was not in the store.
     """
-    target, book = Target(endpoint, store, to), opened_ledger(ledger)
+    target, book = options.Target(endpoint, store, to), options.opened_ledger(ledger)
     with target.opened_place() as opened:
         now_ms = target.amended_until(opened)
         schedule = Schedule(opened, endpoint=target.name, ledger=book)
@@ -118,15 +96,15 @@ def cancel(
 
 
 def reschedule(
-    endpoint: EndpointName,
-    message_id: Annotated[str, typer.Argument(help="The message id.", callback=_checked_ids)],
-    store: PlaceUrl,
-    delay: DelayOption = None,
-    due_at: DueAt = None,
-    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
-    to: ReleasedTo = None,
-    ledger: LedgerFile = None,
-    as_json: JsonLines = False,
+    endpoint: options.EndpointName,
+    message_id: Annotated[str, Argument(help="The message id.", callback=_checked_ids)],
+    store: options.PlaceUrl,
+    delay: options.DelayOption = None,
+    due_at: options.DueAt = None,
+    max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
+    to: options.ReleasedTo = None,
+    ledger: options.LedgerFile = None,
+    as_json: options.JsonLines = False,
 ) -> None:
     """Give a message another due time.
 
@@ -135,10 +113,10 @@ def reschedule(
     --delay counts from SQS's clock, or with --to from the store's.
     Exit code 1 if the message is being released, 3 if it was not in the store.
     """
-    most = max_delay_seconds(max_delay)
-    target, book = Target(endpoint, store, to), opened_ledger(ledger)
+    most = options.max_delay_seconds(max_delay)
+    target, book = options.Target(endpoint, store, to), options.opened_ledger(ledger)
     with target.opened_place() as opened:
-        due_ms = new_due_ms(delay, due_at, now_ms=lambda: target.delay_counts_from(opened))
+        due_ms = options.new_due_ms(delay, due_at, now_ms=lambda: target.delay_counts_from(opened))
         now_ms = target.amended_until(opened)
         problem = too_far(due_ms, now_ms, most)
         if problem is not None:

@@ -27,7 +27,7 @@ from sqsdelay.core.rejection import Rejection
 from sqsdelay.operating.error_queue import Discard, Retry, RetryStatus
 from sqsdelay.operating.status import CHANGED
 from sqsdelay.parking.parking import Change as Changed
-from sqsdelay.parking.parking import Schedule
+from sqsdelay.parking.parking import Schedule, check
 from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger("sqsdelay.console")
@@ -92,6 +92,15 @@ class Services:
         self.changes: OrderedDict[str, Change] = OrderedDict()
         """Those whose result can be looked at, by the key of the form that asked for them."""
         self._lock, self._stop = threading.Lock(), threading.Event()
+
+    def check_stores(self) -> None:
+        """Raise SchemaMismatch for a store of another version. What else may be wrong with one its page
+        tells, and goes on."""
+        with ThreadPoolExecutor(len(self.sources)) as pool:
+            asked = [pool.submit(each.of_store, check) for each in self.sources.values()]
+        for each in asked:
+            if isinstance(error := each.exception(), errors.SchemaMismatch):
+                raise error
 
     def source(self, endpoint: str | None) -> Source:
         """The endpoint of that name; the first one where none is named."""

@@ -31,11 +31,7 @@ _MADE_UP: Final = re.compile(r"u([0-7][0-9a-hjkmnp-tv-z]{9})[0-9a-hjkmnp-tv-z]{1
 
 
 def new_message_id(due_ms: int) -> str:
-    """An id for a message whose sender gave none.
-
-    Args:
-        due_ms: when it is due, as far as is known now, epoch milliseconds.
-    """
+    """An id for a message whose sender gave none; it carries when that is due, as far as is known now."""
     value = (due_ms << _CHANCE_BITS) | secrets.randbits(_CHANCE_BITS)
     letters = "".join(_LETTERS[(value >> shift) & 31] for shift in range(125, -1, -5))
     return f"u{letters}"
@@ -57,11 +53,8 @@ def due_ms_of_id(message_id: str) -> int | None:
 
 
 def attributes_of_texts(texts: Iterable[str]) -> dict[str, AttributeInput]:
-    """The attributes of ``NAME=VALUE`` and ``NAME:TYPE=VALUE``; a Binary value is base64.
-
-    Raises:
-        InvalidMessage: it is neither, names one attribute twice, or is not base64.
-    """
+    """The attributes of ``NAME=VALUE`` and ``NAME:TYPE=VALUE``; a Binary value is base64. Raises
+    InvalidMessage: it is neither, names one attribute twice, or is not base64."""
     found: dict[str, AttributeInput] = {}
     for text in texts:
         named, equals, value = text.partition("=")
@@ -79,11 +72,7 @@ def attributes_of_texts(texts: Iterable[str]) -> dict[str, AttributeInput]:
 
 
 def attribute_of(name: str, value: Any) -> AttributeInput:
-    """As in the AWS CLI: a BinaryValue is base64.
-
-    Raises:
-        InvalidMessage: it is not.
-    """
+    """As in the AWS CLI: a BinaryValue is base64. Raises InvalidMessage: it is not."""
     if isinstance(value, dict) and isinstance(value.get("BinaryValue"), str):
         try:
             binary = base64.b64decode(value["BinaryValue"], validate=True)
@@ -96,12 +85,7 @@ def attribute_of(name: str, value: Any) -> AttributeInput:
 
 
 class MessageIds(NamedTuple):
-    """A message's ids, given by its sender or made up here.
-
-    Args:
-        message_id: the sender's, or made up here.
-        deduplication_id: of a message for a FIFO queue.
-    """
+    """A message's ids, given by its sender or made up here; the second of a message for a FIFO queue."""
 
     message_id: str
     deduplication_id: str | None
@@ -109,18 +93,8 @@ class MessageIds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedMessage:
-    """A message that its destination accepts, as far as the message alone can tell; size aside.
-
-    Args:
-        content: the content: the body itself, unless that is stored elsewhere.
-        attributes: the sender's, in boto3's shape.
-        fifo: its destination is a FIFO queue.
-        message_id: the sender's.
-        deduplication_id: the sender's.
-
-    Attributes:
-        size: bytes SQS counts, without what sqsdelay adds.
-    """
+    """A message that its destination accepts, as far as it alone can tell; size aside. Its content is
+    the body itself, unless that is stored elsewhere; its size what SQS counts, without what sqsdelay adds."""
 
     body: str
     content: str
@@ -142,11 +116,7 @@ class CheckedMessage:
         return self.message_id is not None
 
     def ids(self, due_ms: int) -> MessageIds:
-        """Its ids; those that its sender did not give are made up, anew at each call.
-
-        Args:
-            due_ms: when it is due, as far as the route can tell; an id made up here carries it.
-        """
+        """Its ids; those that its sender did not give are made up, anew at each call (`new_message_id`)."""
         message_id = self.message_id or new_message_id(due_ms)
         if not self.fifo:
             return MessageIds(message_id, None)
@@ -154,14 +124,8 @@ class CheckedMessage:
 
 
 def checked(message: Message, *, fifo: bool) -> CheckedMessage:
-    """The message, with everything checked that does not depend on its route.
-
-    Args:
-        fifo: the destination is a FIFO queue.
-
-    Raises:
-        InvalidDelay, InvalidMessage
-    """
+    """The message, with everything checked that does not depend on its route, for a FIFO queue or another.
+    Raises InvalidDelay, InvalidMessage."""
     if not isinstance(message, Message):
         raise InvalidMessage(f"a {type(message).__name__} is not a Message; give Message(body, …)")
     due = due_time(message.delay, message.due_at)

@@ -19,11 +19,7 @@ MAX_LINGER_MS: Final = 1000
 
 
 def checked_linger(linger_ms: float) -> float:
-    """The linger in seconds.
-
-    Raises:
-        ConfigurationError: not between 0 and 1,000 ms.
-    """
+    """The linger in seconds. Raises ConfigurationError: not between 0 and 1,000 ms."""
     if not 0 <= linger_ms <= MAX_LINGER_MS:
         raise InvalidSetting(f"use 0 (off) to {MAX_LINGER_MS}", linger_ms=linger_ms)
     return linger_ms / 1000
@@ -102,11 +98,7 @@ class Coalescer(Generic[T]):
         return True
 
     def take(self, now: float, key: Hashable | None = None) -> list[Waiting[T]]:
-        """The next group that may leave now, empty for none; `done` gives its lane back.
-
-        Args:
-            key: only a group of this key.
-        """
+        """The next group that may leave now, of a key if one is named; `done` gives its lane back."""
         group = self.ready(now, key)
         if group:
             line = self._lines[group[0].key]
@@ -250,12 +242,9 @@ class SharedCalls(Generic[T, R]):
         most: int,
         within_seconds: float = math.inf,
     ) -> list[R]:
-        """The items' own results, in order.
+        """The items' own results, in order. For the arguments see `Coalescer.add`.
 
         Args:
-            key: what they share with those they may leave with.
-            sizes: each one's bytes.
-            most: how many one call takes.
             within_seconds: how long it may wait for another thread.
 
         Raises:

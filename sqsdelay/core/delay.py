@@ -21,11 +21,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def delay_ms(delay: Delay) -> int:
-    """Milliseconds of ``delay``, rounded up.
-
-    Raises:
-        InvalidDelay: negative, not finite, not a number of seconds, or past the year 9999.
-    """
+    """Milliseconds of ``delay``, rounded up. Raises InvalidDelay: negative, not finite, not a number of
+    seconds, or past the year 9999."""
     if isinstance(delay, timedelta):
         milliseconds = -1 if delay < timedelta(0) else -(-(delay // _MICROSECOND) // 1000)
     elif isinstance(delay, bool) or not isinstance(delay, int | float):
@@ -56,12 +53,8 @@ def delay_ms(delay: Delay) -> int:
 
 
 def due_at_ms(due_at: datetime) -> int:
-    """Epoch milliseconds of an absolute due time, rounded up. A past one is fine: one before 1970
-    is 0, since all are overdue alike.
-
-    Raises:
-        InvalidDelay: no time zone, or no ``datetime``.
-    """
+    """Epoch milliseconds of an absolute due time, rounded up. A past one is fine: one before 1970 is 0, since
+    all are overdue alike. Raises InvalidDelay: no time zone, or no ``datetime``."""
     if not isinstance(due_at, datetime):
         raise InvalidDelay(f"is a {type(due_at).__name__}; give a datetime", due_at=due_at)
     if due_at.utcoffset() is None:
@@ -73,11 +66,8 @@ def due_at_ms(due_at: datetime) -> int:
 
 
 def checked_due_ms(due_ms: int) -> int:
-    """``due_ms`` itself, if some clock can still show it.
-
-    Raises:
-        InvalidDelay: it lies after the year 9999.
-    """
+    """``due_ms`` itself, if some clock can still show it. Raises InvalidDelay: it lies after the year
+    9999."""
     if due_ms > MAX_DUE_MS:
         raise InvalidDelay(
             f"due time {due_ms} ms is after the limit of {MAX_DUE_MS} ms (end of the year 9999); "
@@ -119,11 +109,8 @@ _SECONDS: Final = re.compile(_NUMBER, re.ASCII)
 def parse_delay(text: str) -> timedelta:
     """A delay as people write it: ``32m5s``, ``1d12h``, ``90`` (seconds), ``PT32M5S``, ``P30D``.
 
-    Units are taken in capitals, too, but for ``M``, which ISO 8601 has for months and minutes alike.
-
-    Raises:
-        InvalidDelay: anything else; months and years have no fixed length and are refused.
-    """
+    Units are taken in capitals, too, but for ``M``, which ISO 8601 has for months and minutes alike. Raises
+    InvalidDelay: anything else; months and years have no fixed length and are refused."""
     stripped = text.strip()
     units = ["w", "d", "h", "m", "s", "ms"]
     if match := _SECONDS.fullmatch(stripped):
@@ -157,11 +144,8 @@ def _product_ms(number: str, unit_ms: int) -> int:
 
 
 def parse_due_at(text: str) -> datetime:
-    """An ISO 8601 instant with its offset: ``2027-01-31T09:00:00Z``, ``…+02:00``.
-
-    Raises:
-        InvalidDelay: not ISO 8601, or no time zone.
-    """
+    """An ISO 8601 instant with its offset: ``2027-01-31T09:00:00Z``, ``…+02:00``. Raises InvalidDelay: not
+    ISO 8601, or no time zone."""
     try:
         due_at = datetime.fromisoformat(text.strip())
     except ValueError as error:
@@ -176,12 +160,7 @@ def parse_due_at(text: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class DueTime:
-    """A delay counted from a now, or an absolute time; with neither, the message is due at once.
-
-    Args:
-        delay_ms: milliseconds.
-        at_ms: epoch milliseconds.
-    """
+    """A delay counted from a now, or an absolute time; with neither, the message is due at once."""
 
     delay_ms: int | None = None
     at_ms: int | None = None
@@ -197,20 +176,13 @@ class DueTime:
         return self.at_ms is not None
 
     def due_ms(self, now_ms: int) -> int:
-        """Epoch milliseconds, counted from ``now_ms``.
-
-        Raises:
-            InvalidDelay: it lies after the year 9999.
-        """
+        """Epoch milliseconds, counted from ``now_ms``. Raises InvalidDelay: it lies after the year 9999."""
         return checked_due_ms(now_ms + (self.delay_ms or 0) if self.at_ms is None else self.at_ms)
 
 
 def due_time(delay: Delay | None, due_at: datetime | None) -> DueTime:
-    """What a sender gave; see `Message` for the arguments.
-
-    Raises:
-        InvalidDelay: both are given, or the one given is not valid.
-    """
+    """What a sender gave; see `Message` for the arguments. Raises InvalidDelay: both are given, or the one
+    given is not valid."""
     if delay is not None and due_at is not None:
         raise InvalidDelay("delay and due_at are both given; give only one")
     return DueTime(
@@ -250,11 +222,8 @@ Decision = HandOver | Requeue | Park
 
 
 def check_hop(hop_seconds: int) -> None:
-    """Refuse a hop length that no delay queue can have.
-
-    Raises:
-        ConfigurationError: outside 1 to 900 seconds.
-    """
+    """Refuse a hop length that no delay queue can have. Raises ConfigurationError: outside 1 to 900
+    seconds."""
     if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
         raise InvalidSetting(
             f"use 1 to {MAX_MESSAGE_TIMER_SECONDS}, the delay queue's delivery delay",
@@ -263,11 +232,8 @@ def check_hop(hop_seconds: int) -> None:
 
 
 def checked_max_delay(seconds: int) -> int:
-    """``seconds`` itself, if an endpoint can be limited to it.
-
-    Raises:
-        ConfigurationError: below what one message timer holds, or past the year 9999; no whole number.
-    """
+    """``seconds`` itself, if an endpoint can be limited to it. Raises ConfigurationError: below what one
+    message timer holds, or past the year 9999; no whole number."""
     most = MAX_DUE_MS // 1000
     # From a settings file it may be anything.
     whole = isinstance(seconds, int) and not isinstance(seconds, bool)
@@ -294,14 +260,8 @@ def too_far(due_ms: int, now_ms: int, max_delay_seconds: int) -> str | None:
 def decide(
     due_ms: int, now_ms: int, *, hop_seconds: int, park_after_seconds: int | None = None
 ) -> Decision:
-    """Hand over when what remains, in whole seconds rounded up, fits one message timer of a hop.
-
-    Args:
-        due_ms: when the message should arrive, epoch milliseconds, broker's clock.
-        now_ms: the broker's now, epoch milliseconds.
-        hop_seconds: the delay queue's delivery delay.
-        park_after_seconds: park what remains longer than this; None where there is no store.
-    """
+    """Hand over when what remains, in whole seconds rounded up, fits one message timer of a hop. Both times
+    are the broker's. Park what remains longer than ``park_after_seconds``, None where there is no store."""
     remaining = seconds_until(due_ms, now_ms)
     if remaining <= hop_seconds:
         return HandOver(remaining)

@@ -9,17 +9,8 @@ from functools import cached_property
 from typing import Final
 from urllib.parse import urlsplit
 
+from sqsdelay import limits
 from sqsdelay.errors import InvalidEndpoint
-from sqsdelay.limits import (
-    DELAY_QUEUE_SUFFIX,
-    DUE_QUEUE_SUFFIX,
-    ERROR_QUEUE_SUFFIX,
-    FIFO_SUFFIX,
-    MAX_ENDPOINT_CHARS,
-    MAX_QUEUE_NAME_CHARS,
-    PARKING_QUEUE_SUFFIX,
-    QUEUE_NAME,
-)
 
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([^:/]+)", re.ASCII)
 _AWS_HOST: Final = re.compile(
@@ -53,11 +44,8 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """The endpoint of a queue name, queue URL or queue ARN.
-
-        Raises:
-            InvalidEndpoint: not one of those, or a name too long for the suffixes sqsdelay adds.
-        """
+        """The endpoint of a queue name, queue URL or queue ARN. Raises InvalidEndpoint: not one of those, or
+        a name too long for the suffixes sqsdelay adds."""
         if not isinstance(text, str):
             raise InvalidEndpoint(f"endpoint {text!r} is not a queue name, queue URL or queue ARN")
         if text.startswith("arn:"):
@@ -83,26 +71,26 @@ class Endpoint:
 
     @cached_property
     def delay_queue(self) -> QueueRef:
-        return self._beside(DELAY_QUEUE_SUFFIX)
+        return self._beside(limits.DELAY_QUEUE_SUFFIX)
 
     @cached_property
     def error_queue(self) -> QueueRef:
-        return self._beside(ERROR_QUEUE_SUFFIX)
+        return self._beside(limits.ERROR_QUEUE_SUFFIX)
 
     @cached_property
     def fifo(self) -> bool:
         """Whether the destination is a FIFO queue."""
-        return self.queue.name.endswith(FIFO_SUFFIX)
+        return self.queue.name.endswith(limits.FIFO_SUFFIX)
 
     @cached_property
     def due_queue(self) -> QueueRef:
         """Where a FIFO endpoint's message timers run; a standard endpoint has none."""
-        return self._beside(DUE_QUEUE_SUFFIX)
+        return self._beside(limits.DUE_QUEUE_SUFFIX)
 
     @cached_property
     def parking_queue(self) -> QueueRef:
         """Where the delay consumer function gathers what is to be parked; deployed with an S3 store."""
-        return self._beside(PARKING_QUEUE_SUFFIX)
+        return self._beside(limits.PARKING_QUEUE_SUFFIX)
 
     @property
     def hand_over_queue(self) -> QueueRef:
@@ -118,10 +106,10 @@ class Endpoint:
     @property
     def twin(self) -> QueueRef:
         """The destination of the other kind whose delay queue would have the same name."""
-        return self._beside("" if self.fifo else FIFO_SUFFIX)
+        return self._beside("" if self.fifo else limits.FIFO_SUFFIX)
 
     def _beside(self, suffix: str) -> QueueRef:
-        name = self.queue.name.removesuffix(FIFO_SUFFIX) + suffix
+        name = self.queue.name.removesuffix(limits.FIFO_SUFFIX) + suffix
         return QueueRef(name, self.queue.account_id, self.queue.region)
 
 
@@ -137,9 +125,9 @@ def collision(endpoint: Endpoint, exists: Callable[[QueueRef], bool]) -> str | N
             f"{endpoint.twin.name}, which exists; rename one of them"
         )
     for what, suffix, kind in (
-        ("due", DUE_QUEUE_SUFFIX, FIFO_SUFFIX),
-        ("parking", PARKING_QUEUE_SUFFIX, ""),
-        ("parking", PARKING_QUEUE_SUFFIX, FIFO_SUFFIX),
+        ("due", limits.DUE_QUEUE_SUFFIX, limits.FIFO_SUFFIX),
+        ("parking", limits.PARKING_QUEUE_SUFFIX, ""),
+        ("parking", limits.PARKING_QUEUE_SUFFIX, limits.FIFO_SUFFIX),
     ):
         if not endpoint.name.endswith(suffix):
             continue
@@ -175,17 +163,20 @@ def _from_url(text: str) -> QueueRef:
 
 
 def _check_name(name: str) -> None:
-    base = name.removesuffix(FIFO_SUFFIX)
-    if not QUEUE_NAME.fullmatch(base):
+    base = name.removesuffix(limits.FIFO_SUFFIX)
+    if not limits.QUEUE_NAME.fullmatch(base):
         raise InvalidEndpoint(
             f"endpoint {name!r} is not a queue name; use letters, digits, '-' and '_'"
         )
-    if len(base) > MAX_ENDPOINT_CHARS:
+    if len(base) > limits.MAX_ENDPOINT_CHARS:
         raise InvalidEndpoint(
-            f"endpoint {name!r} has {len(base)} characters; the limit is {MAX_ENDPOINT_CHARS} "
-            f"(SQS takes {MAX_QUEUE_NAME_CHARS}, and {ERROR_QUEUE_SUFFIX!r} is added); shorten it"
+            f"endpoint {name!r} has {len(base)} characters; the limit is {limits.MAX_ENDPOINT_CHARS} "
+            f"(SQS takes {limits.MAX_QUEUE_NAME_CHARS}, and {limits.ERROR_QUEUE_SUFFIX!r} is added); "
+            "shorten it"
         )
-    if base.endswith((ERROR_QUEUE_SUFFIX, DELAY_QUEUE_SUFFIX.removesuffix(FIFO_SUFFIX))):
+    if base.endswith(
+        (limits.ERROR_QUEUE_SUFFIX, limits.DELAY_QUEUE_SUFFIX.removesuffix(limits.FIFO_SUFFIX))
+    ):
         raise InvalidEndpoint(
             f"endpoint {name!r} ends like one of sqsdelay's own queues; name the destination queue"
         )

@@ -163,18 +163,9 @@ class LoopCalls(Generic[T, R]):
         self._here = None
 
     async def call(self, key: Hashable, item: T, *, size: int, most: int) -> R:
-        """The item's own result; cancelled while it waits, it does not leave.
-
-        Args:
-            key: what it shares with those it may leave with.
-            size: its bytes.
-            most: how many one call takes.
-
-        Raises:
-            ConfigurationError: closed, or in use on another event loop.
-            NeverLeft: its time was over before a call had it.
-            What ``work`` raised.
-        """
+        """The item's own result; cancelled while it waits, it does not leave. For the arguments see
+        `Coalescer.add`. Raises what ``work`` raised; NeverLeft: its time was over before a call had it;
+        ConfigurationError: closed, or in use on another event loop."""
         return await self._on_this_loop().call(key, item, size=size, most=most)
 
     async def close(self) -> None:
@@ -185,10 +176,7 @@ class LoopCalls(Generic[T, R]):
             await here.finish()
 
     def check_open(self) -> None:
-        """
-        Raises:
-            ConfigurationError: closed.
-        """
+        """Raises ConfigurationError: closed."""
         if self._closed:
             raise ConfigurationError("this sender is closed; make another one")
 

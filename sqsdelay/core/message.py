@@ -12,20 +12,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NotRequired, TypedDict, TypeVar
 
+from sqsdelay import limits
 from sqsdelay.core.delay import Delay
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
-from sqsdelay.limits import (
-    ATTRIBUTE_NAME,
-    FORBIDDEN_BODY_CHARACTER,
-    ID,
-    MAX_ATTRIBUTE_NAME_CHARS,
-    MAX_ATTRIBUTES,
-    MAX_BATCH_BYTES,
-    MAX_BATCH_ENTRIES,
-    MAX_DUE_MS,
-    MAX_ID_CHARS,
-    MAX_MESSAGE_BYTES,
-)
 
 
 class Attribute(TypedDict):
@@ -113,12 +102,9 @@ def text_of(attributes: Attributes, name: str) -> str | None:
 def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
     """The attributes in boto3's shape, checked; without those by which sqsdelay carries a delay.
 
-    These are on what a receiver got, and who sends it again passes them on. The new message gets its
-    own, so that neither a former due time nor a former id rules it.
-
-    Raises:
-        InvalidMessage: no mapping, or a name, type or value SQS refuses.
-    """
+    These are on what a receiver got, and who sends it again passes them on. The new message gets its own, so
+    that neither a former due time nor a former id rules it. Raises InvalidMessage: no mapping, or a name,
+    type or value SQS refuses."""
     if not isinstance(given, Mapping):
         raise InvalidMessage(
             f"is a {type(given).__name__}; give a dict of names and values", attributes=given
@@ -182,14 +168,14 @@ def _boto3_shape(name: str, value: Attribute) -> Attribute:
 
 @lru_cache
 def _check_attribute_name(name: str) -> None:
-    if not isinstance(name, str) or not ATTRIBUTE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not limits.ATTRIBUTE_NAME.fullmatch(name):
         raise InvalidMessage(
             f"attribute name {name!r} is not allowed by SQS; use letters, digits, '-', '_' and inner '.'"
         )
-    if len(name) > MAX_ATTRIBUTE_NAME_CHARS:
+    if len(name) > limits.MAX_ATTRIBUTE_NAME_CHARS:
         raise InvalidMessage(
             f"attribute name {name[:20]!r}… has {len(name)} characters; "
-            f"the limit is {MAX_ATTRIBUTE_NAME_CHARS}; shorten it"
+            f"the limit is {limits.MAX_ATTRIBUTE_NAME_CHARS}; shorten it"
         )
     if name.lower().startswith(_RESERVED_BY_AWS):
         raise InvalidMessage(
@@ -200,7 +186,7 @@ def _check_attribute_name(name: str) -> None:
 def _check_characters(text: str, what: str) -> None:
     if text.isprintable():
         return  # None of the forbidden characters is; this is the quicker question.
-    if match := FORBIDDEN_BODY_CHARACTER.search(text):
+    if match := limits.FORBIDDEN_BODY_CHARACTER.search(text):
         raise InvalidMessage(
             f"{what} contains the character U+{ord(match.group()):04X} at position {match.start()}, "
             "which SQS refuses; encode it (e.g. base64) or send it as a Binary attribute"
@@ -208,11 +194,8 @@ def _check_characters(text: str, what: str) -> None:
 
 
 def check_body(body: str) -> None:
-    """Refuse a body that SQS would refuse, size aside.
-
-    Raises:
-        InvalidMessage: not text, empty, or with a forbidden character.
-    """
+    """Refuse a body that SQS would refuse, size aside. Raises InvalidMessage: not text, empty, or with a
+    forbidden character."""
     if not isinstance(body, str):
         raise InvalidMessage(
             f"body is {type(body).__name__}; SQS accepts only text: decode it, or use base64"
@@ -223,11 +206,8 @@ def check_body(body: str) -> None:
 
 
 def check_trace_header(trace_header: str | None) -> None:
-    """Refuse a trace header that is not a valid attribute value.
-
-    Raises:
-        InvalidMessage: not text, empty, or with a forbidden character.
-    """
+    """Refuse a trace header that is not a valid attribute value. Raises InvalidMessage: not text, empty, or
+    with a forbidden character."""
     if trace_header is None:
         return
     if not isinstance(trace_header, str) or not trace_header:
@@ -265,15 +245,11 @@ def check_ids(message: Message, *, fifo: bool) -> None:
 
 
 def check_id(value: str, what: str) -> None:
-    """Refuse an id SQS would refuse as a message group or deduplication id.
-
-    Raises:
-        InvalidMessage: empty, longer than 128 characters, or with a character outside ASCII's
-            letters, digits and punctuation.
-    """
-    if not isinstance(value, str) or not ID.fullmatch(value):
+    """Refuse an id SQS would refuse as a message group or deduplication id. Raises InvalidMessage: empty,
+    longer than 128 characters, or with a character outside ASCII's letters, digits and punctuation."""
+    if not isinstance(value, str) or not limits.ID.fullmatch(value):
         raise InvalidMessage(
-            f"is not valid; use 1 to {MAX_ID_CHARS} letters, digits and punctuation",
+            f"is not valid; use 1 to {limits.MAX_ID_CHARS} letters, digits and punctuation",
             **{what: value},
         )
 
@@ -307,17 +283,17 @@ def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> i
     """
     added = max((len(addition) for addition in additions), default=0)
     count = len(attributes) + added
-    if count > MAX_ATTRIBUTES:
+    if count > limits.MAX_ATTRIBUTES:
         raise TooManyAttributes(
             f"{count} message attributes ({added} of them added for the delay); "
-            f"the limit is {MAX_ATTRIBUTES}; move {count - MAX_ATTRIBUTES} into the body"
+            f"the limit is {limits.MAX_ATTRIBUTES}; move {count - limits.MAX_ATTRIBUTES} into the body"
         )
     own = size_of(body, attributes)
     sizes = [own + size_of("", addition) for addition in additions] or [own]
-    if max(sizes) > MAX_MESSAGE_BYTES:
+    if max(sizes) > limits.MAX_MESSAGE_BYTES:
         raise MessageTooLarge(
             f"message of {max(sizes)} bytes (body and attributes in UTF-8, {max(sizes) - own} bytes "
-            f"added for the delay); the limit is {MAX_MESSAGE_BYTES}; shorten it, or keep "
+            f"added for the delay); the limit is {limits.MAX_MESSAGE_BYTES}; shorten it, or keep "
             "large bodies in S3 (large_bodies=Bucket(…), --bucket)"
         )
     return sizes[0]
@@ -365,8 +341,8 @@ MOST_ADDED: Final = 5
 """The most attributes of ours at once: on the way to a FIFO queue."""
 
 SQS_ID: Final = string("x" * 36)
-_ID: Final = string("x" * MAX_ID_CHARS)
-_TIME: Final = string(str(MAX_DUE_MS))
+_ID: Final = string("x" * limits.MAX_ID_CHARS)
+_TIME: Final = string(str(limits.MAX_DUE_MS))
 
 MOST_ADDED_BYTES: Final = size_of(
     "",
@@ -393,7 +369,10 @@ def full_batches(
     for item in items:
         key, item_size = target(item), size(item)
         batch = waiting.get(key)
-        if batch and (len(batch) == MAX_BATCH_ENTRIES or sizes[key] + item_size > MAX_BATCH_BYTES):
+        if batch and (
+            len(batch) == limits.MAX_BATCH_ENTRIES
+            or sizes[key] + item_size > limits.MAX_BATCH_BYTES
+        ):
             yield batch
             batch = None
         if batch is None:

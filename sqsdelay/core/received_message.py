@@ -104,11 +104,8 @@ class ReceivedMessage:
 
 
 def from_boto3(raw: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
-    """A message as ``receive_message`` returns it.
-
-    Raises:
-        MalformedMessage: body or receipt handle is missing.
-    """
+    """A message as ``receive_message`` returns it. Raises MalformedMessage: body or receipt handle is
+    missing."""
     given = {
         name: (value.get("DataType"), value.get("StringValue"), value.get("BinaryValue"))
         for name, value in raw.get("MessageAttributes", {}).items()
@@ -124,11 +121,8 @@ def from_boto3(raw: Mapping[str, Any], *, received_at: float) -> ReceivedMessage
 
 
 def from_lambda_event(record: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
-    """A record of a Lambda SQS event; its binary attributes are base64.
-
-    Raises:
-        MalformedMessage: not a queue's record at all.
-    """
+    """A record of a Lambda SQS event; its binary attributes are base64. Raises MalformedMessage: not a
+    queue's record at all."""
     try:
         given = {
             name: (value.get("dataType"), value.get("stringValue"), _decoded(value))

@@ -60,11 +60,7 @@ def _digest(text: str, letters: int) -> str:
 
 
 def check_keepable(message: StoredMessage, endpoint: Endpoint) -> None:
-    """Refuse what the endpoint's delay queue would refuse months later.
-
-    Raises:
-        InvalidMessage
-    """
+    """Refuse what the endpoint's delay queue would refuse months later. Raises InvalidMessage."""
     if Endpoint.parse(message.destination).queue.name != endpoint.queue.name:
         raise InvalidMessage(
             f"message {message.message_id} goes to {message.destination!r}, and schedules of endpoint "
@@ -172,11 +168,8 @@ def kept_since_ms_of(text: str) -> int:
 
 
 def message_of(text: str, destination: str) -> StoredMessage:
-    """The message of a schedule's input; the inverse of `input_of`.
-
-    Raises:
-        StoreError: the schedule is not one of ours.
-    """
+    """The message of a schedule's input; the inverse of `input_of`. Raises StoreError: the schedule is not
+    one of ours."""
     try:
         copy = copy_of(text)
         due_ms = whole_number(text_of(copy.attributes, DUE_AT))
@@ -187,11 +180,7 @@ def message_of(text: str, destination: str) -> StoredMessage:
 
 
 def copy_of(text: str) -> ReceivedMessage:
-    """The copy that a schedule's input sends.
-
-    Raises:
-        ValueError: it is no ``SendMessage`` of ours.
-    """
+    """The copy that a schedule's input sends. Raises ValueError: it is no ``SendMessage`` of ours."""
     try:
         request = json.loads(text)
         record = record_of(
@@ -214,11 +203,7 @@ def description_of(amendment: Amendment) -> str:
 
 
 def amendment_of(message_id: str, description: str) -> Amendment:
-    """The inverse of `description_of`.
-
-    Raises:
-        StoreError: the schedule is not one of ours.
-    """
+    """The inverse of `description_of`. Raises StoreError: the schedule is not one of ours."""
     try:
         told = json.loads(description)
         return Amendment(

@@ -165,11 +165,7 @@ def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessag
 
 
 def as_stored(message: CheckedMessage, destination: str, *, now_ms: int) -> StoredMessage:
-    """A checked message as it waits in a store; see `to_store`.
-
-    Raises:
-        InvalidDelay, InvalidMessage
-    """
+    """A checked message as it waits in a store; see `to_store`. Raises InvalidDelay, InvalidMessage."""
     due_ms = message.due.due_ms(now_ms)
     message_id, deduplication_id = message.ids(due_ms)
     attributes = dict(message.attributes)
@@ -207,11 +203,7 @@ def parked(copy: ReceivedMessage, message: DelayedMessage, destination: str) -> 
 
 
 def check_stored_id(message_id: str) -> None:
-    """Refuse an id that a store cannot keep.
-
-    Raises:
-        InvalidMessage
-    """
+    """Refuse an id that a store cannot keep. Raises InvalidMessage."""
     if (
         not isinstance(message_id, str)
         or not 1 <= len(message_id) <= MAX_STORED_ID_CHARS
@@ -225,11 +217,7 @@ def check_stored_id(message_id: str) -> None:
 
 
 def check_stored_due(due_ms: int) -> None:
-    """Refuse a due time that a store cannot keep.
-
-    Raises:
-        InvalidMessage
-    """
+    """Refuse a due time that a store cannot keep. Raises InvalidMessage."""
     if not isinstance(due_ms, int) or not 0 <= due_ms <= MAX_DUE_MS:
         raise InvalidMessage(
             f"is outside 0 to {MAX_DUE_MS} (1970 to 9999); give epoch milliseconds, UTC",

@@ -20,6 +20,7 @@ from sqsdelay.errors import (
     InvalidSetting,
     MessageConflict,
     ReadInPart,
+    SchemaMismatch,
     SqsDelayError,
     StoredInPart,
     StoreError,
@@ -79,6 +80,11 @@ def parking_settings(
 
 
 logger = logging.getLogger(__name__)
+
+
+def check(store: ParkingPlace) -> None:
+    """Raise what keeps a store from being used, by a question that every one answers."""
+    store.amendments(["-"])
 
 
 class Parking:
@@ -150,9 +156,15 @@ class Parking:
         return conflict or False
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment | None]:
-        """The amendments of these messages; None of those that cannot be read: there may be one."""
+        """The amendments of these messages; None of those that cannot be read: there may be one.
+
+        Raises:
+            SchemaMismatch
+        """
         try:
             return {**self.store.amendments(message_ids)}
+        except SchemaMismatch:
+            raise
         except (StoreError, InvalidMessage) as error:
             if len(message_ids) > 1 and not isinstance(error, StoreUnavailable):
                 # One that nobody can read must not hold up the others.

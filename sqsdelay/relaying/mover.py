@@ -153,6 +153,7 @@ class Mover(ABC):
 
         Raises:
             QueueMissing, QueueUnavailable: the queue cannot be found; nothing was sent.
+            SchemaMismatch: the store is of another version; nothing was sent.
         """
         source_url = self._queues.url(self.source)
         for copy in copies:

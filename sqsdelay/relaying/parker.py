@@ -11,6 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -22,7 +23,14 @@ from sqsdelay.core.message import OutgoingMessage, full_batches, size_of, text_o
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
-from sqsdelay.errors import InvalidSetting, MalformedMessage, SqsDelayError
+from sqsdelay.errors import (
+    InvalidSetting,
+    MalformedMessage,
+    SqsDelayError,
+    StoreMissing,
+    StoreUnavailable,
+)
+from sqsdelay.parking.parking import Stores, check
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.mover import Held, Move, Mover, Outcome, RelaySettings, Status, failures
 from sqsdelay.relaying.relay import Relay
@@ -109,6 +117,7 @@ class ForwardingRelay(Relay):
 
     Raises:
         ConfigurationError: settings without ``parking``.
+        SchemaMismatch: the store is of another version.
     """
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
@@ -117,10 +126,16 @@ class ForwardingRelay(Relay):
                 "a parking queue has no effect without parking; give both, or neither"
             )
         super().__init__(queues, endpoint, settings)
+        with suppress(StoreUnavailable, StoreMissing):
+            # What is only forwarded does not ask it.
+            check(Stores(settings.parking).of(endpoint.name))
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
         """Far copies are forwarded, if they are small. Whoever parks them reads their amendments."""
         far = [copy for copy in copies if self.parks(copy) and fits_a_group(copy)]
+        gone = set(map(id, far))
+        # First, since nothing may be sent beside a store of another version, which is found out here.
+        others = super()._decide([copy for copy in copies if id(copy) not in gone])
         answers = forward(self._queues, self._endpoint, far) if far else []
         forwarded = [
             Outcome(copy, Status.FORWARDED, getattr(self._read(copy), "due_ms", None))
@@ -128,8 +143,7 @@ class ForwardingRelay(Relay):
             else self._failed(copy, str(failure.error))
             for copy, failure in zip(far, answers, strict=True)
         ]
-        gone = set(map(id, far))
-        return [*forwarded, *super()._decide([copy for copy in copies if id(copy) not in gone])]
+        return [*forwarded, *others]
 
 
 AT_ONCE: Final = 500

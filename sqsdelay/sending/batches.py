@@ -17,7 +17,7 @@ from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, Message, Route, full_batches, size_of
-from sqsdelay.errors import MalformedMessage, SqsDelayError
+from sqsdelay.errors import MalformedMessage, SchemaMismatch, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
 from sqsdelay.ports.queues import Failure, LargeBodies, Queues, SendReceipt, begun_within
@@ -252,8 +252,10 @@ class BatchSender:
     def _send_batch(
         self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
     ) -> list[SendReceipt | Failure]:
-        if self.stores is not None:
+        try:
             self._heed_amendments(endpoint, [prepared for _, prepared in batch])
+        except SchemaMismatch as error:
+            return [Failure(type(error).__name__, error, transient=False)] * len(batch)
         now_ms = self._queues.broker_clock.proven_ms()
         if now_ms is not None:
             # Else the timers stay as they were worked out: by a local clock they could end early.

@@ -24,7 +24,7 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreUnavailable,
 )
-from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, parking_settings
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, check, parking_settings
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, RelaySettings
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import DueRelay, Relay
@@ -154,7 +154,7 @@ class DelayConsumer:
             # Find out now that the table is missing; an outage is waited for by hopping on.
             store = Stores(parking).of(self.endpoint.name)
             try:
-                store.amendments(["-"])
+                check(store)
             except StoreUnavailable as error:
                 logger.warning("messages hop on until the store can be used: %s", one_line(error))
             if store.fires:
@@ -319,6 +319,7 @@ def checked_relay(
         ConfigurationError: the delay queue is unsuitable, and the remedy; or another endpoint
             shares it.
         QueueMissing, QueueUnavailable: it cannot be asked.
+        SchemaMismatch: the store of a `ForwardingRelay` is of another version.
     """
     refuse_collision(queues, endpoint)
     name = endpoint.delay_queue.name

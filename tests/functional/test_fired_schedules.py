@@ -24,7 +24,7 @@ from lambdas.settings import report_outcomes
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.errors import QueueMissing, QueueUnavailable
+from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying import parker
 from sqsdelay.relaying.mover import Outcome
@@ -118,6 +118,22 @@ def test_the_function_hands_over_what_is_neither_cancelled_nor_moved(site: Site)
     assert site.counts() == (1, 1, 0)
     assert [each.message_id for each in site.store.pending(9)] == ["moved"]
     assert site.counts("-parking") == (0, 0, 0)
+
+
+def test_the_function_refuses_another_version_whatever_is_in_the_queue(site: Site) -> None:
+    """At once, so that its alarm rings; nothing leaves the parking queue."""
+    client: Any = boto3.client("scheduler")
+    (mark,) = client.list_schedules(GroupName="orders")["Schedules"]
+    found = client.get_schedule(GroupName="orders", Name=mark["Name"])
+    kept = {each: found[each] for each in ("ScheduleExpression", "FlexibleTimeWindow", "Target")}
+    client.update_schedule(GroupName="orders", Name=mark["Name"], Description="2", **kept)
+    for left in (0, 1):
+        with pytest.raises(
+            SchemaMismatch, match=r"version 2, .*; name another schedule group, and"
+        ):
+            module.handler({"park": True}, CONTEXT)
+        assert site.counts("-parking") == (left, 0, 0)
+        site.fired("due")
 
 
 def test_a_run_that_finds_much_starts_others_which_start_none(

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import logging
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,7 +25,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from lambdas.delay_consumer import handler as module
 from lambdas.settings import Until
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MalformedMessage, SqsDelayError
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidEndpoint,
+    MalformedMessage,
+    SchemaMismatch,
+    SqsDelayError,
+)
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.ledger.firehose import CALL_SECONDS
 from sqsdelay.opentelemetry import OpenTelemetryTracing
@@ -325,6 +332,30 @@ def test_a_fifo_endpoints_function_serves_both_queues(
     assert arrived["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "m-1"
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "_aws" in line]
     assert [(emf["HandedOver"], emf["Delivered"]) for emf in lines] == [([1], [0]), ([0], [1])]
+
+
+def test_a_store_of_another_version_is_refused_before_anything_is_sent(
+    fifo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Due or not: it may have been cancelled there. SQS hands all of it out again. What has come to the due
+    queue needs no store, and goes on."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    monkeypatch.setenv("SQSDELAY_STORE", url)
+    with closing(open_store(url, endpoint="orders.fifo")) as store:
+        store.set_up()
+    waiting = {"Records": [record("m-1", "900", **FIFO_IDS), record("m-2", "99999", **FIFO_IDS)]}
+    due = {"Records": [record("due", None, **FIFO_IDS) | {"eventSourceARN": DUE_ARN}]}
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as connection:
+        connection.execute('UPDATE "sqsdelay.versions" SET version = 2')
+        for _ in range(2):
+            with pytest.raises(SchemaMismatch, match=r"version 2, .*; name another table, and"):
+                module.handler(waiting, Context())
+            assert in_queue(fifo, "orders-due") == []
+        assert module.handler(due, Context()) == {"batchItemFailures": []}
+        assert len(in_queue(fifo, "orders.fifo")) == 1
+        connection.execute('UPDATE "sqsdelay.versions" SET version = 1')
+    assert module.handler(waiting, Context()) == {"batchItemFailures": []}
+    assert [each["Body"] for each in in_queue(fifo, "orders-due")] == ["body of m-1"]
 
 
 def test_a_record_of_neither_queue_is_an_error_lambda_counts(fifo: Any) -> None:

@@ -24,7 +24,13 @@ from moto.sqs.models import sqs_backends
 from sqsdelay import FileLedger, unrestricted
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, DelayQueueMissing
+from sqsdelay.errors import (
+    ConfigurationError,
+    DelayQueueMissing,
+    SchemaMismatch,
+    StoreError,
+    StoreMissing,
+)
 from sqsdelay.s3 import Bucket
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryStore
@@ -307,6 +313,27 @@ def test_an_error_of_ours_is_a_client_error(
     assert refused.value.response["Error"]["Code"] == code
     assert isinstance(refused.value.__cause__, ValueError)
     assert shop.sends() == []
+
+
+@pytest.mark.parametrize("error", [SchemaMismatch("table t"), StoreMissing("table t")])
+def test_a_store_that_cannot_be_used_is_no_outage(shop: Shop, error: StoreError) -> None:
+    """Who retries what is unavailable, as boto3 does, would retry this for ever."""
+
+    class Store(InMemoryStore):
+        def store(self, *_: Any, **__: Any) -> list[bool]:
+            raise error
+
+    sqs = unrestricted(shop.client, store=Store(SystemClock()))
+    late = {"MessageBody": "x", "DelaySeconds": YEAR}
+    with pytest.raises(sqs.exceptions.UnsupportedOperation, match="table t") as refused:
+        sqs.send_message(QueueUrl=shop.url, **late)
+    response = refused.value.response
+    assert response["Error"]["Code"] == "AWS.SimpleQueueService.UnsupportedOperation"
+    assert response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert refused.value.__cause__ is error
+    entries = [{"Id": "late", **late}, {"Id": "now", "MessageBody": "x"}]
+    (failed,) = sqs.send_message_batch(QueueUrl=shop.url, Entries=entries)["Failed"]
+    assert (failed["Code"], failed["SenderFault"]) == (response["Error"]["Code"], True)
 
 
 def test_what_sqs_refuses_is_raised_as_boto3_raised_it(shop: Shop, sqs: Any) -> None:

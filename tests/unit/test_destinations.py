@@ -191,8 +191,7 @@ def test_a_missing_queue_that_is_made_gets_its_messages() -> None:
 
 
 def test_one_message_probes_a_destination_that_was_out_of_reach(
-    bench: Bench,
-    monkeypatch: pytest.MonkeyPatch,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the first claim a full queue gets one message after 1, 2, 4 … 60 s, not 500."""
     bench.put("full", 500)
@@ -256,8 +255,7 @@ def test_a_destination_that_takes_some_is_not_left_alone(bench: Bench) -> None:
 
 
 def test_one_destination_down_is_no_critical_error_while_others_are_served(
-    bench: Bench,
-    monkeypatch: pytest.MonkeyPatch,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An hour: every 20 s something is released, so the dispatcher works."""
     bench.put("full", 3)

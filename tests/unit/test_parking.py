@@ -12,7 +12,13 @@ from sqsdelay.core.delay import HandOver, Park, Requeue, decide
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DUE_AT, MESSAGE_ID, WAS_DUE_AT
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.errors import ConfigurationError, InvalidMessage, StoreError, StoreUnavailable
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    SchemaMismatch,
+    StoreError,
+    StoreUnavailable,
+)
 from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule, parking_settings
 from sqsdelay.relaying.mover import Status
 from sqsdelay.sqs.outbox import SqsOutbox, failures
@@ -49,6 +55,22 @@ def test_a_store_that_refuses_a_late_cancellation_stops_nothing(
     assert site.statuses() == [Status.PARKED]
     told = "amendment of parked order-7 not applied: order-7 does not tell where it lies"
     assert caplog.messages == [told]
+
+
+@pytest.mark.parametrize("delay", [1000, DAY])
+def test_another_version_is_refused_by_the_sender(site: Site, delay: int) -> None:
+    """Also after it has sent: its message might be taken for one that was cancelled."""
+    site.sender.send("orders", "x", delay=1000)
+
+    def refused(*_: object, **__: object) -> Any:
+        raise SchemaMismatch("table orders")
+
+    site.store.amendments = site.store.store = refused  # type: ignore[method-assign]
+    for sender in (site.sender, site.new_sender(parking=site.parking)):
+        with pytest.raises(SchemaMismatch):
+            sender.send("orders", "x", delay=delay, message_id="m-1")
+    site.clock.advance(900)
+    assert len(site.received(DELAY)) == 1
 
 
 def test_an_id_used_again_for_another_message_is_refused_by_the_sender(site: Site) -> None:

@@ -22,7 +22,7 @@ from sqsdelay.core.message import (
 )
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment
-from sqsdelay.errors import ConfigurationError, StoreUnavailable
+from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import Held, Outcome, RelaySettings, Status
@@ -72,9 +72,9 @@ class Site:
         self.queues.create_queue(PARKING)
         self.store = GroupStore(self.clock)
         parking = ParkingSettings(self.store)
-        settings = RelaySettings(parking=parking, ledger=self)
-        self.relay = ForwardingRelay(self.queues, self.endpoint, settings)
-        self.parker = Parker(self.queues, self.endpoint, settings)
+        self.settings = RelaySettings(parking=parking, ledger=self)
+        self.relay = ForwardingRelay(self.queues, self.endpoint, self.settings)
+        self.parker = Parker(self.queues, self.endpoint, self.settings)
         self.told: list[Event] = []
 
     def record(self, events: Sequence[Event]) -> None:
@@ -236,6 +236,27 @@ def test_store_out_of_reach_leaves_the_groups_in_their_queue(site: Site) -> None
     site.store.out_of_reach = False
     site.clock.advance(200)
     assert [outcome.status for outcome in site.parked()] == [Status.PARKED]
+
+
+def test_another_version_is_refused_before_anything_is_sent(site: Site) -> None:
+    """By who runs already, too: by the delay consumer with near copies in its batch, and by who parks."""
+    for name, seconds in (("far", 90 * DAY), ("near", 1000)):
+        site.send(name, seconds)
+    site.clock.advance(900)
+    copies = site.queues.receive_batch(DELAY, wait_seconds=0)
+    forward(site.queues, site.endpoint, copies[:1])
+
+    def amendments(message_ids: Sequence[str]) -> Any:
+        raise SchemaMismatch("table orders")
+
+    site.store.amendments = amendments  # type: ignore[method-assign]
+    with pytest.raises(SchemaMismatch):
+        site.relay.process(copies)
+    with pytest.raises(SchemaMismatch):
+        site.parked()
+    with pytest.raises(SchemaMismatch):
+        ForwardingRelay(site.queues, site.endpoint, site.settings)
+    assert (len(site.left(DELAY)), len(site.left(PARKING)), site.left("orders")) == (2, 1, [])
 
 
 def test_of_a_group_in_part_settled_the_rest_goes_into_another(site: Site) -> None:

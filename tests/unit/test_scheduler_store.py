@@ -690,8 +690,7 @@ def test_no_region_is_a_setting_to_correct(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_one_amendment_that_cannot_be_read_takes_no_other_along(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round asks for hundreds at once: what was cancelled beside it does not arrive."""
     known = [f"m{n}" for n in range(3)]

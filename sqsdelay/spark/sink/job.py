@@ -23,7 +23,6 @@ from sqsdelay.spark.sink.run import (
     Staged,
     TaskReport,
     counted,
-    insist,
     planned_ms,
     run_of,
     total,
@@ -68,11 +67,10 @@ class Sink:
             opened(options.summary, "summary")
         now_ms = planned_ms(options, sender_client(options))
         run = run_of(options, now_ms)
-        if run is not None and options.endpoint is not None:
-            from sqsdelay.spark.sink.stored_job import wheel_of
+        if options.store is not None and options.endpoint is not None and not options.plan:
+            from sqsdelay.spark.sink.worker import check_store
 
-            name = Endpoint.parse(options.endpoint).name
-            insist(lambda: wheel_of(str(options.store), name), options.retry_seconds)
+            check_store(options, Endpoint.parse(options.endpoint).name, staging=run is not None)
         start_ms = now_ms
         if options.receipts is not None:
             receipts = _receipts(options.receipts, str(options.job), batch=options.batch)

@@ -11,13 +11,16 @@ import pyarrow as pa
 import tenacity
 
 from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
     QueueUnavailable,
+    SchemaMismatch,
     SendFailed,
     SqsDelayError,
+    StoreMissing,
     StoreUnavailable,
 )
 from sqsdelay.sending.sender import QueueSender, SendResult
@@ -44,7 +47,8 @@ class Task:
     Rows that may be taken later are sent again while none is taken for ``retry_seconds``. ``sent_before`` is
     what earlier runs of the job have sent, and is not sent again; of a replay ``original`` is what the job
     has sent: a row that is another by now is rejected. The sender is given ``slice_rows`` at a time. ``rate``
-    are messages a second; ``planned`` sums up a plan; ``bulk`` stages rows due far ahead.
+    are messages a second; ``planned`` sums up a plan; ``bulk`` stages rows due far ahead. ``check_store`` is
+    asked for each endpoint before it is sent to.
     """
 
     rows: Rows
@@ -59,6 +63,7 @@ class Task:
     rate: float | None = None
     planned: Planned | None = None
     bulk: Bulk | None = None
+    check_store: Callable[[str], object] = bool
     stopped: Callable[[], bool] = bool
 
     def __post_init__(self) -> None:
@@ -70,7 +75,8 @@ class Task:
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send all rows; yields those that cannot be sent, each with its reason. Raises QueueUnavailable
-        where SQS takes none for ``retry_seconds``, ConfigurationError for what no row is to blame for."""
+        where SQS takes none for ``retry_seconds``, ConfigurationError, SchemaMismatch or StoreMissing for
+        what no row is to blame for."""
         try:
             for batch in batches:
                 for chunk in chunks(batch):
@@ -217,6 +223,7 @@ class Task:
         else:
             self._keep_the_rate(len(waiting))
         try:
+            self.check_store(Endpoint.parse(endpoint).name)
             results = sender.send_many(endpoint, [message for _, message, _ in waiting])
         except SqsDelayError as error:
             results = [SendResult(error=error)] * len(waiting)
@@ -232,7 +239,7 @@ class Task:
                     if far:  # What is staged is marked otherwise.
                         mark = Mark.of(endpoint, message)
                     receipts.add(endpoint, message, str(result.route), mark)
-            elif isinstance(result.error, ConfigurationError):
+            elif isinstance(result.error, ConfigurationError | SchemaMismatch | StoreMissing):
                 raise result.error
             elif _may_pass(result.error):
                 later.append((position, result.error))

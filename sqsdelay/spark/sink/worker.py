@@ -12,16 +12,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache, lru_cache
+from contextlib import closing, contextmanager, suppress
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark import SparkFiles, TaskContext
 
 from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.files import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.parking.parking import check
 from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
@@ -30,7 +32,7 @@ from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Attempt, Run, run_of
+from sqsdelay.spark.sink.run import Attempt, Run, insist, run_of
 from sqsdelay.spark.sink.stored_job import wheel_of
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
@@ -86,6 +88,18 @@ def _sender(options: Options) -> QueueSender:
         park_after_seconds=_NEVER if run_of(options, 0) else options.park_after,
         ledger=_ledger(options),
     )
+
+
+@lru_cache(maxsize=64)
+def check_store(options: Options, endpoint: str, *, staging: bool) -> None:
+    """Raise what keeps a job from using an endpoint's store: before a row is sent, be it one that needs none.
+    Once in a process."""
+    url = str(options.store)
+    if staging:
+        insist(lambda: wheel_of(url, endpoint), options.retry_seconds)
+        return
+    with closing(open_store(url, endpoint=endpoint)) as store, suppress(StoreUnavailable):
+        check(store)
 
 
 def _ledger(options: Options) -> FileLedger | None:
@@ -231,6 +245,8 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
     """A task of this process, of a ``run`` if its job stages rows in an S3 store."""
     options = rows.options
     task = Task(rows=rows, sender=_sender(options), retry_seconds=options.retry_seconds)
+    if options.store is not None and not options.plan:
+        task.check_store = partial(check_store, options, staging=run is not None)
     _spare_the_collector()
     slices = []
     staged_receipts = None

@@ -65,11 +65,7 @@ def one_dynamodb() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(
-    own_aws_settings: None,
-    quick_java: None,
-    one_stub: Stub,
-    one_s3: S3Server,
-    one_dynamodb: str,
+    own_aws_settings: None, quick_java: None, one_stub: Stub, one_s3: S3Server, one_dynamodb: str
 ) -> Iterator[SparkSession]:
     """A session whose workers know the stub as SQS: they have the environment it is started in.
 

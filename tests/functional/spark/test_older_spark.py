@@ -124,9 +124,7 @@ LATE: Final = Event(
 
 
 @pytest.mark.nightly
-def test_send_over_spark_connect(
-    over_connect: tuple[dict[str, Any], Counter[str], Path],
-) -> None:
+def test_send_over_spark_connect(over_connect: tuple[dict[str, Any], Counter[str], Path]) -> None:
     """Once, and what was lost once more."""
     found, sent, _ = over_connect
     first, second = found["sent"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sqlite3
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -123,6 +124,26 @@ def test_each_row_is_stored_once(job: Job, sqs: Stub) -> None:
     job.run(job.rows(), "b")
     other = {derived_id("b", n): (b"x", int(DUE_AT.timestamp() * 1000)) for n in range(job.far)}
     assert job.waiting() == expected | other
+
+
+@pytest.mark.parametrize("named", ["by the job", "by each row"])
+def test_a_store_of_another_version_stops_the_job_before_its_first_row(
+    named: str, spark: SparkSession, sqs: Stub, tmp_path: Path
+) -> None:
+    """Those that are due soon, too, which do not go into it."""
+    job = Job(f"sqlite:///{tmp_path}/store.db", spark, tmp_path, far=1)
+    with job.store() as store:
+        store.set_up()
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        connection.execute('UPDATE "sqsdelay.versions" SET version = 2')
+    rows, given = job.rows(), {"endpoint": job.endpoint}
+    if named == "by each row":
+        rows, given = rows.selectExpr("*", f"'{job.endpoint}' endpoint"), {}
+    options = {"store": job.url, "key": "order_id", "job": "a", "rejects": str(tmp_path / "no")}
+    writer = rows.write.format("sqsdelay").options(**options, **given)
+    with pytest.raises(Exception, match="has schema version 2"):
+        writer.mode("append").save()
+    assert ids(sqs) == {}
 
 
 def test_a_delay_counts_from_the_first_run(job: Job, tmp_path: Path) -> None:

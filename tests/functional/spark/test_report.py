@@ -395,10 +395,7 @@ def test_a_folder_of_something_else_is_left_alone(
     ("content", "told_by"),
     [
         (b"", "has no events$"),
-        (
-            b"not json\n",
-            "has no events; 1 lines are not events, the first: not a line of JSON",
-        ),
+        (b"not json\n", "has no events; 1 lines are not events, the first: not a line of JSON"),
     ],
 )
 def test_a_ledger_without_events(

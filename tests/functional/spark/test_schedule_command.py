@@ -156,11 +156,7 @@ def test_a_plan_sends_nothing(sqs: Stub, tmp_path: Path) -> None:
     assert (told["sent"], told["repeated"], told["rejected"]) == (291, 10, 1)
     assert told["routes"] == {"delay-queue": 290, "direct": 1}
     plan = told["plan"]
-    assert (plan["way"], plan["relayed"], plan["seconds_at_quota"]) == (
-        "hops, in tens",
-        290,
-        1,
-    )
+    assert (plan["way"], plan["relayed"], plan["seconds_at_quota"]) == ("hops, in tens", 290, 1)
     assert float(plan["costs"]["hops, one by one"]) > float(plan["costs"][plan["way"]]) > 0
     assert "1 not sent" in schedule(*given).stdout.splitlines()
 

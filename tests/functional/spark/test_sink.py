@@ -201,10 +201,7 @@ def test_rows_go_to_the_endpoints_they_name(spark: SparkSession, sqs: Stub, tmp_
     save(rows, rejects=tmp_path)
     assert {
         (e["queue"], e["MessageAttributes"][MESSAGE_ID]["StringValue"]) for e in sqs.kept()
-    } == {
-        ("eu-orders", "eu-orders"),
-        ("orders", "m"),
-    }
+    } == {("eu-orders", "eu-orders"), ("orders", "m")}
     (rejected,) = spark.read.parquet(str(tmp_path)).collect()
     assert "not a queue name" in rejected.reason
 

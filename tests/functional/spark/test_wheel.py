@@ -108,7 +108,7 @@ def test_each_row_is_released_when_it_is_due(
     assert set(ids(sqs)) == {"soon"}
     got = released(s3, now + timedelta(days=11))
     assert {m.message_id: m.body.decode() for m, _ in got} == {
-        **{row[1]: row[0] for row in rows[: len(HOSTILE)]},
+        **{row[1]: row[0] for row in rows[: len(HOSTILE)]}
     }
     assert len(got) == len(HOSTILE)
     due = {row[1]: row[2] for row in rows}
