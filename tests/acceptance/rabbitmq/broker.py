@@ -18,10 +18,11 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pika
 
-from sqsdelay.rabbitmq import Topology, declare
+from sqsdelay.rabbitmq import Problem, Topology, declare, verify
 from sqsdelay.rabbitmq.topology import OWN_PREFIX
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import TcpProxy
+from tests.services.processes import run
 
 QUORUM = {"x-queue-type": "quorum"}
 REGISTERED_SECONDS = 2
@@ -62,9 +63,14 @@ class Broker:
         manage(self.management_url, "permissions", unquote(self.virtual_host), name, **may)
         return self.url.replace("guest:guest@", f"{name}:{name}@")
 
-    def queue(self, name: str, arguments: Mapping[str, Any] = QUORUM) -> None:
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
-            connection.channel().queue_declare(name, durable=True, arguments=dict(arguments))
+            yield connection.channel()
+
+    def queue(self, name: str, arguments: Mapping[str, Any] = QUORUM) -> None:
+        with self.channel() as channel:
+            channel.queue_declare(name, durable=True, arguments=dict(arguments))
 
     def ready(self, *queues: str, prefix: str = OWN_PREFIX) -> Topology:
         """A delay infrastructure, and these queues."""
@@ -74,13 +80,18 @@ class Broker:
             self.queue(queue)
         return topology
 
+    def problems(self, topology: Topology) -> list[Problem]:
+        """What `verify` finds, but for RabbitMQ 4's delivery limit, which NServiceBus's levels have."""
+        found = verify(self.url, topology, management_url=self.management_url)
+        return [each for each in found if "'s delivery limit of 20" not in each.text]
+
     def delete_queue(self, name: str) -> None:
-        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
-            connection.channel().queue_delete(name)
+        with self.channel() as channel:
+            channel.queue_delete(name)
 
     def count(self, queue: str) -> int:
-        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
-            return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+        with self.channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).method.message_count)
 
     def wait_count(self, queue: str, wanted: int, *, seconds: float = PATIENCE_SECONDS) -> int:
         """The queue's count, as soon as it is ``wanted`` or time is up."""
@@ -92,21 +103,14 @@ class Broker:
     def drain(self, queue: str) -> list[tuple[str, Any, bytes]]:
         """Take all that is in a queue: routing keys, properties, bodies."""
         taken: list[tuple[str, Any, bytes]] = []
-        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
-            channel = connection.channel()
+        with self.channel() as channel:
             while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
                 taken.append((str(got[0].routing_key), got[1], got[2] or b""))
         return taken
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``sqsdelay rabbitmq …`` in a process of its own."""
-        return subprocess.run(
-            [*CLI, *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-        )
+        return run("rabbitmq", *arguments, env=self.environment)
 
     @property
     def environment(self) -> dict[str, str]:

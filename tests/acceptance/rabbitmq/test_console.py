@@ -6,7 +6,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import pika
 import pytest
 from httpx import Client
 
@@ -30,8 +29,7 @@ def page(client: Client, path: str) -> Page:
 def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
     """No AWS is asked: there is none."""
     url = f"sqlite:///{tmp_path}/store.db"
-    with closing(pika.BlockingConnection(pika.URLParameters(broker.url))) as connection:
-        channel = connection.channel()
+    with broker.channel() as channel:
         channel.queue_declare("orders", durable=True)
         channel.queue_declare("orders-delay-error", durable=True)
         channel.basic_publish("", "orders-delay-error", b"failed")

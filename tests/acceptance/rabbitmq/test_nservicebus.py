@@ -13,7 +13,7 @@ from pika.compat import long
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
 from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
 
@@ -77,12 +77,10 @@ def nservicebus_sends(channel: Any, endpoint: str, body: bytes, *, delay: int) -
 
 def test_declared_by_nservicebus_first(broker: Broker) -> None:
     """We find it equal; a message of ours reaches its endpoint once, though it is bound twice."""
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        channel = connection.channel()
+    with broker.channel() as channel:
         nservicebus_declares(channel)
         nservicebus_endpoint(channel, "sales")
-        problems = verify(broker.url, SHARED, management_url=broker.management_url)
-        assert [p.text for p in problems if p.fatal] == []
+        assert [p.text for p in broker.problems(SHARED) if p.fatal] == []
         declare(broker.url, SHARED)
         with (
             RabbitMqSender(broker.url, prefix="nsb.v2", without_alternate_exchange=True) as sender,
@@ -101,8 +99,7 @@ def test_declared_by_us_first(broker: Broker) -> None:
     declare(broker.url, SHARED)
     broker.queue("orders")
     bind(broker.url, "orders", SHARED, conventional=True)
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        channel = connection.channel()
+    with broker.channel() as channel:
         channel.confirm_delivery()
         nservicebus_declares(channel)
         with Inbox(broker.url, "orders") as inbox:
@@ -115,8 +112,7 @@ def test_declared_by_us_first(broker: Broker) -> None:
 
 def test_an_infrastructure_that_differs_is_not_touched(broker: Broker) -> None:
     """Another queue of a level's name is found by verify, and refused by declare."""
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        connection.channel().queue_declare("nsb.v2.delay-level-05", durable=True)
+    broker.queue("nsb.v2.delay-level-05", {})
     shown = broker.cli("--prefix", "nsb.v2", "verify")
     assert shown.returncode == 1
     assert "problem: queue nsb.v2.delay-level-05 differs from what is expected" in shown.stdout
@@ -137,8 +133,7 @@ def test_processes_declaring_at_once(broker: Broker) -> None:
     outputs = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes]
     assert [p.returncode for p in processes] == [0] * 4
     assert all(o.startswith(b"warning: exchange") and b"Traceback" not in o for o in outputs)
-    problems = verify(broker.url, SHARED, management_url=broker.management_url)
-    assert [p for p in problems if p.fatal] == []
+    assert [p for p in broker.problems(SHARED) if p.fatal] == []
 
 
 def test_two_infrastructures_side_by_side(broker: Broker) -> None:
@@ -155,10 +150,9 @@ def test_two_infrastructures_side_by_side(broker: Broker) -> None:
         shared.send_many("orders", [RabbitMqMessage("b", delay=1)])
         assert {a.body for a in inbox.wait(2)} == {b"a", b"b"}
     assert broker.cli("--prefix", "nsb.v2", "teardown", "--force").returncode == 0
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        with pytest.raises(ChannelClosedByBroker, match="no queue"):
-            connection.channel().queue_declare("nsb.v2.delay-level-00", passive=True)
-        connection.channel().queue_declare("acme.delay-level-00", passive=True)
+    with pytest.raises(ChannelClosedByBroker, match="no queue"):
+        broker.count("nsb.v2.delay-level-00")
+    assert broker.count("acme.delay-level-00") == 0
 
 
 def test_joining_without_the_policy_is_a_decision(broker: Broker) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pika
 import pytest
 from pika import BasicProperties
 
@@ -102,8 +101,7 @@ def send(
     **properties: Any,
 ) -> None:
     given = BasicProperties(headers=headers, message_id=message_id, **properties)
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        on = connection.channel()
+    with broker.channel() as on:
         on.confirm_delivery()
         on.basic_publish("", to, body, given, mandatory=True)
 
@@ -149,11 +147,9 @@ def test_the_guides_message_arrives_when_it_is_due(broker: Broker, tmp_path: Pat
     assert told == ["stored", "announced", "dispatched"]
     assert [broker.count(q) for q in (TIMEOUTS, DISPATCHER, ERRORS)] == [0, 0, 0]
     assert create_timeout_queues(broker.url, "orders") == []
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        # Declared again as they should be: anything else would be refused.
-        for queue in (TIMEOUTS, DISPATCHER):
-            kept = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
-            connection.channel().queue_declare(queue, durable=True, arguments=kept)
+    # Declared again as they should be: anything else would be refused.
+    for queue in (TIMEOUTS, DISPATCHER):
+        broker.queue(queue, {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1})
 
 
 def test_due_already_is_sent_on_intact(broker: Broker, transport: RabbitMqTimeouts) -> None:
