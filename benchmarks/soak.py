@@ -115,7 +115,7 @@ def soak(seconds: float, *, program: Sequence[str] = SQSDELAY) -> list[Sample]:
     Raises:
         AssertionError: it did not start, or did not end well on SIGTERM.
     """
-    samples = []
+    samples: list[Sample] = []
     with running_stub(latency_ms=LATENCY_MS) as stub:
         stub.supply(10**12, remaining_seconds=REMAINING_SECONDS)
         with running(

@@ -29,7 +29,7 @@ from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Attempt, TaskReport, Times
+from sqsdelay.spark.sink.run import Attempt, TaskReport
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.spark.sink.worker import CallPace, pace, sent_before, task_of
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -187,29 +187,18 @@ def test_a_job_has_one_instant(tmp_path: Path) -> None:
 
 
 def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
-    """Of a job that was killed it plans the rest: its receipts have the due times of the first run. Of one
-    that never ran, it leaves nothing."""
+    """Of a job that was killed, or stopped by Ctrl-C, it plans the rest: its receipts have the due times of
+    the first run. Of one that never ran, it leaves nothing."""
     options = Options(job="job", receipts=str(tmp_path), plan=True, region="us-east-1")
-    sink = Sink(options=options, columns=Columns(names=frozenset({"body"}), key=None))
+    sink = Sink(options=options, columns=Columns(names=frozenset({"body", "due_at"}), key=None))
     assert sink.begin().delay_start_ms > 1000
     assert list(tmp_path.iterdir()) == []
-    Receipts(str(tmp_path), "job").delay_start_ms(1000)
-    assert sink.begin().delay_start_ms == 1000
-
-
-def test_a_plan_of_a_job_that_was_stopped_is_made(tmp_path: Path) -> None:
-    """Ctrl-C has ended the job's run, not the plan of the rest."""
-    options = Options(
-        job="job", endpoint="orders", receipts=str(tmp_path), plan=True, region="us-east-1"
-    )
-    sink = Sink(options=options, columns=Columns(names=frozenset({"body", "due_at"}), key=None))
     receipts = Receipts(str(tmp_path), "job")
     receipts.delay_start_ms(1000)
     receipts.stop()
-    times = Times(delay_start_ms=1000, began_ms=2000)
-    rows = pa.RecordBatch.from_pydict(
-        {"body": [""], "due_at": [datetime(2035, 1, 1, tzinfo=UTC)], "message_id": ["m"]}
-    )
+    times = sink.begin()
+    assert times.delay_start_ms == 1000
+    rows = pa.RecordBatch.from_pydict({"body": [""], "due_at": [datetime(2035, 1, 1, tzinfo=UTC)]})
     assert sink.send([rows], Attempt("w"), times).counts.rejected == 1
     assert receipts.stopped()
 
@@ -233,8 +222,8 @@ def test_two_writes_of_one_micro_batch_keep_the_rejects_of_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one job, as where a micro-batch is sent in two parts."""
-    of = {"partitionId": 0, "attemptNumber": 0, "taskAttemptId": 1}
-    context = Mock(**{f"{name}.return_value": value for name, value in of.items()})
+    number = Mock(return_value=0)
+    context = Mock(partitionId=number, attemptNumber=number, taskAttemptId=number)
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
     monkeypatch.setattr("sqsdelay.spark.sink.worker.pace", lambda: CallPace())
     columns = Columns(names=frozenset({"body", "due_at", "message_id"}), key=None)
