@@ -96,7 +96,7 @@ fuzz: setup  ## Look for new hostile input, FUZZ_SECONDS (60) for each target; w
 
 MODULES ?=
 
-mutants: setup  ## Change the core bit by bit (MODULES="delay relaying" only): fails where 8 % or more goes unnoticed
+mutants: setup  ## Try 25 changes of each module (MUTANTS=0: all; MODULES="delay relaying" only): fails where 8 % or more go unnoticed
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/mutants/requirements.txt
 	$(BIN)/python -m tests.mutants $(MODULES)
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, OutgoingMessage, string
@@ -25,12 +25,6 @@ from sqsdelay.testing import InMemoryQueues, ManualClock
 
 DAY_SECONDS = 24 * 3600
 ALLOWED_LATE_MS = 1000
-
-
-class Hops(Protocol):
-    """A relay: moves the received copies one hop on."""
-
-    def process(self, copies: Sequence[ReceivedMessage]) -> object: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +117,7 @@ class RemainingDelayRelay:
 
 
 def delay_one_message(
-    delay_seconds: int, seed: int, make_relay: Callable[[InMemoryQueues, Endpoint], Hops]
+    delay_seconds: int, seed: int, make_relay: Callable[[InMemoryQueues, Endpoint], Any]
 ) -> Arrival:
     """Send one message with the delay and relay it until the destination shows it."""
     clock = ManualClock()
@@ -151,24 +145,17 @@ def delay_one_message(
         last_hop_ms = clock.true_ms - received_ms + round(latencies.answer * 1000)
 
 
-def report(days: int, ours: Arrival, other: Arrival) -> str:
-    """Both methods side by side."""
-    per_day = other.late_ms / days / 1000
-    return "\n".join(
-        [
-            f"one message, delayed by {days} days, {MAX_MESSAGE_TIMER_SECONDS} s a hop",
-            f"{'method':<32}{'hops':>8}{'late (s)':>12}{'of it, last hop (s)':>22}",
-            *(
-                f"{name:<32}{arrival.hops:>8}{arrival.late_ms / 1000:>12.3f}"
-                f"{arrival.last_hop_ms / 1000:>22.3f}"
-                for name, arrival in (
-                    ("absolute due time (sqsdelay)", ours),
-                    ("remaining delay at every hop", other),
-                )
-            ),
-            f"ratio: the remaining delay is {other.late_ms / max(1, ours.late_ms):,.0f} times as late "
-            f"({per_day:.1f} s a day)",
-        ]
+def report(days: int, ours: Arrival, other: Arrival) -> None:
+    """Print both methods side by side."""
+    print(f"one message, delayed by {days} days, {MAX_MESSAGE_TIMER_SECONDS} s a hop")
+    print(f"{'method':<32}{'hops':>8}{'late (s)':>12}{'of it, last hop (s)':>22}")
+    methods = {"absolute due time (sqsdelay)": ours, "remaining delay at every hop": other}
+    for name, each in methods.items():
+        late, last_hop = each.late_ms / 1000, each.last_hop_ms / 1000
+        print(f"{name:<32}{each.hops:>8}{late:>12.3f}{last_hop:>22.3f}")
+    print(
+        f"ratio: the remaining delay is {other.late_ms / max(1, ours.late_ms):,.0f} times as late "
+        f"({other.late_ms / days / 1000:.1f} s a day)"
     )
 
 
@@ -182,7 +169,7 @@ def main() -> int:
     delay_seconds = options.days * DAY_SECONDS
     ours = delay_one_message(delay_seconds, options.seed, Relay)
     other = delay_one_message(delay_seconds, options.seed, RemainingDelayRelay)
-    print(report(options.days, ours, other))
+    report(options.days, ours, other)
     if ours.late_ms < 0:
         print(f"FAILED: {-ours.late_ms} ms early; the least is 0")
         return 1

@@ -33,7 +33,7 @@ from benchmarks.capacity import (
     SQS_SECONDS,
 )
 from benchmarks.support.sqs_stub import BODY, Stub, running_stub
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
+from sqsdelay.limits import MAX_BATCH_ENTRIES, SCHEDULE_SECONDS
 from sqsdelay.testing import LocalAws
 
 ENDPOINT: Final = "orders"
@@ -129,31 +129,28 @@ def function(stub: Stub, messages: int, remaining: Sequence[int]) -> Cost:
 
 
 def dispatcher_function(url: str, messages: int) -> Cost:
-    """The dispatcher's handler on a store in DynamoDB, where they were parked two hours ago, or in S3."""
+    """The dispatcher's handler on a DynamoDB or S3 store, with messages that were parked two hours ago."""
     from lambdas.dispatcher.handler import handler
     from sqsdelay.stores import DynamoDbStore, S3Store
     from sqsdelay.testing import ManualClock
     from tests.services.lambda_function import Context
 
     kind, _, place = url.partition("://")
-    # The cursors pass the first. What seems to be parked two hours ago must lie behind them, or is not seen.
-    due_in_ms = iter((-3_600_000, MAX_MESSAGE_TIMER_SECONDS * 1000 - 30_000))
+    store_of = {"dynamodb": DynamoDbStore, "s3": S3Store}[kind]
+    # What is parked two hours ago must be due after what was released, or no cursor comes to it; and so soon
+    # that a store in S3 gathers no more.
+    due_in_ms = iter((-3_600_000, 240_000))
 
     def park(count: int) -> int:
         now_ms = time.time_ns() // 1_000_000
-        earlier = ManualClock(now_ms - 7_200_000)
-        store = (
-            S3Store(place, endpoint=ENDPOINT)
-            if kind == "s3"
-            else DynamoDbStore(place, endpoint=ENDPOINT, clock=earlier)
-        )
+        store = store_of(place, endpoint=ENDPOINT, clock=ManualClock(now_ms - 7_200_000))
         fill(store, count, due_ms=now_ms + next(due_in_ms))
         store.close()
         return count
 
     def release(count: int) -> None:
         context, released = Context(DISPATCHER_TIMEOUT_SECONDS * 1000), 0
-        # A store in S3 is looked into once a minute, and a run on DynamoDB may move cursors only.
+        # A run may move cursors only.
         for _ in range(3):
             released += handler({}, context)["released"]
             if released == count:

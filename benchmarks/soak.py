@@ -83,7 +83,8 @@ def judged(samples: Sequence[Sample]) -> Verdict:
     warm = samples[int(len(samples) * WARM_UP_SHARE) :]
     quarter = len(warm) // 4
     first, last = warm[:quarter], warm[-quarter:]
-    grown_bytes = round((_median_rss(last) - _median_rss(first)) * 4 / 3)
+    rss, rss_first = (statistics.median(s.rss for s in each) for each in (last, first))
+    grown_bytes = round((rss - rss_first) * 4 / 3)
     files = statistics.median_low(s.files for s in last)
     grown_files = files - statistics.median_low(s.files for s in first)
     problems = []
@@ -96,17 +97,13 @@ def judged(samples: Sequence[Sample]) -> Verdict:
     return Verdict(
         seconds=warm[-1].at - warm[0].at,
         messages=warm[-1].messages - warm[0].messages,
-        rss=round(_median_rss(last)),
+        rss=round(rss),
         grown_bytes=grown_bytes,
         files=files,
         sockets=statistics.median_low(s.sockets for s in last),
         grown_files=grown_files,
         problems=tuple(problems),
     )
-
-
-def _median_rss(samples: Sequence[Sample]) -> float:
-    return statistics.median(sample.rss for sample in samples)
 
 
 def soak(seconds: float, *, program: Sequence[str] = SQSDELAY) -> list[Sample]:
@@ -118,7 +115,7 @@ def soak(seconds: float, *, program: Sequence[str] = SQSDELAY) -> list[Sample]:
     Raises:
         AssertionError: it did not start, or did not end well on SIGTERM.
     """
-    samples = []
+    samples: list[Sample] = []
     with running_stub(latency_ms=LATENCY_MS) as stub:
         stub.supply(10**12, remaining_seconds=REMAINING_SECONDS)
         with running(
@@ -128,7 +125,7 @@ def soak(seconds: float, *, program: Sequence[str] = SQSDELAY) -> list[Sample]:
             process = psutil.Process(worker.process.pid)
             started = time.monotonic()
             pause = max(0.2, seconds / 600)
-            while time.monotonic() - started < seconds:
+            while time.monotonic() - started < seconds or len(samples) < _MIN_SAMPLES:
                 time.sleep(pause)
                 samples.append(_sample(process, stub, time.monotonic() - started))
             worker.process.send_signal(signal.SIGTERM)

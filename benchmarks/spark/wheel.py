@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from benchmarks.spark.sink import Save, cpu_seconds
-from benchmarks.support.sqs_stub import REGION
+from benchmarks.support.sqs_stub import running_stub
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session
 from sqsdelay.spark.sink.options import Options, checked_columns
@@ -139,16 +139,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
     parser.add_argument("--cores", type=int, default=2)
     options = parser.parse_args(arguments)
-    os.environ.update(
-        AWS_ACCESS_KEY_ID="stub",
-        AWS_SECRET_ACCESS_KEY="stub",
-        AWS_DEFAULT_REGION=REGION,
-        PYTHONPATH=str(Path(__file__).parents[2]),
-    )
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     folder = tempfile.mkdtemp(prefix="sqsdelay-wheel-")
     try:
-        with running_s3() as s3:
-            os.environ["AWS_ENDPOINT_URL_S3"] = s3.url
+        with running_stub() as sqs, running_s3() as s3:
+            os.environ.update(sqs.environment(AWS_ENDPOINT_URL_S3=s3.url))
             settings = {"spark.driver.memory": "2g", "spark.local.dir": folder}
             master = f"local[{options.cores}]"
             with session("benchmark", master=master, settings=settings) as spark:

@@ -133,9 +133,8 @@ def _messages(
             hop, min(2 * limits.SCHEDULE_SECONDS, longest // 2), soonest and soonest + 60
         )
         if longest <= from_store:
-            raise InvalidSetting(
-                f"the store takes what is due in {soonest} s or later", longest=longest
-            )
+            told = f"leaves no time to send: the store takes what is due in {soonest} s or later"
+            raise InvalidSetting(f"{told}; use {from_store + 1} or more", longest=longest)
         ways[Route.STORE] = from_store + 1, longest
         turns = [Route.DIRECT, Route.STORE, Route.DELAY_QUEUE, Route.STORE]
     routes: dict[Route, list[Message]] = {route: [] for route in ways}

@@ -38,13 +38,10 @@ _MANY: Final = 10
 _REMEMBERED: Final = 100_000
 _REMEMBERED_DESTINATIONS: Final = 10_000
 
-FIRST_RETRY_SECONDS: Final = 1
-MAX_RETRY_SECONDS: Final = 60
-
 
 def retry_seconds(failures: int) -> int:
     """Seconds until the next attempt after so many failures: 1 s, doubling up to 60 s."""
-    return min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS << min(failures, 10))
+    return min(60, 1 << min(failures, 10))
 
 
 @dataclass(slots=True)
@@ -74,9 +71,10 @@ class Destination:
     def failed(self, name: str, failure: Failure) -> int:
         """Let a queue pause; returns for how many seconds."""
         with self._lock:
-            before = self._down.get(name)
-            failures = 0 if before is None else before.failures
-            seconds = retry_seconds(failures)
+            failures = self._down[name].failures if name in self._down else 0
+            # One in reach takes others: it gets a claim every 8 s at least, however much else is due.
+            most = failures if _tells(failure) == _NOT_REACHED else 3
+            seconds = retry_seconds(min(failures, most))
             self._down[name] = _Down(self._clock.monotonic() + seconds, failure, failures + 1)
             if len(self._down) > _REMEMBERED_DESTINATIONS:
                 del self._down[next(iter(self._down))]
@@ -241,8 +239,7 @@ class AtLeastOnce(Destination):
         probes: dict[str, int] = {}
         first: list[int] = []
         behind: list[tuple[int, int]] = []
-        for place, message in enumerate(messages):
-            name = message.destination
+        for place, name in enumerate(message.destination for message in messages):
             if name in probes:
                 behind.append((place, probes[name]))
             elif name not in away:
@@ -338,11 +335,9 @@ class InTransaction(Destination):
             return outcomes
         deliver = self._effects.deliver
         together = _attempted(claim, deliver, [messages[place] for place in readable])
+        alone = together is not None and len(readable) > 1
         for place in readable:
-            if together is None or len(readable) == 1:
-                outcomes[place] = together
-            else:
-                outcomes[place] = _attempted(claim, deliver, [messages[place]])
+            outcomes[place] = _attempted(claim, deliver, [messages[place]]) if alone else together
         self._learn([messages[place] for place in readable], [outcomes[p] for p in readable])
         return outcomes
 

@@ -95,8 +95,9 @@ class Settlement:
         self, destinations: frozenset[str], act: Callable[[Claim, Round], None], ahead_ms: int
     ) -> Round:
         done = Round(now_ms=self.destination.now_ms())
+        due_by_ms = done.now_ms + ahead_ms
         claiming = self.store.claim(
-            self.batch_size, due_by_ms=done.now_ms + ahead_ms, except_destinations=destinations
+            self.batch_size, due_by_ms=due_by_ms, except_destinations=destinations
         )
         with self.claimed(claiming, done) as claim:
             done.claimed = len(claim.messages)
@@ -119,12 +120,10 @@ class Settlement:
 
     def seconds_to_next(self, at_most: float, *, ahead_ms: int = 0) -> float:
         """How long whoever found nothing may sleep: until a message is due, or a pause ends."""
-        destination = self.destination
-        next_due_ms = self.store.next_due_ms(except_destinations=destination.away())
-        at_most = min(at_most, destination.seconds_to_next() or inf)
-        return seconds_to_sleep(
-            next_due_ms, destination.now_ms(), ahead_ms=ahead_ms, at_most=at_most
-        )
+        next_due_ms = self.store.next_due_ms(except_destinations=self.destination.away())
+        at_most = min(at_most, self.destination.seconds_to_next() or inf)
+        now_ms = self.destination.now_ms()
+        return seconds_to_sleep(next_due_ms, now_ms, ahead_ms=ahead_ms, at_most=at_most)
 
     def release(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
         """Deliver messages of the claim and remove those that were released; count, hold or reject the rest.

@@ -306,14 +306,12 @@ class Gathering:
             if not count or (only_if_full and count < most and self.seconds_left() != 0):
                 return []
             batches, self._batches = self._batches, []
-        copies = [copy for batch in batches for copy in batch.copies]
-
-        def held() -> bool:
-            # Each is asked, since that counts as work going on.
-            return all(list(map(InHand.held, batches)))
-
+        # Parked by two, a message would be twice in a store that cannot tell.
+        ours = [batch for batch in batches if batch.held()]
+        copies = [copy for batch in ours for copy in batch.copies]
         try:
-            return self._mover.process(copies, held=held)
+            # Each is asked, since that counts as work going on.
+            return self._mover.process(copies, held=lambda: all(list(map(InHand.held, ours))))
         finally:
             for batch in batches:
                 self._visibility.done(batch)

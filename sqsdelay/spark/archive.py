@@ -13,10 +13,8 @@ _PACKAGES: Final = (Path(__file__).parents[1], Path(tenacity.__file__).parent)
 
 
 def archive(path: str | Path) -> Path:
-    """Write a zip file of sqsdelay and of tenacity, which few clusters have, and return its path.
-
-    Executors need boto3 and pyarrow installed besides: neither can be imported from a zip file.
-    """
+    """Write a zip file of sqsdelay and of tenacity, which few clusters have, and return its path. boto3 and
+    pyarrow cannot be imported from a zip file: executors need them besides."""
     target = Path(path)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
         for package in _PACKAGES:

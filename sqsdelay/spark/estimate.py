@@ -40,14 +40,11 @@ _HOP: Final = DEFAULT_HOP_SECONDS
 _MAX_SIZE: Final = MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one way costs for the messages of one band of delays.
-
-    ``cost`` leaves out what runs however few messages there are. ``impossible`` messages are too
-    large for the way's service, and not in ``cost``. ``cheapest`` is the way of its band that costs
-    least, among those that take all messages.
-    """
+    """What one way costs for the messages of one band of delays, without what runs however few they are.
+    ``impossible`` ones are too large for the way's service, and not in ``cost``; ``cheapest`` is the way of
+    its band that costs least, among those that take all messages."""
 
     band: str
     way: str
@@ -61,9 +58,7 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
     """What each way costs for the messages of a table with the columns ``delay_seconds``, ``size`` (bytes
     of body and attributes) and maybe ``messages`` or ``count``, by band of delays. Raises
     ConfigurationError."""
-    numbers = _numbers(rows)
-    _refuse_unfit(numbers)
-    edges = edges_of(compared)
+    numbers, edges = _numbers(rows), edges_of(compared)
     # A row for each segment and size: they are priced one after the other, and not kept.
     groups = ([int(number) for number in row] for row in _grouped(numbers, edges).toLocalIterator())
     by_band: dict[tuple[int, int], Total] = defaultdict(Total)
@@ -74,21 +69,18 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
         band.cost += here.cost
     if not by_band:
         raise ConfigurationError("the workload has no rows: there is nothing to estimate")
-    return _with_cheapest(
-        [
-            Estimate(
-                band=BANDS[band].name,
-                way=compared[place].name,
-                messages=total.messages,
-                impossible=total.impossible,
-                cost=round(Decimal(total.cost.numerator) / total.cost.denominator, 18),
-            )
-            for (band, place), total in sorted(by_band.items())
-        ]
-    )
+    found, best = list[Estimate](), dict[str, Estimate]()
+    for (number, place), total in sorted(by_band.items()):
+        cost = round(Decimal(total.cost.numerator) / total.cost.denominator, 18)
+        told = BANDS[number].name, compared[place].name, total.messages, total.impossible, cost
+        found.append(each := Estimate(*told))
+        if not each.impossible and (each.band not in best or cost < best[each.band].cost):
+            best[each.band] = each
+    return [replace(each, cheapest=best.get(each.band) is each) for each in found]
 
 
 def _numbers(rows: DataFrame) -> DataFrame:
+    """The columns that count, as whole numbers. Raises ConfigurationError for what cannot be priced."""
     for name in ("delay_seconds", "size"):
         if name not in rows.columns:
             raise ConfigurationError(
@@ -97,15 +89,12 @@ def _numbers(rows: DataFrame) -> DataFrame:
                 "schedule --plan"
             )
     messages = next((name for name in ("messages", "count") if name in rows.columns), "1")
-    return rows.selectExpr(
+    numbers = rows.selectExpr(
         # A delay of half a second more is one of the next whole second.
         "ceil(try_cast(delay_seconds AS double)) AS delay_seconds",
         "try_cast(size AS bigint) AS size",
         f"try_cast({messages} AS bigint) AS messages",
     )
-
-
-def _refuse_unfit(numbers: DataFrame) -> None:
     unfit = numbers.where(
         f"NOT coalesce(delay_seconds BETWEEN 0 AND {MAX_DELAY_SECONDS} "
         f"AND size BETWEEN 1 AND {_MAX_SIZE} AND messages BETWEEN 1 AND {MAX_MESSAGES}, false)"
@@ -118,6 +107,7 @@ def _refuse_unfit(numbers: DataFrame) -> None:
             f"{row.rows} rows of the workload cannot be priced, e.g. {example}; use delay_seconds of 0 "
             f"to {MAX_DELAY_SECONDS}, a size of 1 to {_MAX_SIZE} bytes, 1 to {MAX_MESSAGES} messages"
         )
+    return numbers
 
 
 def edges_of(compared: Iterable[Way]) -> list[int]:
@@ -172,19 +162,10 @@ def hops_of(seconds: Column) -> Column:
     return F.greatest(F.ceil(seconds / _HOP) - 1, F.lit(0)).cast("decimal(18,0)")
 
 
-def _with_cheapest(found: Sequence[Estimate]) -> list[Estimate]:
-    best: dict[str, Estimate] = {}
-    for each in found:
-        if not each.impossible and (each.band not in best or each.cost < best[each.band].cost):
-            best[each.band] = each
-    return [replace(each, cheapest=best.get(each.band) is each) for each in found]
-
-
 _CALLS_A_SECOND: Final = 2_400
 """A FIFO queue with high throughput, in most regions. Source: docs/capacity.md, "Quoted"."""
 
 _FAR_DEARER: Final = 2
-_WORTH_A_WORD: Final = 1
 
 
 class UnsentQueues:
@@ -248,26 +229,23 @@ def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> d
     warnings = []
     if cheapest is not None and chosen.name in possible:
         mine, least = possible[chosen.name], possible[cheapest]
-        if mine - least > _WORTH_A_WORD and mine > _FAR_DEARER * least:
-            remedy = (
-                "give a store (--store) to park messages due far ahead"
-                if options.store is None
-                else "docs/cost.md compares the stores"
+        if mine - least > 1 and mine > _FAR_DEARER * least:
+            remedy = "docs/cost.md compares the stores"
+            if options.store is None:
+                remedy = "give a store (--store) to park messages due far ahead"
+            told = (
+                f"{chosen.name} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}"
             )
-            warnings.append(
-                f"{chosen.name} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}: "
-                f"{remedy}"
-            )
+            warnings.append(f"{told}: {remedy}")
     if counts.relayed > RELAYED_ON_TIME:
         warnings.append(
             f"{counts.relayed:,} messages are relayed, and the deployed function holds {RELAYED_ON_TIME:,} "
             "on time: raise its max_concurrency, or give a store (docs/capacity.md)"
         )
+    shown = {n: None if cost is None else f"{float(cost):.2f}" for n, cost in costs.items()}
     return {
         "currency": currency,
-        "costs": {
-            name: None if cost is None else f"{float(cost):.2f}" for name, cost in costs.items()
-        },
+        "costs": shown,
         "way": chosen.name,
         "cheapest": cheapest,
         "seconds_at_quota": -(-counts.sent // (_CALLS_A_SECOND * MAX_BATCH_ENTRIES)),

@@ -16,29 +16,11 @@ from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.spark.locations import hadoop_uri
-from sqsdelay.spark.report.messages import (
-    CANCELLED,
-    DELIVERED,
-    HANDED_OVER,
-    KEY,
-    LOST,
-    PENDING,
-    REJECTED,
-    UNKNOWN,
-    columns,
-    gathered,
-    judged,
-)
+from sqsdelay.spark.report import messages
+from sqsdelay.spark.report.messages import KEY, LOST, OPEN, UNKNOWN, columns, gathered, judged
 from sqsdelay.spark.report.read import read_ledger
 from sqsdelay.spark.report.write import DEFAULT_GRACE_SECONDS
-from sqsdelay.spark.sink.options import (
-    DELAY,
-    DUE_AT,
-    ENDPOINT,
-    Columns,
-    Options,
-    checked_columns,
-)
+from sqsdelay.spark.sink.options import DELAY, DUE_AT, ENDPOINT, Columns, Options, checked_columns
 from sqsdelay.spark.sink.receipts import Receipts, job_folder
 from sqsdelay.spark.sink.send import message_id, save, spelled
 
@@ -65,21 +47,24 @@ _AS_GATHERED: Final = columns("""
 """)
 
 
+_RECORDED: Final = columns("""
+    max(at_ms) AS newest_ms; bool_or(event = 'received') AS receptions_recorded;
+    bool_or(event IN ('handed-over', 'received') OR event = 'released' AND NOT endpoint LIKE '%.fifo')
+      AS arrivals_recorded
+""")
+
+
 def planned(job: JobTable) -> DataFrame:
     """A row for each message that the table holds: when it is due, and how many rows have its id."""
     due_ms = _due_ms(job.columns, job.start_ms).alias("_due_ms")
-    named = job.identified().select("_endpoint", "_id", due_ms)
-    return named.groupBy(
-        F.col("_endpoint").alias("endpoint"), F.col("_id").alias("message_id")
-    ).agg(F.count(F.lit(1)).alias("rows"), F.min("_due_ms").alias("planned_due_ms"))
+    by = (F.col("_endpoint").alias("endpoint"), F.col("_id").alias("message_id"))
+    figures = F.expr("count(1) AS rows"), F.min("_due_ms").alias("planned_due_ms")
+    return job.identified().select("_endpoint", "_id", due_ms).groupBy(*by).agg(*figures)
 
 
 def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
-    """A row for each message that the job noted as sent: as `gathered` would make it of events.
-
-    When it was sent is not noted: the job's first instant stands for it, or the replay's. Raises
-    ConfigurationError where Spark cannot read them.
-    """
+    """A row for each message that the job noted as sent: as `gathered` would make it of events. For when it
+    was sent stands the job's first instant, or the replay's. Raises ConfigurationError."""
     assert options.receipts is not None, "a job that has an instant has receipts"
     folder = job_folder(options.receipts, str(options.job))
     reader = spark.read.schema(_RECEIPT).option("recursiveFileLookup", True)
@@ -114,9 +99,7 @@ def _due_ms(columns: Columns, start_ms: int | None) -> Column:
 NOT_SENT: Final = "not-sent"
 """In the table, and neither in the receipts nor in the ledger."""
 
-STATUSES: Final = (
-    LOST, PENDING, UNKNOWN, NOT_SENT, DELIVERED, HANDED_OVER, REJECTED, CANCELLED
-)  # fmt: skip
+STATUSES: Final = (*OPEN, NOT_SENT, *messages.STATUSES[len(OPEN) :])
 
 
 def reconcile(
@@ -132,8 +115,7 @@ def reconcile(
 
     Args:
         rows: the job's table, as it was sent.
-        ledger: see `write_report`.
-        ledger_format: see `write_report`.
+        ledger, ledger_format: see `write_report`.
         as_of_ms: the instant it describes, epoch milliseconds: later events are left out. The newest
             event's if left out, so that a ledger that ends early loses nothing.
         grace_seconds: a message is lost when it was due longer ago and has not arrived.
@@ -149,27 +131,20 @@ def reconcile(
     events = read_ledger(rows.sparkSession, ledger, ledger_format=ledger_format).events
     if as_of_ms is not None:
         events = events.where(F.col("at_ms") <= as_of_ms)
-    arrives = (
-        "event IN ('handed-over', 'received') OR event = 'released' AND NOT endpoint LIKE '%.fifo'"
-    )
-    endpoints = events.groupBy("endpoint").agg(
-        F.max("at_ms").alias("newest_ms"),
-        F.expr("bool_or(event = 'received') AS receptions_recorded"),
-        F.expr(f"bool_or({arrives}) AS arrivals_recorded"),
-    )
+    endpoints = events.groupBy("endpoint").agg(*map(F.expr, _RECORDED))
     recorded = endpoints.collect()
     if not recorded:
         raise ConfigurationError(
             "the ledger has no events; name the one that the job's queues fill"
         )
-    messages, seen = planned(job), gathered(events)
+    found, seen = planned(job), gathered(events)
     if job.start_ms is None:
         due_ms = "planned_due_ms"
-        found = messages.join(seen, [*KEY], "left").withColumn("replays", F.lit(0))
+        found = found.join(seen, [*KEY], "left").withColumn("replays", F.lit(0))
     else:
         due_ms = "coalesce(planned_due_ms, noted_sent.due_ms)"
         noted = receipts(rows.sparkSession, job.options, job.start_ms)
-        found = messages.join(noted, [*KEY], "full").join(seen, [*KEY], "left")
+        found = found.join(noted, [*KEY], "full").join(seen, [*KEY], "left")
     # Of an id that was used again: the life that the job began by its due time, or else the last.
     first = f"coalesce(sent.due_ms = {due_ms}, false) DESC, life DESC"
     choice = f"row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY {first})"
@@ -192,10 +167,8 @@ def reconcile(
 
 @dataclass(frozen=True, kw_only=True)
 class JobTable:
-    """A job's table, and the options it was sent with.
-
-    ``start_ms`` is the instant of its first run, by its receipts; None without receipts.
-    """
+    """A job's table, and the options it was sent with; ``start_ms`` is the instant of its first run, None
+    without receipts."""
 
     rows: DataFrame
     columns: Columns
@@ -249,23 +222,18 @@ _SHOWN: Final = columns("""
 
 
 def totals(table: DataFrame) -> list[dict[str, Any]]:
-    """How many messages of each endpoint were planned, sent, released and delivered.
-
-    ``at_destination``: shown by the destination queue, as far as is recorded.
-    """
-    counted = [
-        "count_if(planned) AS planned",
-        "count_if(rows > 1) AS repeated",
-        "count_if(NOT planned) AS unplanned",
-        *[f"count({n}_ms) AS {n}" for n in ("sent", "parked", "released", "at_destination")],
-        *[f"count_if(status = '{each}') AS {each.replace('-', '_')}" for each in STATUSES],
-        "count_if(replays > 0) AS replayed",
-    ]
-    found = table.groupBy("endpoint").agg(*map(F.expr, counted)).sort("endpoint")
+    """How many messages of each endpoint were planned, sent, released, shown by the destination queue (as far
+    as is recorded) and delivered."""
+    where = {"planned": "planned", "repeated": "rows > 1", "unplanned": "NOT planned"}
+    where |= {n: f"{n}_ms IS NOT NULL" for n in ("sent", "parked", "released", "at_destination")}
+    where |= {each.replace("-", "_"): f"status = '{each}'" for each in STATUSES}
+    where["replayed"] = "replays > 0"
+    counted = [F.expr(f"count_if({each})").alias(name) for name, each in where.items()]
+    found = table.groupBy("endpoint").agg(*counted).sort("endpoint")
     return [row.asDict() for row in found.collect()]
 
 
-REPLAYABLE: Final = (LOST, PENDING, UNKNOWN, NOT_SENT)
+REPLAYABLE: Final = (*OPEN, NOT_SENT)
 """What has arrived, was cancelled or lies in the error queue is not sent again."""
 
 
@@ -287,13 +255,9 @@ def replay(
     is pending, and not replayed once more, until the grace has passed.
 
     Args:
-        rows: the job's table, as it was sent.
-        ledger: see `reconcile`.
+        rows, ledger, ledger_format, as_of_ms, grace_seconds: see `reconcile`.
         include: the statuses to send again: ``lost``, and if you say so ``pending``, ``unknown`` and
             ``not-sent``. What was rescheduled is sent again only when it is lost.
-        ledger_format: see `reconcile`.
-        as_of_ms: see `reconcile`.
-        grace_seconds: see `reconcile`.
         record: the send's option ``ledger``: folder for a ledger of what is sent again.
         options: as for the send; ``receipts`` are required.
 
@@ -319,14 +283,8 @@ def replay(
             "a replay compares rows with the job's receipts: give option receipts; "
             "without receipts, send the lost rows of reconcile() as a job of their own"
         )
-    table = reconcile(
-        rows,
-        ledger,
-        ledger_format=ledger_format,
-        as_of_ms=as_of_ms,
-        grace_seconds=grace_seconds,
-        **options,
-    )
+    given: dict[str, Any] = {"ledger_format": ledger_format, "as_of_ms": as_of_ms} | options
+    table = reconcile(rows, ledger, grace_seconds=grace_seconds, **given)
     wanted = F.col("status").isin(*include) & F.expr(
         "planned AND (rescheduled_ms IS NULL OR status = 'lost')"
     )
@@ -337,9 +295,8 @@ def replay(
         again = (
             job.identified().join(chosen, ["_endpoint", "_id"], "left_semi").select(*rows.columns)
         )
-        given: dict[str, Any] = {"replay": SystemClock().now_ms()} | options
-        if record is not None:
-            given["ledger"] = record
-        return {"chosen": number, **save(again, **given)}
+        more: dict[str, Any] = {} if record is None else {"ledger": record}
+        sent = save(again, **{"replay": SystemClock().now_ms()} | more | options)
+        return {"chosen": number, **sent}
     finally:
         chosen.unpersist()

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.errors import ConfigurationError, InvalidSetting, MissingExtra, SqsDelayError
 
@@ -81,7 +81,13 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in (chosen | dict(settings or {})).items():
         builder = builder.config(name, value)
-    spark = _started(builder, master)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise ConfigurationError(f"Spark does not start on {master}: {cause(error)}") from error
     try:
         with _time_zone(spark, time_zone):
             yield spark
@@ -89,31 +95,31 @@ def session(
         spark.stop()
 
 
-def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
+@contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """A session that has these settings until the block ends."""
+    before: Any = {name: spark.conf.get(name) for name in settings}
     try:
-        return builder.getOrCreate()
-    except (PySparkException, Py4JError) as error:
-        raise ConfigurationError(f"Spark does not start on {master}: {cause(error)}") from error
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 @contextmanager
 def _time_zone(spark: SparkSession, time_zone: str) -> Iterator[None]:
     from pyspark.errors import IllegalArgumentException
 
-    before = spark.conf.get(_TIME_ZONE)
-    try:
-        spark.conf.set(_TIME_ZONE, time_zone)
-    except IllegalArgumentException as error:
-        raise InvalidSetting(
-            f"time zone {time_zone!r} is not known to Spark; write e.g. Europe/Berlin or +02:00"
-        ) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(configured(spark, {_TIME_ZONE: time_zone}))
+        except IllegalArgumentException as error:
+            raise InvalidSetting(
+                f"time zone {time_zone!r} is not known to Spark; write e.g. Europe/Berlin or +02:00"
+            ) from error
         yield
-    finally:
-        spark.conf.set(_TIME_ZONE, before or "UTC")
 
 
 def check_java() -> None:

@@ -229,8 +229,8 @@ class Arrivals:
         if refused:
             outcomes = self._parts.transport.reject([(m, reason) for (_, m), reason in refused])
             told = [(d, f"message {m.message_id}: {reason}") for (d, m), reason in refused]
-            gone = {id(delivery) for delivery in self._parts.rejected(told, outcomes)}
-            ids = [m.message_id for (d, m), _ in refused if id(d) in gone]
+            gone = [d.content for d in self._parts.rejected(told, outcomes)]
+            ids = ids_of(message for message in gone if isinstance(message, StoredMessage))
             self._parts.tell(TimeoutStatus.REJECTED, ids)
 
     def _done(self, status: TimeoutStatus, settled: Sequence[Arrived]) -> None:

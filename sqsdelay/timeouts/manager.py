@@ -20,7 +20,7 @@ from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import take_turns
-from sqsdelay.dispatching.settlement import Round, ids_of
+from sqsdelay.dispatching.settlement import OUTAGE_PAUSE_SECONDS, Round, ids_of
 from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
 from sqsdelay.ports.queues import Delivery, TimeoutTransport
 from sqsdelay.ports.stores import Claim, ClaimsIds, DelayedMessageStore, TransactionMode
@@ -188,14 +188,12 @@ class TimeoutDispatch:
 
     def _release(self, claim: Claim, due: list[StoredMessage], done: Round) -> None:
         self._parts.settlement.release(claim, due, done)
-        passing = ids_of(
-            m for m in done.held if m.destination not in self._parts.destination.away()
-        )
-        settled = {*ids_of(done.released + done.rejected + done.failed), *passing}
-        away = [message_id for message_id in ids_of(due) if message_id not in settled]
-        if away:
-            # As soon as its destination is in reach.
-            claim.hold(away, seconds=0)
+        tried = {*ids_of(done.released + done.rejected + done.failed + done.held)}
+        # As soon as their destinations are in reach; those tried just now perhaps are, for others.
+        untried = [message_id for message_id in ids_of(due) if message_id not in tried]
+        for ids, seconds in ((untried, 0.0), (ids_of(done.held), OUTAGE_PAUSE_SECONDS)):
+            if ids:
+                claim.hold(ids, seconds=seconds)
         if len(done.released) < len(due):
             self._parts.look.set()
 

@@ -16,6 +16,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, WAS_DUE_AT
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs import create_endpoint
+from sqsdelay.sqs.receivers import in_thread
 from sqsdelay.testing import LocalAws
 from tests.guides.page import Block, blocks
 from tests.patience import PATIENCE_SECONDS
@@ -53,32 +54,32 @@ def attribute(message: dict[str, Any], name: str) -> str:
 class Site:
     """An endpoint; its hop is short, so that what waits can be looked at. Gone after a ``with``."""
 
-    def __init__(self, local_aws: LocalAws, name: str) -> None:
-        self.aws = local_aws
-        self.name = name
+    def __init__(self, local_aws: LocalAws, name: str, hop_seconds: int = HOP) -> None:
+        self.aws, self.name = local_aws, name
         self.sqs = local_aws.client("sqs")
-        create_endpoint(self.sqs, Endpoint.parse(name), hop_seconds=HOP)
+        self._made = create_endpoint(self.sqs, Endpoint.parse(name), hop_seconds=hop_seconds)
+        # A queue that another test left behind keeps that test's hop.
+        assert len(self._made) == 3, f"{name} was there before: only {self._made} was made"
         self.url = self.sqs.get_queue_url(QueueName=name)["QueueUrl"]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for url in self.sqs.list_queues(QueueNamePrefix=self.name).get("QueueUrls", []):
-            self.sqs.delete_queue(QueueUrl=url)
+        for name in self._made:
+            self.sqs.delete_queue(QueueUrl=self.sqs.get_queue_url(QueueName=name)["QueueUrl"])
 
     @contextmanager
     def relayed(self) -> Iterator[None]:
         """Meanwhile a delay consumer serves it."""
         stop = threading.Event()
         consumer = DelayConsumer(self.name, self.sqs, hop_seconds=HOP, wait_seconds=1)
-        relaying = threading.Thread(target=consumer.run, args=(stop,))
-        relaying.start()
+        self._relaying = in_thread(consumer.run, stop)
         try:
             yield
         finally:
             stop.set()
-            relaying.join(PATIENCE_SECONDS)
+            self._relaying.result(PATIENCE_SECONDS)
 
     def arrived(self, count: int) -> dict[str, dict[str, Any]]:
         """What arrives, by its body, each with the time it came."""
@@ -86,21 +87,19 @@ class Site:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(found) < count:
             assert time.monotonic() < deadline, found
-            for message in self._receive(self.url):
+            assert not self._relaying.done(), self._relaying.exception()
+            answer = self.sqs.receive_message(
+                QueueUrl=self.url,
+                MaxNumberOfMessages=10,
+                WaitTimeSeconds=5,
+                MessageAttributeNames=["All"],
+                MessageSystemAttributeNames=["All"],
+            )
+            for message in answer.get("Messages", []):
                 self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=message["ReceiptHandle"])
                 assert message["Body"] not in found
                 found[message["Body"]] = message | {"at": datetime.now(UTC)}
         return found
-
-    def _receive(self, url: str) -> list[dict[str, Any]]:
-        answer = self.sqs.receive_message(
-            QueueUrl=url,
-            MaxNumberOfMessages=10,
-            WaitTimeSeconds=5,
-            MessageAttributeNames=["All"],
-            MessageSystemAttributeNames=["All"],
-        )
-        return list(answer.get("Messages", []))
 
 
 def with_short_hops(code: str) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Container
-from pathlib import Path
 from typing import Any
 
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import run
 
 
 def receive(
@@ -61,14 +58,7 @@ def queues(aws: LocalAws, prefix: str) -> list[str]:
 
 def sqsdelay(aws: LocalAws, *arguments: str, codes: Container[int] = (0,)) -> str:
     """What the command line prints; it exits with one of ``codes``."""
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("sqsdelay")), *arguments],
-        env={k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "SQSDELAY_"))}
-        | aws.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(*arguments, env=aws.environment())
     assert done.returncode in codes, done.stderr
     return done.stdout
 

@@ -463,5 +463,7 @@ def test_a_proof_stores_what_schedules_take() -> None:
     parked = _messages(40, 900, 1920, fifo=False, soonest=SOONEST_SECONDS)[Route.STORE]
     assert len(parked) == 20
     assert {each.delay for each in parked} <= {*range(SOONEST_SECONDS + 60, 1921)}
-    with pytest.raises(InvalidSetting, match="takes what is due in 1800 s or later"):
-        _messages(40, 900, 1800, fifo=False, soonest=SOONEST_SECONDS)
+    for longest in (1800, 1860):
+        with pytest.raises(InvalidSetting, match="in 1800 s or later; use 1861 or more"):
+            _messages(40, 900, longest, fifo=False, soonest=SOONEST_SECONDS)
+    assert _messages(4, 900, 1861, fifo=False, soonest=SOONEST_SECONDS)[Route.STORE]

@@ -15,19 +15,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.dispatcher import DelayedDelivery
 from sqsdelay.errors import SchemaMismatch, StoreMissing
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.receiving.deduplication import Copy
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import SchedulerStore, open_store
 from sqsdelay.stores.postgres.postgres_store import PostgresInbox
 from sqsdelay.stores.schema import VERSION
 from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
+from tests.acceptance.contract_site import Site
 from tests.services.processes import run
 
 ROLE = "arn:aws:iam::123456789012:role/orders"
@@ -176,20 +176,20 @@ def test_every_command_refuses_it_at_once(
 ) -> None:
     """With the remedy, before anything is changed, and before a worker says that it works."""
     case: Case = request.getfixturevalue(kind)
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse("orders"))
     if kind == "sqlite":
         with closing(case.store()) as store:
             store.set_up()
     case.set_version(VERSION + 1)
-    for command in COMMANDS + (() if kind == "schedules" else OF_A_STORE):
-        done = run(*command.split(), "--store", case.url, env=local_aws.environment())
-        told = done.stdout + done.stderr
-        assert done.returncode == 1, (command, told)
-        assert f"has schema version {VERSION + 1}" in told, command
-        assert re.search("name another (table|schedule group), and empty this one", told), command
-        assert not re.search(
-            "consuming|dispatching|serving|store create|ready|9 sent|console is", told
-        ), command
+    with Site(local_aws, "orders", DEFAULT_HOP_SECONDS):
+        for command in COMMANDS + (() if kind == "schedules" else OF_A_STORE):
+            done = run(*command.split(), "--store", case.url, env=local_aws.environment())
+            told = done.stdout + done.stderr
+            assert done.returncode == 1, (command, told)
+            assert f"has schema version {VERSION + 1}" in told, command
+            assert re.search("name another (table|schedule group), and empty this", told), command
+            assert not re.search(
+                "consuming|dispatching|serving|store create|ready|9 sent|console is", told
+            )
 
 
 def test_many_set_up_at_once(case: Case) -> None:

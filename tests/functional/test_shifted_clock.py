@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,39 +20,26 @@ from sqsdelay.stores.dispatchers import StoreClock
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
+from tests.services.processes import run
 
 BEHIND_SECONDS = 600
-SHIFTED = (
-    "import sys, time\n"
-    "right = time.time_ns\n"
-    f"time.time_ns = lambda: right() - {BEHIND_SECONDS} * 10**9\n"
-    "from sqsdelay.cli import main\n"
-    "main()\n"
-)
-"""The command on a machine that is ten minutes behind. (Requests are signed with the right time.)"""
-
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def fall_behind() -> None:
+    """For a command on a machine that is ten minutes behind; requests are signed with the right time."""
+    right = time.time_ns
+    time.time_ns = lambda: right() - BEHIND_SECONDS * 10**9
 
 
 def behind(environment: dict[str, str]) -> Run:
     """Runs the command there."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", SHIFTED, *arguments],
-            env={"PATH": os.environ["PATH"]} | environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    return run
+    return partial(run, env=environment, before=fall_behind)
 
 
-def due(run: Run, *store: str) -> dict[str, float]:
+def due(there: Run, *store: str) -> dict[str, float]:
     """When each pending message is due, epoch seconds."""
-    listed = run("pending", "orders", "--json", *store)
+    listed = there("pending", "orders", "--json", *store)
     assert listed.returncode == 0, listed.stderr
     messages = [json.loads(line) for line in listed.stdout.splitlines()]
     return {m["message_id"]: datetime.fromisoformat(m["due"]).timestamp() for m in messages}
@@ -84,7 +71,7 @@ def test_a_delay_counts_from_the_brokers_clock(
     else:
         url = request.getfixturevalue("postgres")
         store = ("--store", f"{url}?table=orders.{uuid.uuid4().hex[:12]}")
-    run = behind(local_aws.environment())
+    there = behind(local_aws.environment())
     lines = tmp_path / "messages.jsonl"
     lines.write_text('{"body": "x", "delay": "2m", "message_id": "line"}\n')
     one = ("send", "orders", "--store-only", "--body", "x", "--message-id")
@@ -97,10 +84,10 @@ def test_a_delay_counts_from_the_brokers_clock(
         ("moved", ("reschedule", "orders", "moved", "--delay", "2m")),
     ):
         with Spell() as spells[name]:
-            done = run(*arguments, *store)
+            done = there(*arguments, *store)
         assert done.returncode == 0, done.stderr
         assert done.stderr in {"", "1 sent, 0 not sent\n"}
-    told = due(run, *store)
+    told = due(there, *store)
     assert set(told) == {"sent", "line", "moved"}
     for name, each in told.items():
         assert spells[name].has_two_minutes_to(each), name
@@ -109,15 +96,15 @@ def test_a_delay_counts_from_the_brokers_clock(
 def test_released_to_rabbitmq_the_databases_clock_counts(postgres: str) -> None:
     """SQS is not asked: there may be none."""
     store = ("--store", f"{postgres}?table=orders.{uuid.uuid4().hex[:12]}")
-    run = behind({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_DEFAULT_REGION": "us-east-1"})
-    assert run("store", "create", "orders", *store).returncode == 0
+    there = behind({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_DEFAULT_REGION": "us-east-1"})
+    assert there("store", "create", "orders", *store).returncode == 0
     send = ("send", "orders", "--store-only", "--body", "x", "--delay", "2m", *store)
     with Spell() as spell:
-        done = run(*send, "--to", "amqp://guest:guest@127.0.0.1/")
+        done = there(*send, "--to", "amqp://guest:guest@127.0.0.1/")
     assert done.returncode == 0, done.stderr
-    [(message_id, told)] = due(run, *store).items()
+    [(message_id, told)] = due(there, *store).items()
     assert spell.has_two_minutes_to(told)
-    done = run("cancel", "orders", message_id, *store, "--to", "amqp://guest:guest@127.0.0.1/")
+    done = there("cancel", "orders", message_id, *store, "--to", "amqp://guest:guest@127.0.0.1/")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -125,13 +112,13 @@ def test_without_aws_settings_the_stores_clock_counts_and_says_so(postgres: str)
     """A machine that knows no AWS cannot mean SQS; one that does is told what is wrong."""
     store = ("--store", f"{postgres}?table=orders.{uuid.uuid4().hex[:12]}")
     nowhere = {"AWS_CONFIG_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
-    run = behind(nowhere)
-    assert run("store", "create", "orders", *store).returncode == 0
+    there = behind(nowhere)
+    assert there("store", "create", "orders", *store).returncode == 0
     with Spell() as spell:
-        done = run("send", "orders", "--store-only", "--body", "x", "--delay", "2m", *store)
+        done = there("send", "orders", "--store-only", "--body", "x", "--delay", "2m", *store)
     assert done.returncode == 0, done.stderr
     assert "counts from the store's clock, because SQS cannot be reached" in done.stderr
-    [told] = due(run, *store).values()
+    [told] = due(there, *store).values()
     assert spell.has_two_minutes_to(told)
 
 

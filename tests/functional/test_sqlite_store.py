@@ -273,6 +273,19 @@ def test_a_file_that_was_deleted_keeps_nothing_more(tmp_path: Path, replaced: bo
                 use()
 
 
+def test_a_relative_path_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that goes to another folder, and a child that begins anew there, keep to the file."""
+    monkeypatch.chdir(tmp_path)
+    with closing(SqliteStore("store.db", endpoint="orders")) as store:
+        store.set_up()
+        (elsewhere := tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(elsewhere)
+        assert store.store([soon("a")]) == [True]
+        store._begin_anew()
+        assert store.pending_count() == 1
+    assert not list(elsewhere.iterdir())
+
+
 def test_leases_write_no_bodies(tmp_path: Path) -> None:
     """A message of 1 MiB is claimed, renewed, and after a failure claimed again: a page or two each time."""
     clock, journal = ManualClock(), tmp_path / "store.db-wal"

@@ -133,9 +133,10 @@ def test_the_oldest_cdk_of_the_range_makes_the_same(all_there_is: Path, tmp_path
         "import json, sys; from aws_cdk import App; from tests.infra.conftest import *; "
         "synthesise_all(App(context=CONTEXT, outdir=sys.argv[1]))"
     )
-    paths = {"PYTHONPATH": f"{older_cdk(oldest + '.0')}:{ROOT}"}
+    paths = f"{older_cdk(oldest + '.0')}:{ROOT}"
+    env = os.environ | {"PYTHONPATH": paths, "CDK_VALIDATION": "false"}
     command = [sys.executable, "-c", program, str(tmp_path)]
-    subprocess.run(command, cwd=tmp_path, env=os.environ | paths, check=True, capture_output=True)
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
     made = {path.name: path for path in all_there_is.glob("*.template.json")}
     assert len(made) > len(STORES)
     for name, newest in made.items():

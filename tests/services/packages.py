@@ -81,8 +81,7 @@ def go() -> dict[str, str]:
 
 def aws_cli() -> str:
     """The AWS CLI as a word of a shell: the machine's own, or one installed from PyPI."""
-    found = shutil.which("aws")
-    if found:
+    if found := shutil.which("aws"):
         return shlex.quote(found)
     folder = _from_pypi(AWS_CLI)
     return f"PYTHONPATH={shlex.quote(str(folder))} {shlex.quote(sys.executable)} -m awscli"
@@ -100,7 +99,8 @@ def _from_pypi(package: str, *more: str) -> Path:
     if not (folder / "installed").exists():
         shutil.rmtree(folder, ignore_errors=True)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        wanted = ["--target", str(folder), package, *more]
+        # Of an older CDK's 200 MB a test imports a few modules: compiling all took most of its time.
+        wanted = ["--no-compile", "--target", str(folder), package, *more]
         subprocess.run([*pip, *wanted], check=True, timeout=_SECONDS)
         (folder / "installed").touch()
     return folder

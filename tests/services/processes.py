@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -39,13 +39,16 @@ def run(
     stdin: str = "",
     timeout: float = PATIENCE_SECONDS,
     cwd: Path = ROOT,
+    before: Callable[[], object] = int,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``sqsdelay`` to its end, in a fork of a process that has imported it: that takes half a second."""
+    """Run ``sqsdelay`` to its end, after something of the test's, in a fork of a process that has
+    imported it: an import takes half a second."""
     with TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("in", "out", "err")]
         for path, text in zip(streams, (stdin, "", ""), strict=True):
             path.write_text(text)
-        process = _FORKS.Process(target=_command, args=(arguments, environment(env), cwd, streams))
+        given = (arguments, environment(env), cwd, streams, before)
+        process = _FORKS.Process(target=_command, args=given)
         process.start()
         process.join(timeout)
         if process.exitcode is None:
@@ -57,7 +60,11 @@ def run(
 
 
 def _command(
-    arguments: Sequence[str], env: dict[str, str], cwd: Path, streams: Sequence[Path]
+    arguments: Sequence[str],
+    env: dict[str, str],
+    cwd: Path,
+    streams: Sequence[Path],
+    before: Callable[[], object],
 ) -> None:
     for number, path in enumerate(streams):
         os.dup2(os.open(path, os.O_RDWR), number)
@@ -66,6 +73,7 @@ def _command(
     os.environ.update(env)
     os.chdir(cwd)
     sys.argv = ["sqsdelay", *arguments]
+    before()
     from sqsdelay.cli import main
 
     try:
@@ -149,8 +157,7 @@ def running(
     try:
         yield started
     finally:
-        if process.poll() is None:
-            process.kill()
+        process.kill()
         started.end()
         assert process.stdout is not None
         process.stdout.close()

@@ -14,7 +14,7 @@ from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Receipts
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Run, new_job_batch
+from sqsdelay.spark.sink.run import Attempt, Run, new_job_batch
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
@@ -23,6 +23,7 @@ from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
 
+ATTEMPT: Final = Attempt("w", 0, 0, 7)
 DAY: Final = 86_400
 COLUMNS: Final = ("body", "delay_seconds", "message_id", "endpoint", "message_group_id")
 
@@ -59,7 +60,7 @@ class Driver:
         attempt: int = 1,
     ) -> Task:
         """One attempt, run to its end."""
-        staged = None if receipts is None else receipts.staging("w-00000of1-7")
+        staged = None if receipts is None else receipts.staging(ATTEMPT)
         rows = Rows(
             columns=Columns(names=frozenset(COLUMNS), key=None),
             options=Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts),
@@ -78,7 +79,6 @@ class Driver:
         task = Task(
             rows=rows,
             sender=bulk.sender,
-            retry_seconds=0,
             clock=self.clock,
             bulk=bulk,
             sent_before=before,

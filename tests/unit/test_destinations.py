@@ -382,15 +382,16 @@ def test_pauses_double_to_a_minute_and_end_with_a_success(clock: ManualClock) ->
     """1, 2, 4 … 60, 60; other destinations have pauses of their own."""
     backoff = AtLeastOnce(InMemoryOutbox(clock), clock)
     assert [backoff.failed("a", AWAY) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [backoff.failed("alive", BUSY) for _ in range(5)] == [1, 2, 4, 8, 8]
     assert backoff.failed("b", AWAY) == 1
-    assert backoff.away() == backoff.unwell() == {"a", "b"}
+    assert backoff.away() == {"a", "b"}
     assert backoff.seconds_to_next() == 1
     clock.advance(1)
     assert [*backoff.away()] == ["a"]
     assert not backoff.forget_all()  # a pause lasts
     backoff.end_pauses()
     assert not backoff.away()
-    assert backoff.unwell() == {"a", "b"}
+    assert backoff.unwell() == {"a", "alive", "b"}
     assert backoff.forget_all()
     assert (backoff.unwell(), backoff.seconds_to_next()) == (frozenset(), None)
     assert not backoff.forget_all()  # nothing was out of reach

@@ -9,16 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import Message
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import staging
+from sqsdelay.spark.sink.data_source import SqsDelayDataSource
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
+from sqsdelay.spark.sink.run import Attempt, Counts, TaskReport
 from sqsdelay.stores.s3.layout import parse
 from tests.services.in_memory_s3 import InMemoryS3
-from tests.unit.staging_driver import DAY, Driver, table
+from tests.unit.staging_driver import ATTEMPT, DAY, Driver, table
 
 
 def test_endpoints_and_routes_of_all_kinds() -> None:
@@ -51,13 +54,14 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     """Of rows staged in either way, marked as those that are sent; what another attempt noted is gone."""
     receipts = Receipts(str(tmp_path), "j")
     rows = [("a", DAY, "1", None, None), ("b", DAY, "2", None, "g")]
-    other = receipts.staging("w-00000of1-3")
+    other = receipts.staging(Attempt("w", 0, 0, 3))
     other.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
     other.close()
     driver = Driver("orders")
     driver.publish(driver.task([table(rows)], receipts))
     assert not receipts.load().ids
-    receipts.publish({"w-00000of1-7"})
+    receipts.publish([ATTEMPT])
+    receipts.drop(["w"])
     due_at = utc(driver.clock.now_ms() + DAY * 1000)
     marks = [
         Mark.of("orders", Message(body, due_at=due_at, message_id=name, message_group_id=group))
@@ -66,10 +70,24 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     assert dict(zip(receipts.load().ids, receipts.load().contents, strict=True)) == {
         mark.message_id: mark.content for mark in marks
     }
-    assert not list((tmp_path / "j").rglob("_staged*"))
+    assert not list((tmp_path / "j").rglob("_*"))
     driver.begin("renamed")
     again = driver.task([table(rows)], receipts)
     assert (again.counts.sent, again.counts.already_sent, again.staged) == (0, 2, ())
+
+
+def test_a_micro_batchs_staged_receipts_count(tmp_path: Path) -> None:
+    """A stream's options do not name it: what its tasks staged is published where they staged it."""
+    options = {"endpoint": "orders", "job": "j", "store": "s3://b", "receipts": str(tmp_path)}
+    source = SqsDelayDataSource(options)
+    schema = StructType().add("body", "string").add("due_at", "timestamp")
+    schema.add("message_id", "string")
+    staged = Receipts(str(tmp_path), "j", batch=3).staging(ATTEMPT)
+    staged.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
+    staged.close()
+    report = TaskReport(ATTEMPT, Counts(), receipts=True)
+    source.streamWriter(schema, False).commit([report], 3)
+    assert Receipts(str(tmp_path), "j", batch=3).load().content(5) == 5
 
 
 def shared(rows: int, parts: int) -> list[list[pa.RecordBatch]]:

@@ -18,7 +18,7 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.run import JOB_SECONDS, TaskReport
+from sqsdelay.spark.sink.run import JOB_SECONDS, Attempt, TaskReport
 from sqsdelay.spark.sink.stored_job import Job
 from sqsdelay.stores.s3.layout import parse
 from tests.unit.staging_driver import DAY, Driver, table
@@ -198,7 +198,7 @@ def test_twenty_thousand_tasks_are_committed(
 ) -> None:
     """Their reports, the record and the decision fit the smallest driver many times over."""
     task = driver.task(rows("1"))
-    report = TaskReport("w" * 32, task.counts.reported(), None, task.staged)
+    report = TaskReport(Attempt("w" * 32), task.counts.reported(), staged=task.staged)
     options = Options(store="s3://parked", endpoint="orders", parts=20_000)
     sink = Sink(options=options, columns=Columns(names=frozenset(), key=None))
     monkeypatch.setattr(stored_job, "wheel_of", driver.wheel)
@@ -207,7 +207,7 @@ def test_twenty_thousand_tasks_are_committed(
         reports = [pickle.loads(pickle.dumps(report)) for _ in range(20_000)]
         for number, each in enumerate(reports[1:], 1):
             each.staged = (replace(each.staged[0], attempt=f"{number}x{number}", messages=0),)
-        sink.commit(reports, None)
+        sink.commit(reports)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -229,8 +229,8 @@ def test_a_report_is_small_however_many_endpoints(number: int, job: str | None, 
         driver.begin(job)
         task = driver.task(batches)
         task.counts.count_rejected(StoreUnavailable("x" * 1000))
-        part = "p" * 60
-        report = TaskReport("w" * 32, task.counts.reported(), part, task.staged, "r" * 60)
+        attempt = Attempt("w" * 32, 123_456, 3, 10**9, 10**13)
+        report = TaskReport(attempt, task.counts.reported(), True, task.staged, True)
         assert len(pickle.dumps(report)) < 1024
         if fails:
             (left,) = [key for key in driver.s3.objects if ".others" in key]

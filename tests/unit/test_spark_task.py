@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sqsdelay.core.message import Message, OutgoingMessage
@@ -23,7 +24,8 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.spark.sink.job import RejectsFolder, Sink, Times
+from sqsdelay.spark.sink.data_source import BatchWriter
+from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
 from sqsdelay.spark.sink.rows import Rows
@@ -63,9 +65,7 @@ def one_task(clock: ManualClock, queues: InMemoryQueues | None = None, **more: A
         delay_start_ms=clock.now_ms(),
     )
     sender = QueueSender(queues, SenderSettings(concurrency=1))
-    return Task(
-        rows=rows, sender=sender, retry_seconds=60, clock=clock, sleep=clock.advance, **more
-    )
+    return Task(rows=rows, sender=sender, clock=clock, sleep=clock.advance, **more)
 
 
 def of_ids(ids: list[str], bodies: list[str]) -> pa.RecordBatch:
@@ -123,9 +123,9 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
     """What its receipts show is skipped; the same id with another body is not taken for it."""
     clock = ManualClock()
     receipts = Receipts(str(tmp_path), "a/job")
-    first = one_task(clock, receipts=receipts.writer("w-0-1-00000of1-1"), slice_rows=10)
+    first = one_task(clock, receipts=receipts.writer(Attempt("w")), slice_rows=10)
     assert list(first.send([of_ids(["a", "b"], ["x", "y"])])) == []
-    (tmp_path / "a%2Fjob/parts=1/part=0/part-w-00000of1-1.parquet").write_bytes(b"PAR1 killed")
+    (tmp_path / "a%2Fjob/parts=1/part=0/part-w-00001-1.parquet").write_bytes(b"PAR1 killed")
     second = one_task(clock, sent_before=receipts.load())
     (kept,) = second.send([of_ids(["a", "b", "c"], ["x", "other", "z"])])
     assert (second.counts.sent, second.counts.already_sent) == (1, 1)
@@ -135,7 +135,7 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
 def test_receipts_of_a_slow_task_become_one_file(tmp_path: Path) -> None:
     """A file a second while it runs; a job of hours leaves as many files as tasks."""
     clock = ManualClock()
-    writer = Receipts(str(tmp_path), "job").writer("w-0-1-00000of1-1", monotonic=clock.monotonic)
+    writer = Receipts(str(tmp_path), "job").writer(Attempt("w"), monotonic=clock.monotonic)
     message = Message("x", due_at=datetime(2035, 1, 1, tzinfo=UTC), message_id="a")
     for number in range(3):
         writer.add("orders", message, "delay-queue", Mark(number, 7))
@@ -158,7 +158,7 @@ def test_a_job_run_again_lists_its_share(
     receipts = Receipts(str(tmp_path), "job")
     message = Message("x", message_id="a")
     for part in range(first):
-        writer = receipts.writer(f"w-{part:05d}of{first}-{part}")
+        writer = receipts.writer(Attempt("w", part), first)
         writer.add("orders", message, "delay-queue", Mark(part, 7))
         writer.close()
     listed: list[str] = []
@@ -187,31 +187,19 @@ def test_a_job_has_one_instant(tmp_path: Path) -> None:
 
 
 def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
-    """Of a job that was killed it plans the rest: its receipts have the due times of the first run. Of one
-    that never ran, it leaves nothing."""
+    """Of a job that was killed, or stopped by Ctrl-C, it plans the rest: its receipts have the due times of
+    the first run. Of one that never ran, it leaves nothing."""
     options = Options(job="job", receipts=str(tmp_path), plan=True, region="us-east-1")
-    sink = Sink(options=options, columns=Columns(names=frozenset({"body"}), key=None))
+    sink = Sink(options=options, columns=Columns(names=frozenset({"body", "due_at"}), key=None))
     assert sink.begin().delay_start_ms > 1000
     assert list(tmp_path.iterdir()) == []
-    Receipts(str(tmp_path), "job").delay_start_ms(1000)
-    assert sink.begin().delay_start_ms == 1000
-
-
-def test_a_plan_of_a_job_that_was_stopped_is_made(tmp_path: Path) -> None:
-    """Ctrl-C has ended the job's run, not the plan of the rest."""
-    options = Options(
-        job="job", endpoint="orders", receipts=str(tmp_path), plan=True, region="us-east-1"
-    )
-    sink = Sink(options=options, columns=Columns(names=frozenset({"body", "due_at"}), key=None))
     receipts = Receipts(str(tmp_path), "job")
     receipts.delay_start_ms(1000)
     receipts.stop()
-    times = Times(delay_start_ms=1000, began_ms=2000)
-    attempt = Attempt(write_id="w", partition=0, number=0, task_id=1)
-    rows = pa.RecordBatch.from_pydict(
-        {"body": [""], "due_at": [datetime(2035, 1, 1, tzinfo=UTC)], "message_id": ["m"]}
-    )
-    assert sink.send([rows], attempt, times).counts.rejected == 1
+    times = sink.begin()
+    assert times.delay_start_ms == 1000
+    rows = pa.RecordBatch.from_pydict({"body": [""], "due_at": [datetime(2035, 1, 1, tzinfo=UTC)]})
+    assert sink.send([rows], Attempt("w"), times).counts.rejected == 1
     assert receipts.stopped()
 
 
@@ -220,16 +208,31 @@ def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: 
     options, receipts = Options(job="j", batch=7), Receipts(str(tmp_path), "j", batch=7)
     found = []
     for began_ms in (1000, 1000, 2000):
-        attempt = Attempt(
-            write_id="j-7", partition=0, number=0, task_id=1, batch=7, began_ms=began_ms
-        )
+        attempt = Attempt("j-7", began_ms=began_ms)
         found.append(len(sent_before(receipts, options, attempt).ids))
-        writer = receipts.writer(attempt.file_name)
+        writer = receipts.writer(attempt)
         message = Message("x", message_id=f"m{began_ms}")
         writer.add("orders", message, "delay-queue", Mark.of("orders", message))
         writer.close()
     assert found == [0, 0, 1]
     assert len(receipts.load().ids) == 2
+
+
+def test_two_writes_of_one_micro_batch_keep_the_rejects_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one job, as where a micro-batch is sent in two parts."""
+    number = Mock(return_value=0)
+    context = Mock(partitionId=number, attemptNumber=number, taskAttemptId=number)
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
+    monkeypatch.setattr("sqsdelay.spark.sink.worker.pace", lambda: CallPace())
+    columns = Columns(names=frozenset({"body", "due_at", "message_id"}), key=None)
+    options = Options(job="j", batch=7, rejects=str(tmp_path), region="us-east-1")
+    for body in ("a", "b"):
+        rows = {"body": [body], "due_at": [datetime(2035, 1, 1, tzinfo=UTC)], "message_id": ["m"]}
+        writer = BatchWriter(Sink(options=options, columns=columns))
+        writer.commit([writer.write(iter([pa.RecordBatch.from_pydict(rows)]))])
+    assert sorted(pq.read_table(tmp_path)["body"].to_pylist()) == ["a", "b"]
 
 
 def test_ids_are_noted_together_as_one_by_one() -> None:
@@ -241,7 +244,9 @@ def test_ids_are_noted_together_as_one_by_one() -> None:
     for each in ids:
         one_by_one.note(Mark(each, each))
     for each in ids:
-        assert together.has(each) == one_by_one.has(each) == (each < 64)
+        again = Mark(each, 7)
+        known = together.note(again), one_by_one.note(again)
+        assert known == ((each, each) if each < 64 else (None, None))
     assert not together.note_all([2000, 63], [1, 2])
     assert not together.note_all([2000, 2000], [1, 1])
     assert together.note_all([64, 2000], [1, 2])
@@ -256,8 +261,8 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     ids = [f"m{n}" for n in range(rows)]
     ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
     kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
-    part = RejectsFolder("/tmp/rejects").part("w" * 32, 123, 4567)
-    report = TaskReport("w" * 32, task.counts.reported(), part, receipts="r" * 45)
+    attempt = Attempt("w" * 200, 123_456, 3, 10**9, 10**13)
+    report = TaskReport(attempt, task.counts.reported(), rejects=True, receipts=True)
     assert kept == task.counts.rejected == 34
     assert len(pickle.dumps(report)) < 1024
 
@@ -345,7 +350,7 @@ def test_the_collector_passes_over_the_client(monkeypatch: pytest.MonkeyPatch) -
     )
     monkeypatch.setattr("sqsdelay.spark.sink.worker._spare_the_collector", gc.freeze)
     try:
-        task = task_of(rows, Attempt(write_id="w", partition=0, number=0, task_id=1), 0)
+        task = task_of(rows, Attempt("w"))
         assert task.sender not in gc.get_objects()
     finally:
         gc.unfreeze()

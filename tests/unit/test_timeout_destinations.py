@@ -153,3 +153,23 @@ def test_10000_for_a_missing_queue_hold_up_nobody(
     assert (world.left("well"), world.store.pending_count()) == (200, 0)
     assert world.queues.sends[DISPATCHER] <= 1_500
     assert world.counted[TimeoutStatus.REJECTED] == 10_000
+
+
+def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its queue's pause ends while another message is rejected; it does not wait to be announced again."""
+    world = World(number_of_retries=0)
+    world.queues.full = {"full"}
+    world.delay("a", 1, to="full")
+    world.delay("b", 1, to="gone")
+    world.manager.arrivals.turn()
+    world.clock.advance(1)
+    world.manager.announcer.turn()
+    reject = world.transport.reject
+    monkeypatch.setattr(world.transport, "reject", lambda m: (world.clock.advance(2), reject(m))[1])
+    world.manager.dispatch.turn()
+    assert world.left(ERRORS) == 1
+    world.queues.full = set()
+    world.run(3)
+    assert world.left("full") == 1

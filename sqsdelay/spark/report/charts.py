@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from sqsdelay.core.delay import utc
 
 _TOP, _BOTTOM, _LEFT, _RIGHT, _HEIGHT = 34, 268, 66, 14, 296
 _NARROW, _WIDE = 690, 1280
-_ROOM_ABOVE: Final = 1.08
 _MOST_LABELS: Final = 6
 _TEXT: Final = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" fill="var(--faint)">{}</text>')
 _RULE: Final = Markup('<path d="M{:.1f} {:.1f}H{:.1f}" stroke="var(--line)"/>')
@@ -46,17 +44,15 @@ def _chart(
     """Bars that stand on one another, or lines; ``linear``: above this number heights are logarithmic."""
     values = [value for _, _, each in series for value in each if value is not None]
     totals = [sum(filter(None, place)) for place in zip(*[s[2] for s in series], strict=True)]
-    low = min([0.0, *values])
-    high = max([0.0, *(values if lines else totals)]) * _ROOM_ABOVE or 1.0
+    low, high = min([0.0, *values]), max([0.0, *(values if lines else totals)]) * 1.08 or 1.0
     width = _WIDE if wide else _NARROW
     each = (width - _LEFT - _RIGHT) / len(labels)
 
-    def scaled(value: float) -> float:
-        return value if linear is None else math.asinh(value / linear)
-
     def up(value: float) -> float:
-        part = (scaled(value) - scaled(low)) / (scaled(high) - scaled(low))
-        return _BOTTOM - part * (_BOTTOM - _TOP)
+        least, at, most = (
+            each if linear is None else math.asinh(each / linear) for each in (low, value, high)
+        )
+        return _BOTTOM - (at - least) / (most - least) * (_BOTTOM - _TOP)
 
     parts = [_TEXT.format(4, 16, "start", unit)]
     for tick in _ticks(low, high, linear):
@@ -114,34 +110,23 @@ def _dated(instants: Sequence[int]) -> list[str]:
     return [f"{utc(ms):{'%Y-%m-%d' if span > 20 * 86_400_000 else shape}}" for ms in instants]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Histogram:
-    """Arrivals by lateness: before the due time, in bins of equal width from it, and later."""
-
-    width_ms: int
-    early: int
-    bins: Sequence[int]
-    later: int
-
-
-def lateness_chart(histogram: Histogram) -> Markup:
-    """Which share of the arrivals was how late, in bins of equal width."""
-    width, early, later = histogram.width_ms, histogram.early, histogram.later
-    arrived = early + sum(histogram.bins) + later
+def lateness_chart(counts: Mapping[int, int], width: int, ends: int) -> Markup:
+    """Which share of the arrivals was how late: ``counts`` are by the number of the bin, each of so many
+    milliseconds; -1 is before the due time, ``ends`` later than all bins."""
+    arrived, early, later = sum(counts.values()), counts.get(-1, 0), counts.get(ends, 0)
     if not arrived:
         return Markup()
-    shares = [100 * count / arrived for count in histogram.bins]
-    ends, (unit, size) = len(shares), _unit(width * len(histogram.bins))
+    shares = [100 * counts.get(n, 0) / arrived for n in range(ends)]
     before, after = 100 * early / arrived, 100 * later / arrived
+    unit, size = _unit(width * ends)
     series: list[_Series] = [
         (f"by {unit} late", "good", [0, *shares, 0]),
         (f"early {before:.3g} %", "bad", [before, *[0] * (ends + 1)]),
         (f"later {after:.3g} %", "third", [*[0] * (ends + 1), after]),
     ]
     labels = ["early", *[f"{n * width / size:,.10g}" for n in range(ends)], "later"]
-    bins = [
-        f"{width * n:,} to {width * (n + 1):,} ms: {c:,}" for n, c in enumerate(histogram.bins) if c
-    ]
+    found = sorted((n, c) for n, c in counts.items() if 0 <= n < ends)
+    bins = [f"{width * n:,} to {width * (n + 1):,} ms: {c:,}" for n, c in found]
     told = ", ".join([f"early: {early:,}", *bins, f"later: {later:,}"])
     text = f"Of {arrived:,} messages that arrived. {told}."
     return _chart("lateness", "Lateness of arrivals", text, "% of all arrivals", labels, series)
@@ -162,7 +147,7 @@ def moments_chart(
     least = min((abs(row["p50_ms"]) for row in moments if row["p50_ms"]), default=size)
 
     def values(name: str, factor: float) -> list[float | None]:
-        found = [known[ms][name] if ms in known else None for ms in times]
+        found = [known.get(ms, {}).get(name) for ms in times]
         return [None if value is None else value * factor for value in found]
 
     late: list[_Series] = [
@@ -176,12 +161,9 @@ def moments_chart(
     first, last = (f"{utc(ms):%Y-%m-%d %H:%M}" for ms in (times[0], times[-1]))
     text = f"{len(moments)} spans, the first of {first}, the last of {last}; "
     text += f"{sum(row['lost'] for row in moments):,} messages were lost in them."
-    linear = min(least, size) / size
-    title = "Lateness over time"
+    linear, title, level = min(least, size) / size, "Lateness over time", "Service level over time"
     drawn = _chart("moments", title, text, f"{unit} late", labels, late, lines=True, linear=linear)
-    return drawn + _chart(
-        "service", "Service level over time", text, "% of those owed", labels, shares, lines=True
-    )
+    return drawn + _chart("service", level, text, "% of those owed", labels, shares, lines=True)
 
 
 def waiting_chart(points: Sequence[tuple[int, int]]) -> Markup:
@@ -192,9 +174,8 @@ def waiting_chart(points: Sequence[tuple[int, int]]) -> Markup:
     first, last = (utc(ms).isoformat(timespec="seconds") for ms in (times[0], times[-1]))
     text = f"Messages sent and not yet arrived, from {first} to {last}: at most {max(counts):,}, "
     text += f"{counts[-1]:,} at the end."
-    return _chart(
-        "waiting", "Pending over time", text, "waiting", _dated(times), [("", "good", counts)]
-    )
+    series: list[_Series] = [("", "good", counts)]
+    return _chart("waiting", "Pending over time", text, "waiting", _dated(times), series)
 
 
 def cost_chart(
@@ -206,8 +187,6 @@ def cost_chart(
     names = [name or "unknown" for name, _ in bands]
     parts = (("SQS requests", "good"), ("Lambda", "second"), (store, "third"))
     series = [(*part, [amounts[n] for _, amounts in bands]) for n, part in enumerate(parts)]
-    totals = ", ".join(
-        f"{name}: {sum(amounts):.4g}" for name, (_, amounts) in zip(names, bands, strict=True)
-    )
-    text = f"Cost in {currency} by delay. {totals}."
+    totals = [f"{name}: {sum(band[1]):.4g}" for name, band in zip(names, bands, strict=True)]
+    text = f"Cost in {currency} by delay. {', '.join(totals)}."
     return _chart("cost", "Cost by delay", text, currency, names, series, wide=True)

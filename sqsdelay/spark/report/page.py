@@ -10,19 +10,14 @@ from fractions import Fraction
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sqsdelay.core.delay import utc
 from sqsdelay.cost import Prices, dollars
 from sqsdelay.cost.workload import BANDS
-from sqsdelay.spark.report.charts import (
-    Histogram,
-    cost_chart,
-    lateness_chart,
-    moments_chart,
-    waiting_chart,
-)
+from sqsdelay.spark.report.charts import cost_chart, lateness_chart, moments_chart, waiting_chart
 from sqsdelay.spark.report.messages import LOST, PENDING, REJECTED, UNKNOWN
 from sqsdelay.spark.report.tables import HOUR_MS, MOMENT, WITHIN_MS
 
@@ -74,29 +69,14 @@ class Figures:
     last_seen: Sequence[Mapping[str, Any]]
 
     @classmethod
-    def of(
-        cls,
-        tables: Mapping[str, DataFrame],
-        *,
-        as_of: str,
-        grace_seconds: int,
-        lines: int,
-        bad_lines: int,
-    ) -> Figures:
-        """The summary's row of all endpoints, where messages were seen last, and what is known of the
+    def of(cls, tables: Mapping[str, DataFrame], **known: Any) -> Figures:
+        """The summary's row of all endpoints, where messages were seen last, and what is ``known`` of the
         lines."""
         (row,) = tables["summary"].where("endpoint IS NULL").collect()
-        known = {name: row[name] for name in cls.__slots__ if name in row}
+        known |= {name: row[name] for name in cls.__slots__ if name in row}
         worst = F.array_position(F.lit([LOST, UNKNOWN, PENDING]), F.col("status"))
         worst_first = tables["last_seen"].sort(worst, F.desc("messages"), "endpoint", "last_seen")
-        return cls(
-            as_of=as_of,
-            grace_seconds=grace_seconds,
-            lines=lines,
-            bad_lines=bad_lines,
-            last_seen=_rows(worst_first, MOST_LISTED),
-            **known,
-        )
+        return cls(last_seen=_rows(worst_first, MOST_LISTED), **known)
 
     @property
     def arrived(self) -> int:
@@ -115,29 +95,29 @@ def render(
 ) -> str:
     """The page's text. What stands in the ledger is shown as text, whatever it is."""
     moment_ms = moment_hours * HOUR_MS
-    by_size = tables["summary"].where("endpoint IS NOT NULL")
+    by_size = tables["summary"].where("endpoint IS NOT NULL").sort(F.desc("messages"), "endpoint")
     # Side by side: each is a small job, and most of its time is Spark's planning.
     with ThreadPoolExecutor() as pool:
         moments = pool.submit(_moments, tables["arrivals"], moment_ms)
-        lateness = pool.submit(_histogram, tables["spread"], figures)
+        lateness = pool.submit(_lateness, tables["spread"], figures)
         troubles = pool.submit(_troubles, tables["messages"], figures)
         costs = pool.submit(_costs, tables["cost"])
         waiting = pool.submit(tables["waiting"].sort("at_ms").collect)
-        endpoints = pool.submit(_rows, by_size.sort(F.desc("messages"), "endpoint"), MOST_ENDPOINTS)
+        endpoints = pool.submit(_rows, by_size, MOST_ENDPOINTS)
         cohorts = _rows(tables["cohorts"].where("endpoint IS NULL").sort("band"), len(BANDS) + 1)
         bad_lines = _rows(tables["bad_lines"], MOST_LISTED) if figures.bad_lines else []
-    environment = Environment(
-        loader=PackageLoader("sqsdelay.spark.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    blocks: dict[str, Any] = {
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "undefined": StrictUndefined,
+    }
+    loader = PackageLoader("sqsdelay.spark.report")
+    environment = Environment(loader=loader, autoescape=True, **blocks)
     environment.filters |= {"whole": _whole, "ms": _ms, "share": _share, "money": _money}
     parts = ("sqs_cost", "lambda_cost", "store_cost")
     bands = [(band["delay"], [band[name] for name in parts]) for band in costs.result()]
-    drawn = {
-        "lateness": lateness_chart(lateness.result()),
+    charts = {
+        "lateness": lateness.result(),
         "moments": moments_chart(moments.result(), moment_ms=moment_ms, within=WITHIN),
         "waiting": waiting_chart([(row.at_ms, row.waiting) for row in waiting.result()]),
         "cost": cost_chart(bands, prices.currency, store),
@@ -162,8 +142,8 @@ def render(
             kind: _grid(rows, [*_TROUBLE, *_REASON] if kind == "rejected" else _TROUBLE)
             for kind, rows in troubles.result().items()
         },
-        bad_lines=_grid(bad_lines, [("Line", "line", _short), *_REASON, ("File", "file", str)]),
-        charts=drawn,
+        bad_lines=_grid(bad_lines, [*_of(_short, "line"), *_REASON, *_of(str, "file")]),
+        charts=charts,
     )
 
 
@@ -171,22 +151,14 @@ def _rows(table: DataFrame, most: int) -> list[dict[str, Any]]:
     return [row.asDict() for row in table.limit(most).collect()]
 
 
-def _histogram(spread: DataFrame, figures: Figures) -> Histogram:
+def _lateness(spread: DataFrame, figures: Figures) -> Markup:
     reach_ms = max(0, figures.p99_ms or 0)
     width_ms = next((ms for ms in _BIN_MS if reach_ms < MOST_BINS * ms), _BIN_MS[-1])
     number = reach_ms // width_ms + 1
     place = F.floor(F.greatest(F.col("value"), F.lit(-1)) / width_ms)
-    by_place = spread.where("figure = 'late_ms'").groupBy(
-        F.least(place, F.lit(number)).alias("place")
-    )
-    counts = by_place.agg(F.sum("number").alias("messages")).collect()
-    found = {row.place: row.messages for row in counts}
-    return Histogram(
-        width_ms=width_ms,
-        early=found.get(-1, 0),
-        bins=[found.get(place, 0) for place in range(number)],
-        later=found.get(number, 0),
-    )
+    by_place = spread.where("figure = 'late_ms'").groupBy(F.least(place, F.lit(number)))
+    counts = by_place.agg(F.sum("number")).collect()
+    return lateness_chart({row[0]: row[1] for row in counts}, width_ms, number)
 
 
 def hours_of_a_moment(hours: int) -> int:
@@ -211,12 +183,8 @@ def duration(ms: int) -> str:
 
 
 def _costs(cost: DataFrame) -> list[dict[str, Any]]:
-    grouped = cost.groupBy("band").agg(*[F.sum(name).alias(name) for name in _SUMMED]).collect()
-    ordered = sorted(grouped, key=lambda row: len(BANDS) if row.band is None else row.band)
-    return [
-        row.asDict() | {"delay": None if row.band is None else BANDS[row.band].name}
-        for row in ordered
-    ]
+    grouped = cost.groupBy("band", "delay").agg(*[F.sum(name).alias(name) for name in _SUMMED])
+    return _rows(grouped.sort(F.asc_nulls_last("band")), len(BANDS) + 1)
 
 
 def _troubles(messages: DataFrame, figures: Figures) -> dict[str, list[dict[str, Any]]]:
@@ -269,11 +237,10 @@ def _known(text: str | None) -> str:
 
 
 def _short(line: str) -> str:
-    return line if len(line) <= _MOST_CHARS else f"{line[:_MOST_CHARS]}…"
+    return line if len(line) <= 200 else f"{line[:200]}…"
 
 
 _NONE: Final = "-"
-_MOST_CHARS: Final = 200
 WITHIN: Final = {name: f"within {duration(ms)}" for name, ms in WITHIN_MS.items()}
 
 _Column = tuple[str, str, Callable[[Any], str]]
@@ -283,39 +250,31 @@ _TEXTS: Final = (
     "Status", "Endpoint", "Last seen in", "Delay", "Message", "Last seen", "Reason", "Line", "File",
 )  # fmt: skip
 _BAD: Final = ("lost", "unknown", "duplicated", "early", "rejected")
+
+
+def _of(show: Callable[[Any], str], *names: str) -> list[_Column]:
+    """Columns under their own names."""
+    titles = (name.removesuffix("_ms").replace("_", " ").capitalize() for name in names)
+    return [(title, name, show) for title, name in zip(titles, names, strict=True)]
+
+
 _NOT_ARRIVED: Final[Sequence[_Column]] = (
-    ("Status", "status", str.capitalize),
-    ("Endpoint", "endpoint", str),
-    ("Last seen in", "last_seen", _known),
-    ("Messages", "messages", _whole),
-    ("First due", "first_due_ms", _instant),
-    ("Last due", "last_due_ms", _instant),
+    *_of(str.capitalize, "status"), *_of(str, "endpoint"), ("Last seen in", "last_seen", _known),
+    *_of(_whole, "messages"), *_of(_instant, "first_due_ms", "last_due_ms"),
     ("Newest event", "last_event_ms", _instant),
-)
+)  # fmt: skip
 _COSTS: Final[Sequence[_Column]] = (
-    ("Delay", "delay", _named),
-    ("Messages", "messages", _whole),
-    ("Parked", "parked", _whole),
-    ("Hops", "hops", _whole),
-    ("FIFO requests", "fifo_requests", _whole),
-    ("Standard requests", "standard_requests", _whole),
-    ("SQS", "sqs_cost", _money),
-    ("Lambda", "lambda_cost", _money),
-)
+    *_of(_named, "delay"), *_of(_whole, "messages", "parked", "hops"),
+    ("FIFO requests", "fifo_requests", _whole), *_of(_whole, "standard_requests"),
+    ("SQS", "sqs_cost", _money), ("Lambda", "lambda_cost", _money),
+)  # fmt: skip
 _SUMMED: Final = (*[name for _, name, _ in _COSTS[1:]], "store_cost")
+_REASON: Final = _of(_known, "reason")
 _TROUBLE: Final[Sequence[_Column]] = (
-    ("Message", "message_id", str),
-    ("Endpoint", "endpoint", str),
-    ("Sent", "sent_ms", _instant),
-    ("Due", "due_ms", _instant),
-    ("Received", "received_ms", _instant),
-    ("Late by", "late_ms", _ms),
-    ("Waited", "waited_ms", _ms),
-    ("Copies", "copies", _whole),
-    ("Last seen", "last_seen", _known),
-    ("Newest event", "last_event", str),
-)
-_REASON: Final[Sequence[_Column]] = (("Reason", "reason", _known),)
+    ("Message", "message_id", str), *_of(str, "endpoint"), *_of(_instant, "sent_ms", "due_ms", "received_ms"),
+    ("Late by", "late_ms", _ms), *_of(_ms, "waited_ms"), *_of(_whole, "copies"),
+    *_of(_known, "last_seen"), ("Newest event", "last_event", str),
+)  # fmt: skip
 
 
 def _arrivals(title: str, name: str, figures: Figures) -> list[_Column]:
@@ -326,8 +285,7 @@ def _arrivals(title: str, name: str, figures: Figures) -> list[_Column]:
     late |= {"waited": "waited_p50_ms", "most": "waited_max_ms"}
     return [
         (title, name, _named),
-        ("Messages", "messages", _whole),
-        *[(each.replace("_", " ").capitalize(), each, _whole) for each in there],
+        *_of(_whole, "messages", *there),
         *[(limit.capitalize().replace("1 ", "1\u00a0"), n, _share) for n, limit in WITHIN.items()],
         *[(short, each, _ms) for short, each in late.items()],
     ]

@@ -74,10 +74,7 @@ class Reading:
 
 
 def read_ledger(
-    spark: SparkSession,
-    ledger: str | DataFrame,
-    *,
-    ledger_format: str | None = None,
+    spark: SparkSession, ledger: str | DataFrame, *, ledger_format: str | None = None
 ) -> Reading:
     """Read a ledger: JSON lines, plain or compressed, in a file, a folder with all below it, or a glob; the
     name of a table; or rows that this Spark loads by ``ledger_format``. A line may be of any shape that
@@ -146,21 +143,20 @@ def _rows(rows: DataFrame) -> DataFrame:
         )
     fields = []
     for field in EVENT.fields:
-        kind = field.dataType.simpleString()
-        known = f"try_cast(`{names[field.name]}` AS {kind})" if field.name in names else "NULL"
-        if field.name == "v":
-            known = f"coalesce({known}, {LEDGER_VERSION})"
-        fields.append(f"CAST({known} AS {kind}) AS {field.name}")
+        kind, name = field.dataType.simpleString(), field.name
+        known = f"try_cast(`{names[name]}` AS {kind})" if name in names else f"CAST(NULL AS {kind})"
+        fields.append(
+            f"{known} AS {name}" if name != "v" else f"coalesce({known}, {LEDGER_VERSION}L) AS v"
+        )
     version = "" if "v" in names else f"{LEDGER_VERSION} AS v, "
     found = rows.selectExpr("'' AS file", f"to_json(struct({version}*)) AS line", *fields)
     return found.selectExpr("*", f"coalesce({_IS_EVENT}, false) AS good")
 
 
 def _text(spark: SparkSession, ledger: str) -> DataFrame:
+    place = hadoop_uri(spark, ledger, "ledger")
     try:
-        text = spark.read.option("recursiveFileLookup", "true").text(
-            hadoop_uri(spark, ledger, "ledger")
-        )
+        text = spark.read.option("recursiveFileLookup", "true").text(place)
         _ = text.columns
     except AnalysisException as error:
         raise InvalidSetting(
@@ -219,31 +215,17 @@ def reason_of(line: str) -> str:
 
 
 DAY: Final = "day"
-_DAY_MS: Final = 86_400_000
 
 
-def write_events(
-    spark: SparkSession,
-    ledger: str | DataFrame,
-    folder: str,
-) -> tuple[int, int]:
+def write_events(spark: SparkSession, ledger: str | DataFrame, folder: str) -> tuple[int, int]:
     """Append a ledger's events to a Parquet table, partitioned by the day (UTC) they happened.
 
     A report counts an event once that was appended twice. Lines that are not events are left out.
-
-    Args:
-        spark: a session whose executors see ``folder``.
-        ledger: see `read_ledger`.
-        folder: a path, or a URI of any file system that this Spark knows.
-
-    Returns:
-        How many events were appended, and how many lines were left out.
-
-    Raises:
-        ConfigurationError: there is no such ledger, or the folder cannot be written.
+    ``folder`` is a path or URI that the executors see. Returns how many events were appended, and how many
+    lines were left out. Raises ConfigurationError.
     """
     reading = read_ledger(spark, ledger)
-    day = F.date_from_unix_date(F.floor(F.col("at_ms") / _DAY_MS).cast("int"))
+    day = F.date_from_unix_date(F.floor(F.col("at_ms") / 86_400_000).cast("int"))
     try:
         # A day in one file, and a large day in some: adaptive execution splits it.
         dated = reading.events.withColumn(DAY, day).hint("rebalance", DAY)

@@ -18,7 +18,8 @@ from sqsdelay.cost import Prices, Workload, bill
 from sqsdelay.cost.strategies import OF_STORE
 from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, invocation_cost
 from sqsdelay.limits import MAX_MESSAGE_BYTES
-from sqsdelay.spark.report.messages import ARRIVED, CANCELLED, LOST, OPEN, PENDING, SHARES, STATUSES
+from sqsdelay.spark.report import messages as lives
+from sqsdelay.spark.report.messages import CANCELLED, LOST, OPEN, PENDING, SHARES, STATUSES, columns
 
 PERCENTILES: Final = {"p50_ms": 50, "p90_ms": 90, "p99_ms": 99, "max_ms": 100}
 WITHIN_MS: Final = {"within_1s": 1000, "within_60s": 60_000}
@@ -40,7 +41,7 @@ _STATUSES: Final = {status.replace("-", "_"): f"status = '{status}'" for status 
 _NUMBERS: Final = ("messages", *_STATUSES, "duplicated", "early")
 ARRIVALS: Final = (*_NUMBERS, *WITHIN_MS, *_VALUES)
 """The columns that tables have in common."""
-_NOT_OWED: Final = (CANCELLED, *ARRIVED)
+_NOT_OWED: Final = (CANCELLED, *lives.ARRIVED)
 _DELAY: Final = f"get(array{tuple(band.name for band in BANDS)}, band) AS delay"
 
 
@@ -99,7 +100,7 @@ def _keyed(counted: DataFrame, moment_hours: int) -> DataFrame:
         keys.append(key(HOUR, endpoint, hour="hour"))
         keys.append(key(BAND, endpoint, band="band"))
     exploded = counted.selectExpr("*", f"explode(array({', '.join(keys)})) AS key")
-    return exploded.where(f"key.hour IS NOT NULL OR key.table IN ('{ENDPOINT}', '{BAND}')")
+    return exploded.where(f"key.hour IS NOT NULL OR key.table IN {(ENDPOINT, BAND)}")
 
 
 def counts(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
@@ -163,17 +164,12 @@ def _requests(name: str) -> str:
 def last_seen(messages: DataFrame) -> DataFrame:
     """Where the messages that have not arrived were seen last."""
     key = ("endpoint", "status", "last_seen")
-    not_arrived = messages.where(F.col("status").isin(*OPEN)).groupBy(*key)
-    return (
-        not_arrived.agg(
-            F.count(F.lit(1)).alias("messages"),
-            F.min("due_ms").alias("first_due_ms"),
-            F.max("due_ms").alias("last_due_ms"),
-            F.max("last_event_ms").alias("last_event_ms"),
-        )
-        .sort(*key)
-        .coalesce(1)
-    )
+    figures = columns("""
+        count(1) AS messages; min(due_ms) AS first_due_ms; max(due_ms) AS last_due_ms;
+        max(last_event_ms) AS last_event_ms
+    """)
+    not_arrived = messages.where(f"status IN {OPEN}").groupBy(*key)
+    return not_arrived.agg(*map(F.expr, figures)).sort(*key).coalesce(1)
 
 
 NAMES: Final = {
@@ -199,27 +195,16 @@ def cost(
     key = ("endpoint", "band")
     sums = arrivals.where(f"table = '{BAND}' AND endpoint IS NOT NULL")
     stored = _store_costs(messages, prices, as_of_ms=as_of_ms, store=store)
-    both = sums.join(
-        stored, [F.equal_null(sums[name], stored[f"stored_{name}"]) for name in key], "left"
-    )
+    same = [F.equal_null(sums[name], stored[f"stored_{name}"]) for name in key]
     fifo, standard = float(prices.sqs_fifo_request), float(prices.sqs_standard_request)
-    return (
-        both.selectExpr(
-            *key,
-            _DELAY,
-            "messages",
-            "hops",
-            "parked",
-            _requests("fifo"),
-            _requests("standard"),
-            f"invocation_shares / {SHARES}L AS invocations",
-            f"fifo_requests * {fifo!r}D + standard_requests * {standard!r}D AS sqs_cost",
-            f"invocations * {float(invocation_cost(prices))!r}D AS lambda_cost",
-            "coalesce(CAST(store_cost AS double), 0D) AS store_cost",
-        )
-        .sort(*key)
-        .coalesce(1)
-    )
+    shown = columns(f"""
+        endpoint; band; {_DELAY}; messages; hops; parked; {_requests("fifo")}; {_requests("standard")};
+        invocation_shares / {SHARES}L AS invocations;
+        fifo_requests * {fifo!r}D + standard_requests * {standard!r}D AS sqs_cost;
+        invocations * {float(invocation_cost(prices))!r}D AS lambda_cost;
+        coalesce(CAST(store_cost AS double), 0D) AS store_cost
+    """)
+    return sums.join(stored, same, "left").selectExpr(*shown).sort(*key).coalesce(1)
 
 
 def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int, store: str) -> DataFrame:
@@ -240,10 +225,8 @@ def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int, store: s
 
     parked_ms = f"greatest(least(coalesce(released_ms, {as_of_ms}), {as_of_ms}) - parked_ms, 0)"
     sized = messages.where("parked_ms IS NOT NULL").groupBy("endpoint", "band", "size")
-    groups = sized.agg(
-        F.count(F.lit(1)).alias("parked"),
-        F.expr(f"CAST(floor(sum({parked_ms}) / count(1) / 1000) AS bigint) AS seconds"),
-    )
+    seconds = f"CAST(floor(sum({parked_ms}) / count(1) / 1000) AS bigint) AS seconds"
+    groups = sized.agg(F.expr("count(1) AS parked"), F.expr(seconds))
     of_group = F.udf(amount, "decimal(38,15)", useArrow=False)("parked", "size", "seconds")
     by = (F.col(name).alias(f"stored_{name}") for name in ("endpoint", "band"))
     return groups.groupBy(*by).agg(F.sum(of_group).alias("store_cost"))
@@ -257,7 +240,7 @@ def waiting(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
     """Instants from the first sending on, and how many messages had been sent by then and had not
     arrived."""
     (first_ms,) = messages.agg(F.min("sent_ms")).collect()[0]
-    points: list[tuple[int, int]] = []
+    points = list[tuple[int, int]]()
     if first_ms is not None:
         step = max(1, -(-(as_of_ms - first_ms) // POINTS))
         over = f"coalesce(received_ms, rejected_ms, cancelled_ms, least(at_destination_ms, {as_of_ms}))"

@@ -31,7 +31,7 @@ from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.page import Figures, hours_of_a_moment, render
 from sqsdelay.spark.report.read import Reading, read_ledger
 from sqsdelay.spark.report.tables import NAMES
-from sqsdelay.spark.session import cause
+from sqsdelay.spark.session import cause, configured
 
 DEFAULT_GRACE_SECONDS: Final = 3600
 """How long after its due time a message that has not arrived counts as late, not as lost."""
@@ -63,10 +63,9 @@ def write_report(
 
     Args:
         spark: a session whose executors see ``folder`` under the same path.
-        ledger: see `read_ledger`.
+        ledger, ledger_format: see `read_ledger`.
         folder: a path, or a URI of any file system that this Spark knows; new, empty, or an older
             report's.
-        ledger_format: see `read_ledger`.
         prices: what requests cost.
         store: the URL of the store that parked messages are in, or how it begins: ``dynamodb``, ``s3``,
             ``scheduler``, ``postgresql`` or ``sqlite``. The latter two are priced as nothing.
@@ -83,7 +82,7 @@ def write_report(
     if grace_seconds < 0:
         raise InvalidSetting("use 0 or more", grace_seconds=grace_seconds)
     name = ledger if isinstance(ledger, str) else "the DataFrame"
-    with _told_in_one_line(name), replaced(spark, str(folder)) as new, _settings(spark):
+    with _told_in_one_line(name), replaced(spark, str(folder)) as new, configured(spark, _SETTINGS):
         reading = read_ledger(spark, ledger, ledger_format=ledger_format)
         events = reading.events
         if as_of_ms is not None:
@@ -94,11 +93,8 @@ def write_report(
         if not number:
             raise _no_events(name, reading, as_of_ms)
         as_of = newest_ms if as_of_ms is None else as_of_ms
-        known = judged(
-            rows.coalesce(1) if number <= _ROWS_OF_ONE_FILE else rows,
-            as_of_ms=as_of,
-            grace_ms=grace_seconds * 1000,
-        )
+        few = rows.coalesce(1) if number <= _ROWS_OF_ONE_FILE else rows
+        known = judged(few, as_of_ms=as_of, grace_ms=grace_seconds * 1000)
         messages = _written(known.sortWithinPartitions(*KEY, "life"), new.uri("messages"))
         new.remove("gathered")
         counted = _side_by_side(
@@ -135,14 +131,11 @@ def write_report(
     return figures
 
 
-def _side_by_side(folder: NewReport, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
+def _side_by_side(new: NewReport, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
     """Tables that are written: each is a row of small jobs, and most of their time is Spark's planning."""
-
-    def write(name: str) -> DataFrame:
-        return _written(made[name](), folder.uri(name))
-
     with ThreadPoolExecutor() as pool:
-        return dict(zip(made, pool.map(write, made), strict=True))
+        written = pool.map(lambda name: _written(made[name](), new.uri(name)), made)
+        return dict(zip(made, written, strict=True))
 
 
 def _written(table: DataFrame, folder: str) -> DataFrame:
@@ -151,12 +144,10 @@ def _written(table: DataFrame, folder: str) -> DataFrame:
 
 
 def _no_events(ledger: str, reading: Reading, as_of_ms: int | None) -> ConfigurationError:
-    until = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
-    first = reading.bad_lines().first()
-    unreadable = (
-        "" if first is None else f"; {reading.bad} lines are not events, the first: {first.reason}"
-    )
-    return ConfigurationError(f"ledger {ledger} has no events{until}{unreadable}")
+    told = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
+    if (first := reading.bad_lines().first()) is not None:
+        told += f"; {reading.bad} lines are not events, the first: {first.reason}"
+    return ConfigurationError(f"ledger {ledger} has no events{told}")
 
 
 @contextmanager
@@ -167,33 +158,11 @@ def _told_in_one_line(ledger: str) -> Iterator[None]:
         raise ConfigurationError(f"the report of {ledger} failed: {cause(error)}") from error
 
 
-@contextmanager
-def _settings(spark: SparkSession) -> Iterator[None]:
-    before: Any = {name: spark.conf.get(name) for name in _SETTINGS}
-    try:
-        for name, value in _SETTINGS.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
-
-
 MARK: Final = "report.json"
 """The pointer, by which a report's folder is known: its ``tables`` names the folder that counts."""
 
 PAGE: Final = "report.html"
 _TABLES: Final = re.compile(r"tables-(\d+)")
-
-
-def _check_replaceable(folder: str, names: list[str] | None) -> None:
-    if names is None:
-        raise InvalidSetting(f"{folder} is a file; name a folder for the report")
-    if MARK not in names and not all(_TABLES.fullmatch(name) for name in names):
-        raise InvalidSetting(
-            f"{folder} is not empty and holds no report ({MARK} is missing); "
-            "name another folder, or empty this one"
-        )
 
 
 class NewReport:
@@ -203,8 +172,14 @@ class NewReport:
         self._files = files
         self._folder = folder
         names = files.names()
-        _check_replaceable(folder, names)
-        numbers = [int(known[1]) for known in map(_TABLES.fullmatch, names or ()) if known]
+        if names is None:
+            raise InvalidSetting(f"{folder} is a file; name a folder for the report")
+        numbers = [int(known[1]) for known in map(_TABLES.fullmatch, names) if known]
+        if MARK not in names and len(numbers) < len(names):
+            raise InvalidSetting(
+                f"{folder} is not empty and holds no report ({MARK} is missing); "
+                "name another folder, or empty this one"
+            )
         self._tables = f"tables-{max(numbers, default=0) + 1}"
         try:
             files.make(self._tables)
@@ -245,7 +220,7 @@ class NewReport:
 
 @contextmanager
 def replaced(spark: SparkSession, folder: str) -> Iterator[NewReport]:
-    """A report that is to take the place of the one in ``folder``, and goes if anything fails. Raises
+    """A report that takes the place of the one in ``folder``, and goes if anything fails. Raises
     ConfigurationError."""
     uri = hadoop_uri(spark, folder, "--out").rstrip("/")
     by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None

@@ -7,13 +7,9 @@ driver fixes: all attempts on a row decide alike.
 
 from __future__ import annotations
 
-import sys
-from array import array
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from hashlib import blake2b
-from typing import Final, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +18,7 @@ from sqsdelay.core.checked_message import checked
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, Route
-from sqsdelay.core.stored_message import StoredMessage, as_stored
+from sqsdelay.core.stored_message import as_stored
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
@@ -31,59 +27,13 @@ from sqsdelay.ports.queues import Queues, SizeLimits
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.spark.sink.options import DELAY, Options
+from sqsdelay.spark.sink.options import DELAY
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Plain, Rows, due_column, plain_rows, spelled
 from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
-from sqsdelay.spark.sink.staging import Staging
-from sqsdelay.spark.sink.stored_job import Job, wheel_of
-from sqsdelay.stores.s3.layout import line_of
+from sqsdelay.spark.sink.staging import PROBE, Staging, mark_of, numbers
+from sqsdelay.spark.sink.stored_job import wheel_of
 from sqsdelay.stores.s3.wheel import Wheel
-
-_PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"
-
-
-class _Place:
-    """An endpoint's wheel, as a task's sender sees its store."""
-
-    soonest_seconds, stored_at_once = 0, None
-
-    def too_large(self, _: StoredMessage) -> bool:
-        return False
-
-    def __init__(
-        self, wheel: Wheel, run: Run, name: str, attempt: str, *, options: Options, since_ms: int
-    ) -> None:
-        parts = options.parts
-        # Of rows that come in any order all tasks of a process need all marks, and share them.
-        read = _read_once if parts == 1 else _read
-        part = 0 if parts == 1 else int(attempt.partition("x")[0])
-        known, self.stored = read(wheel, run, part, parts)
-        self.job, retry = Job(wheel, run.job), options.retry_seconds
-        self.staging = Staging(self.job, run, name, attempt, known=known, retry_seconds=retry)
-        self._since_ms = since_ms
-
-    def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
-        """Stage messages."""
-        found = [m for m in messages if m.message_id != _PROBE]
-        if found:
-            lines = [line_of(m).text + b"\n" for m in found]
-            self.staging.add(
-                pa.array([m.due_ms for m in found], pa.int64()),
-                pa.array(lines, pa.large_binary()),
-                array("q", (number(m.message_id.encode()) for m in found)),
-                array("q", (content_of(m, self._since_ms) for m in found)),
-            )
-        return [True] * len(messages)
-
-
-def _read(wheel: Wheel, run: Run, part: int, parts: int) -> tuple[str, SentBefore]:
-    """What earlier runs have stored of a task's share, and a digest of these runs."""
-    known, ids, contents = Job(wheel, run.job).stored(part, parts)
-    return known, SentBefore.of(pa.array(ids, pa.int64()), pa.array(contents, pa.int64()))
-
-
-_read_once = lru_cache(maxsize=16)(_read)
 
 
 @dataclass
@@ -108,17 +58,14 @@ class Bulk:
         # A replay compares each row with the receipts.
         self._quick = self.ledger is None and options.replay is None
         self._limits = SizeLimits(self.queues)
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, Staging] = {}
         self._usable: dict[str, Endpoint | None] = {}
         # A delay counts from another instant when the job is run again without receipts.
         self._since_ms = self.rows.delay_start_ms if self.rows.columns.has(DELAY) else 0
-        parking = ParkingSettings(
-            lambda name: cast(ParkingPlace, self._place(name)), after_seconds=0
-        )
         settings = SenderSettings(
             hop_seconds=options.hop_seconds,
             max_delay_seconds=options.max_delay_seconds,
-            parking=parking,
+            parking=ParkingSettings(lambda name: cast(ParkingPlace, self._place(name)), 0),
             idempotent=True,
             ledger=self.ledger,
         )
@@ -129,16 +76,10 @@ class Bulk:
         return message.due_at is not None and due_at_ms(message.due_at) > self.run.after_ms
 
     def mark(self, endpoint: str, message: Message) -> Mark:
-        """The mark of a message that is staged; raises SqsDelayError where it cannot be stored."""
-        return Mark(number(str(message.message_id).encode()), self.content(endpoint, message))
-
-    def content(self, endpoint: str, message: Message) -> int:
-        """A message's content as it is kept with what the job has stored."""
-        parsed = Endpoint.parse(endpoint)
-        stored = as_stored(
-            checked(message, fifo=parsed.fifo), parsed.address, now_ms=self.run.now_ms
-        )
-        return content_of(stored, self._since_ms)
+        """The mark that is kept with a message that is stored; raises SqsDelayError where it cannot be."""
+        to, now_ms = Endpoint.parse(endpoint), self.run.now_ms
+        stored = as_stored(checked(message, fifo=to.fifo), to.address, now_ms=now_ms)
+        return mark_of(stored, self._since_ms)
 
     def stored(self, endpoint: str, message_id: int) -> int | None:
         """The content that earlier runs of the job have stored under an id; None for none."""
@@ -181,10 +122,10 @@ class Bulk:
             limit = self._limits.of(endpoint.queue, size=longest)
             plain = plain.where(pc.less_equal(plain.sizes, limit))
         place = self._place(endpoint.name)
-        ids = _numbers(map(str.encode, plain.ids.to_pylist()))
+        ids = numbers(map(str.encode, plain.ids.to_pylist()))
         lines = plain.lines(endpoint.address)
         since = plain.lines(endpoint.address, self._since_ms) if self._since_ms else lines
-        contents = _numbers(since.to_pylist())
+        contents = numbers(since.to_pylist())
         new, done = self._new(place, ids, contents, seen, counts)
         positions = plain.positions.to_pylist()
         dues = plain.dues
@@ -193,12 +134,12 @@ class Bulk:
             lines, dues = lines.take(some), dues.take(some)
             ids, contents = [ids[n] for n in new], [contents[n] for n in new]
         if new:
-            place.staging.add(dues, lines, array("q", ids), array("q", contents))
+            place.add(dues, lines, ids, contents)
             counts.routes[str(Route.STORE)] += len(new)
         return [positions[n] for n in done]
 
     def _new(
-        self, place: _Place, ids: list[int], contents: list[int], seen: SeenIds, counts: Counts
+        self, place: Staging, ids: list[int], contents: list[int], seen: SeenIds, counts: Counts
     ) -> tuple[list[int], list[int]]:
         """Which rows are to be staged, and which of all are done with then: others repeat an id."""
         if not (place.stored.ids or self.sent_before.ids) and seen.note_all(ids, contents):
@@ -211,9 +152,8 @@ class Bulk:
                 continue
             if stored is None and self.sent_before.content(each) is not None:
                 continue
-            if seen.has(each):
+            if seen.note(Mark(each, content)) is not None:
                 continue
-            seen.note(Mark(each, content))
             done.append(n)
             if stored is None:
                 new.append(n)
@@ -225,27 +165,32 @@ class Bulk:
         """Write all that is staged; raises StoreUnavailable."""
         if self.receipts is not None:
             self.receipts.close()
-        closed = [(place, place.staging.close()) for place in self._places.values()]
-        staged = [(place.job, each) for place, each in closed if each is not None]
-        told = tuple(each for _, each in staged)
+        closed = [(place.job, place.close()) for place in self._places.values()]
+        jobs, told = (
+            [job for job, each in closed if each],
+            tuple(each for _, each in closed if each),
+        )
         if len(told) < 2:
             return told
-        return (insist(lambda: staged[0][0].leave(told), self.rows.options.retry_seconds),)
+        return (insist(lambda: jobs[0].leave(told), self.rows.options.retry_seconds),)
+
+    @property
+    def noted(self) -> bool:
+        """Whether it has left receipts."""
+        return self.receipts is not None and self.receipts.wrote
 
     def give_up(self) -> None:
         """The task has failed."""
         for place in self._places.values():
-            place.staging.give_up()
+            place.give_up()
 
-    def _place(self, name: str) -> _Place:
-        place = self._places.get(name)
-        if place is None:
+    def _place(self, name: str) -> Staging:
+        if name not in self._places:
             options = self.rows.options
             wheel = self.open_wheel(str(options.store), name)
-            since_ms = self._since_ms
-            place = _Place(wheel, self.run, name, self.attempt, options=options, since_ms=since_ms)
+            place = Staging(wheel, self.run, name, self.attempt, options, self._since_ms)
             self._places[name] = place
-        return place
+        return self._places[name]
 
     def _endpoint(self, name: str) -> Endpoint | None:
         """The endpoint, if it is one whose rows can be staged without a closer look at each."""
@@ -260,25 +205,6 @@ class Bulk:
             return None
         if endpoint.fifo:
             return None
-        probe = Message("x", due_at=utc(self.run.after_ms + 86_400_000), message_id=_PROBE)
+        probe = Message("x", due_at=utc(self.run.after_ms + 86_400_000), message_id=PROBE)
         (result,) = self.sender.send_many(name, [probe])
         return endpoint if result.error is None else None
-
-
-def number(text: bytes) -> int:
-    """64 bits of its BLAKE2b hash, with a sign."""
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
-
-
-def _numbers(texts: Iterable[bytes]) -> list[int]:
-    """The number of each."""
-    found = array("q", b"".join([blake2b(text, digest_size=8).digest() for text in texts]))
-    if sys.byteorder == "little":
-        found.byteswap()
-    return found.tolist()
-
-
-def content_of(message: StoredMessage, since_ms: int) -> int:
-    """A message's content, its due time counted from an instant, as a number of 64 bits."""
-    since = replace(message, due_ms=max(0, message.due_ms - since_ms))
-    return number(line_of(since).text + b"\n")

@@ -8,7 +8,9 @@ commit; what they must agree on travels with the tasks' reports.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -20,9 +22,16 @@ from pyspark.sql.types import StructType
 
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.sink.job import Reports, Sink, Times
+from sqsdelay.spark.sink.job import Reports, Sink
 from sqsdelay.spark.sink.options import DELAY, Columns, Options, checked_columns
-from sqsdelay.spark.sink.run import TaskReport, context, micro_batch_ms, run_of, this_attempt
+from sqsdelay.spark.sink.run import (
+    TaskReport,
+    Times,
+    context,
+    micro_batch_ms,
+    run_of,
+    this_attempt,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,21 +49,13 @@ class SqsDelayDataSource(DataSource):
         return "sqsdelay"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A writer for one job.
-
-        Raises:
-            ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable: the job cannot be
-                run like this; nothing was sent.
-        """
+        """A writer for one job. Raises ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable:
+        nothing was sent."""
         options, columns = self._checked(schema, overwrite)
         return BatchWriter(Sink(options=options, columns=columns))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """A writer for one micro-batch, or for its commit.
-
-        Raises:
-            ConfigurationError, InvalidEndpoint: the stream cannot be run like this.
-        """
+        """A writer for one micro-batch, or for its commit. Raises ConfigurationError, InvalidEndpoint."""
         options, columns = self._checked(schema, overwrite)
         return StreamWriter(Sink(options=options, columns=columns))
 
@@ -77,18 +78,17 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._write_id = sink.options.write_id()
+        self._write_id = uuid4().hex
         self._times = sink.begin()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        attempt = this_attempt(self._write_id, self._sink.options.batch, self._sink.options.parts)
-        return self._sink.send(iterator, attempt, self._times)
+        return self._sink.send(iterator, this_attempt(self._write_id, self._times), self._times)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._sink.commit(_reports(messages), self._sink.options.summary)
+        self._sink.commit(_reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._sink.abort(_reports(messages), [self._write_id], self._sink.options.summary)
+        self._sink.abort(_reports(messages), [self._write_id])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -108,20 +108,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._sink.columns.has(DELAY):
             delay_start_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
         run = None if self._run is None else self._run.of_stream(write_id)
-        times = Times(delay_start_ms=delay_start_ms, began_ms=self._now_ms, run=run)
-        return self._sink.send(iterator, this_attempt(write_id, batch_id), times)
+        times = Times(delay_start_ms, self._now_ms, run)
+        return self._of(batch_id).send(iterator, this_attempt(write_id, times), times)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._sink.commit(_reports(messages), self._summary(batchId))
+        self._of(batchId).commit(_reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         reports = _reports(messages)
-        write_ids = [report.write_id for report in reports if report is not None]
-        self._sink.abort(reports, write_ids, self._summary(batchId))
+        write_ids = {report.attempt.write_id for report in reports if report is not None}
+        self._of(batchId).abort(reports, write_ids)
 
-    def _summary(self, batch_id: int) -> str | None:
-        folder = self._sink.options.summary
-        return None if folder is None else f"{folder}/{batch_id}.json"
+    def _of(self, batch_id: int) -> Sink:
+        """The sink of one micro-batch, whose receipts and summary are its own."""
+        options = self._sink.options
+        summary = None if options.summary is None else f"{options.summary}/{batch_id}.json"
+        options = replace(options, batch=batch_id, summary=summary, parts=1)
+        return replace(self._sink, options=options)
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> Reports:

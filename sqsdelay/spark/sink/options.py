@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
-from uuid import uuid4
 
 from pyspark.sql.types import StructType
 
@@ -83,8 +82,10 @@ class Options:
         for name, least in _LEAST.items():
             if name in values:
                 values[name] = _whole(name, values[name], least)
-        if "plan" in values:
-            values["plan"] = _truth("plan", values["plan"])
+        plan = values.get("plan", "false").lower()
+        if plan not in ("true", "false"):
+            raise InvalidSetting("use true or false", plan=values["plan"])
+        values["plan"] = plan == "true"
         for name in ("rejects", "summary", "receipts", "ledger"):
             if name in values:
                 values[name] = absolute(values[name])
@@ -101,10 +102,6 @@ class Options:
             Endpoint.parse(options.endpoint)
         return options
 
-    def write_id(self) -> str:
-        """What names the files of a write: of a micro-batch that is run again, as before."""
-        return uuid4().hex if self.batch is None else f"{file_name(str(self.job))}-{self.batch}"
-
     def _check(self) -> None:
         if self.past_due not in ("send", "reject"):
             raise InvalidSetting("use send or reject", past_due=self.past_due)
@@ -114,9 +111,7 @@ class Options:
             )
         if self.batch is not None and not self.job:
             raise InvalidSetting(
-                "counts the micro-batches of this job: name it, since those of two jobs would replace each "
-                "other's rejects; option job",
-                batch=self.batch,
+                "counts the micro-batches of this job: name it with option job", batch=self.batch
             )
         file_name(self.job or "")
         if self.replay is not None and self.receipts is None:
@@ -129,12 +124,6 @@ class Options:
             )
         if self.store is None and self.park_after != DEFAULT_PARK_AFTER_SECONDS:
             raise InvalidSetting("needs a store; give option store", park_after=self.park_after)
-
-
-def _truth(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise InvalidSetting("use true or false", **{name: text})
-    return text.lower() == "true"
 
 
 def _whole(name: str, text: str, least: int) -> int:
@@ -174,10 +163,8 @@ _COLLATION: Final = re.compile(r" collate \w+")
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which of the columns a table has. ``key`` is None where no id is derived.
-
-    ``spelled`` are the names as they are here, by the table's own spelling where that differs.
-    """
+    """Which of the columns a table has. ``key`` is None where no id is derived; ``spelled`` are the names as
+    they are here, by the table's own spelling where that differs."""
 
     names: frozenset[str]
     key: str | None

@@ -10,11 +10,10 @@ ids and due times.
 from __future__ import annotations
 
 import json
-import re
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -29,7 +28,9 @@ from pyarrow import fs
 
 from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.locations import file_name, opened
+from sqsdelay.spark.locations import file_name
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.run import AT_A_TIME, Attempt, AttemptFiles
 
 _TRACKED: Final = 1 << 19
 """Ids a task remembers, about 50 MB: the first that it came across."""
@@ -37,10 +38,8 @@ _TRACKED: Final = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A message's id and its content, as numbers of 64 bits with a sign.
-
-    Two rows with one id and one content are copies; with another content one of them is wrong.
-    """
+    """A message's id and its content, as numbers of 64 bits with a sign. Two rows with one id and one content
+    are copies; with another content one of them is wrong."""
 
     message_id: int
     content: int
@@ -48,7 +47,6 @@ class Mark:
     @classmethod
     def of(cls, endpoint: str, message: Message) -> Mark:
         """The mark of a message to an endpoint."""
-        content = blake2b(message.body.encode(), digest_size=8)
         rest = (
             endpoint,
             message.due_at,
@@ -56,13 +54,13 @@ class Mark:
             message.message_group_id,
             message.message_deduplication_id,
         )
-        content.update(repr(rest).encode())
-        identity = blake2b(str(message.message_id).encode(), digest_size=8)
-        return cls(_number(identity.digest()), _number(content.digest()))
+        content = number(message.body.encode() + repr(rest).encode())
+        return cls(number(str(message.message_id).encode()), content)
 
 
-def _number(digest: bytes) -> int:
-    return int.from_bytes(digest, signed=True)
+def number(text: bytes) -> int:
+    """64 bits of its BLAKE2b hash, with a sign."""
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
 
 
 class SeenIds:
@@ -88,20 +86,11 @@ class SeenIds:
         self._contents.update(new if len(new) <= left else islice(new.items(), max(0, left)))
         return True
 
-    def has(self, message_id: int) -> bool:
-        """Whether an id came before, as far as that is known."""
-        return message_id in self._contents
-
 
 _FLUSH_SECONDS: Final = 1.0
 """A task that is killed sends again what it sent since the last file, at most."""
 
-_AT_A_TIME: Final = 16
 _PART: Final = "part-"
-_STAGED: Final = "_staged-"
-_NAME: Final = re.compile(r"(?P<write>.*)-(?P<part>\d{5,})of(?P<parts>\d+)-\d+")
-"""Of an attempt, see `sqsdelay.spark.sink.run.Attempt`."""
-_STAGED_FILE: Final = re.compile(rf"{_STAGED}(.*-\d{{5,}}of\d+-\d+)(-\d{{5}})?\.parquet")
 
 _SCHEMA: Final = pa.schema(
     {
@@ -152,43 +141,49 @@ def job_folder(folder: str, job: str) -> str:
     return f"{folder.rstrip('/')}/{file_name(job)}"
 
 
-class Receipts:
+class Receipts(AttemptFiles):
     """The receipts of one job, or of one micro-batch or replay (by its beginning, epoch milliseconds) of
     it. Raises ConfigurationError."""
 
     def __init__(
         self, folder: str, job: str, *, batch: int | None = None, replay: int | None = None
     ) -> None:
-        self._fs, root = opened(folder, "receipts")
-        self._root = job_folder(root, job)
-        self._stop = f"{self._root}/_stop"
+        super().__init__(folder, "receipts")
+        self.root = job_folder(self.root, job)
+        self._stop = f"{self.root}/_stop"
         if batch is not None:
-            self._root += f"/batch={batch}"
+            self.root += f"/batch={batch}"
         if replay is not None:
-            self._root += f"/replay={replay}"
+            self.root += f"/replay={replay}"
+
+    @classmethod
+    def of(cls, options: Options) -> Receipts:
+        """Of the job that has these options."""
+        folder, job = str(options.receipts), str(options.job)
+        return cls(folder, job, batch=options.batch, replay=options.replay)
 
     def stop(self) -> None:
         """Tell the job's tasks to note what they have sent, and to send nothing more; raises OSError."""
-        with self._fs.open_output_stream(self._stop):
+        with self.system.open_output_stream(self._stop):
             pass
 
     def stopped(self) -> bool:
         """Whether they were told to."""
-        found = self._fs.get_file_info(self._stop)
+        found = self.system.get_file_info(self._stop)
         return bool(found.type is not fs.FileType.NotFound)
 
     def delay_start_ms(self, now_ms: int) -> int:
         """The job's instant: the one that its first run left here, or else now. A run that was stopped
         may go on from here. Raises ConfigurationError where it cannot be read or written."""
         if self.stopped():
-            self._fs.delete_file(self._stop)
+            self.system.delete_file(self._stop)
         kept = self.kept_start_ms()
         if kept is not None:
             return kept
-        path = f"{self._root}/_job.json"
+        path = f"{self.root}/_job.json"
         try:
-            self._fs.create_dir(self._root)
-            with self._fs.open_output_stream(path) as stream:
+            self.system.create_dir(self.root)
+            with self.system.open_output_stream(path) as stream:
                 stream.write(json.dumps({"delay_start_ms": now_ms}).encode() + b"\n")
         except OSError as error:
             raise _unkept(path, error) from error
@@ -197,11 +192,11 @@ class Receipts:
     def kept_start_ms(self) -> int | None:
         """The instant that the job's first run left here; None if the job never ran with receipts. Raises
         ConfigurationError where it cannot be read."""
-        path = f"{self._root}/_job.json"
+        path = f"{self.root}/_job.json"
         try:
-            if self._fs.get_file_info(path).type is fs.FileType.NotFound:
+            if self.system.get_file_info(path).type is fs.FileType.NotFound:
                 return None
-            with self._fs.open_input_stream(path) as stream:
+            with self.system.open_input_stream(path) as stream:
                 return int(json.loads(stream.read())["delay_start_ms"])
         except (OSError, ValueError, KeyError) as error:
             raise _unkept(path, error) from error
@@ -209,7 +204,7 @@ class Receipts:
     def load(self, part: int = 0, parts: int = 1) -> SentBefore:
         """All that is recorded, or what task ``part`` may need of it where rows are shared out among
         ``parts``."""
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
             files = self._files(part, parts, pool)
             tables = [table for table in pool.map(self._read, files) if table is not None]
         if not tables:
@@ -217,45 +212,31 @@ class Receipts:
         rows = pa.concat_tables(tables).combine_chunks()
         return SentBefore.of(*(rows.column(name).combine_chunks() for name in _MARKS))
 
-    def writer(self, name: str, **more: Any) -> ReceiptsWriter:
-        """A writer of one attempt on a task, under a name that no other attempt has."""
-        return ReceiptsWriter(self._fs, f"{self._folder(name)}/{_PART}{name}", **more)
+    def writer(self, attempt: Attempt, parts: int = 1, **more: Any) -> ReceiptsWriter:
+        """A writer of one attempt on a task. Its rows, shared out among ``parts``, may be any task's where
+        there is one part."""
+        return ReceiptsWriter(self.system, self._part(attempt, parts), **more)
 
-    def staging(self, name: str, **more: Any) -> ReceiptsWriter:
+    def staging(self, attempt: Attempt) -> ReceiptsWriter:
         """A writer of an attempt whose rows are staged: they count when the driver commits it."""
-        return ReceiptsWriter(self._fs, f"{self._folder(name)}/{_STAGED}{name}", **more)
+        return ReceiptsWriter(self.system, self.hidden(attempt))
 
-    def publish(self, names: Collection[str]) -> None:
-        """Let what the attempts of these names have staged count; what others of their writes left goes."""
-        known = [_parsed(name) for name in names]
-        writes = {name["write"] for name in known}
+    def publish(self, attempts: Iterable[Attempt], parts: int = 1) -> None:
+        """Let what these attempts have staged count."""
+        self.move({self.hidden(each): self._part(each, parts, "-staged") for each in attempts})
 
-        def settle(info: fs.FileInfo) -> None:
-            file = _STAGED_FILE.fullmatch(info.base_name)
-            if file is not None and file[1] in names:
-                folder = info.path.rpartition("/")[0]
-                self._fs.move(info.path, f"{folder}/{_PART}{file[1]}-staged.parquet")
-            elif file is not None and _parsed(file[1])["write"] in writes:
-                self._fs.delete_file(info.path)
-
-        # Thousands of tasks, each file some requests of a store of objects.
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            for parts in {name["parts"] for name in known}:
-                list(pool.map(settle, self._listed(f"{self._root}/parts={parts}", recursive=True)))
-
-    def _folder(self, name: str) -> str:
-        """Of an attempt's files. Rows in any order may be any task's: there is one folder for all."""
-        known = _parsed(name)
-        parts = int(known["parts"])
-        return f"{self._root}/parts={parts}/part={int(known['part']) % parts}"
+    def _part(self, attempt: Attempt, parts: int, staged: str = "") -> str:
+        folder = f"{self.root}/parts={parts}/part={attempt.partition % parts}"
+        number = f"{attempt.partition:05d}-{attempt.began_ms}{attempt.task_id}"
+        return f"{folder}/{_PART}{attempt.write_id}-{number}{staged}.parquet"
 
     def _listed(self, folder: str, *, recursive: bool = False) -> list[fs.FileInfo]:
         at = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
-        return list(self._fs.get_file_info(at))
+        return list(self.system.get_file_info(at))
 
     def _files(self, part: int, parts: int, pool: ThreadPoolExecutor) -> list[str]:
         found: list[fs.FileInfo] = []
-        for run in self._listed(self._root):
+        for run in self._listed(self.root):
             name, _, number = run.base_name.partition("=")
             if name == "parts":
                 if (common := gcd(int(number), parts)) == 1:
@@ -267,15 +248,9 @@ class Receipts:
 
     def _read(self, path: str) -> pa.Table | None:
         try:
-            return pq.read_table(path, columns=_MARKS, filesystem=self._fs, partitioning=None)
+            return pq.read_table(path, columns=_MARKS, filesystem=self.system, partitioning=None)
         except (OSError, pa.ArrowException):
             return None
-
-
-def _parsed(name: str) -> re.Match[str]:
-    found = _NAME.fullmatch(name)
-    assert found is not None, "an attempt's name tells its task"
-    return found
 
 
 def _unkept(path: str, error: Exception) -> ConfigurationError:
@@ -291,49 +266,52 @@ class ReceiptsWriter:
     def __init__(
         self,
         system: fs.FileSystem,
-        stem: str,
+        path: str,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fs = system
-        self._stem = stem
+        self._system = system
+        self._path = path
         self._monotonic = monotonic
         self._flushed_at = monotonic()
         self._rows: list[tuple[Any, ...]] = []
         self._pieces: list[str] = []
+        self.wrote = False
 
     def add(self, endpoint: str, message: Message, route: str, mark: Mark) -> None:
         """Note a message that was taken."""
         row = (message.message_id, endpoint, route, message.due_at, mark.message_id, mark.content)
         self._rows.append(row)
 
-    def flush(self, *, now: bool = False) -> None:
+    def flush(self) -> None:
         """Write what was noted, if a second has passed since the last time."""
-        if self._rows and (now or self._monotonic() - self._flushed_at >= _FLUSH_SECONDS):
-            columns = list(zip(*self._rows, strict=True))
-            table = pa.table(
-                [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
-            )
-            self._pieces.append(self._write(table, f"-{len(self._pieces):05d}"))
-            self._rows.clear()
+        if self._rows and self._monotonic() - self._flushed_at >= _FLUSH_SECONDS:
+            piece = f"{self._path.removesuffix('.parquet')}-{len(self._pieces):05d}.parquet"
+            self._write(self._taken(), piece)
+            self._pieces.append(piece)
             self._flushed_at = self._monotonic()
 
     def close(self) -> None:
         """Write the rest, and make one file of all."""
-        self.flush(now=True)
-        if len(self._pieces) < 2:
-            return
-        tables = [pq.read_table(piece, filesystem=self._fs) for piece in self._pieces]
-        self._write(pa.concat_tables(tables), "")
+        tables = [self._taken()] if self._rows else []
+        tables += [pq.read_table(piece, filesystem=self._system) for piece in self._pieces]
+        if tables:
+            self._write(pa.concat_tables(tables), self._path)
         for piece in self._pieces:
-            self._fs.delete_file(piece)
+            self._system.delete_file(piece)
+        self._pieces.clear()
 
-    def _write(self, table: pa.Table, suffix: str) -> str:
-        path = f"{self._stem}{suffix}.parquet"
+    def _taken(self) -> pa.Table:
+        columns = zip(*self._rows, strict=True)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
+        self._rows = []
+        return pa.table(arrays, schema=_SCHEMA)
+
+    def _write(self, table: pa.Table, path: str) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
-        if not self._pieces:
-            self._fs.create_dir(path.rpartition("/")[0])
-        with self._fs.open_output_stream(path) as stream:
+        if not self.wrote:
+            self._system.create_dir(path.rpartition("/")[0])
+        with self._system.open_output_stream(path) as stream:
             stream.write(sink.getvalue())
-        return path
+        self.wrote = True

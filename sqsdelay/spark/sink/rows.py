@@ -53,16 +53,8 @@ class Rows:
 
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
         """Each row's endpoint and message, or why there is none."""
-        batch = spelled(batch, self.columns.spelled)
-        names = (
-            BODY,
-            MESSAGE_ID,
-            self.columns.key,
-            ENDPOINT,
-            GROUP_ID,
-            DEDUPLICATION_ID,
-            ATTRIBUTES,
-        )
+        batch, key = spelled(batch, self.columns.spelled), self.columns.key
+        names = (BODY, MESSAGE_ID, key, ENDPOINT, GROUP_ID, DEDUPLICATION_ID, ATTRIBUTES)
         given = zip(*(self._column(batch, name) for name in names), self._dues(batch), strict=True)
         unread = self._column(batch, CORRUPT)
         for row, (body, own_id, key, named, group, deduplication, texts, due) in enumerate(given):
@@ -72,8 +64,10 @@ class Rows:
                     raise InvalidMessage(f"{self._unread(batch, row)}: {unread[row]}")
                 if endpoint is None:
                     raise InvalidMessage(f"{ENDPOINT} is NULL, and option endpoint is not given")
+                if body is None:
+                    raise InvalidMessage(f"{BODY} is NULL")
                 message = Message(
-                    _given(body, BODY),
+                    body,
                     due_at=utc(self._due_ms(due)),
                     attributes=dict(texts or ()),
                     message_id=self._message_id(own_id, key),
@@ -137,12 +131,6 @@ def spelled(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
     return batch.rename_columns([names.get(n, n) for n in batch.schema.names]) if names else batch
 
 
-def _given(value: str | None, name: str) -> str:
-    if value is None:
-        raise InvalidMessage(f"{name} is NULL")
-    return value
-
-
 OUR_BYTES: Final = 1024
 """More than sqsdelay adds to a message."""
 
@@ -161,7 +149,7 @@ _NOT_THEIRS: Final = r"^((?i)aws\.|(?i)amazon\.|sqsdelay\.)"
 _PLAIN_VALUE: Final = r"^[ -~]+$"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Plain:
     """Rows that can be staged as they are, with their positions in the batch; bodies and headers as JSON
     has them within quotes, no headers empty; sizes not less than SQS counts."""
@@ -236,16 +224,8 @@ def plain_rows(
         fits = pc.and_(fits, pc.invert(pc.match_substring_regex(bodies, _FORBIDDEN)))
     fits = pc.and_(fits, pc.match_substring_regex(ids, _ID))
     fits = pc.and_(fits, pc.is_valid(endpoints))
-    found = Plain(
-        positions=positions,
-        ids=ids,
-        dues=dues.take(positions),
-        bodies=_quoted(bodies),
-        headers=headers,
-        endpoints=endpoints,
-        sizes=size,
-    )
-    return found.where(pc.fill_null(fits, False))
+    written = ids, dues.take(positions), _quoted(bodies), headers, endpoints, size
+    return Plain(positions, *written).where(pc.fill_null(fits, False))
 
 
 def _texts(column: Any) -> Any:
@@ -298,10 +278,8 @@ def _ids(rows: Rows, part: pa.RecordBatch) -> Any:
         given = _texts(part.column(MESSAGE_ID))
     if key is None or not given.null_count:
         return given
-    job = str(rows.options.job)
-    derived = [
-        None if each is None else derived_id(job, each) for each in part.column(key).to_pylist()
-    ]
+    job, keys = str(rows.options.job), part.column(key).to_pylist()
+    derived = [None if each is None else derived_id(job, each) for each in keys]
     return pc.coalesce(given, pa.array(derived, pa.large_string()))
 
 
@@ -312,8 +290,8 @@ def _headers(rows: Rows, part: pa.RecordBatch) -> tuple[Any, Any]:
         return none, pa.repeat(True, part.num_rows)
     maps = part.column(ATTRIBUTES)
     names, values = _texts(maps.keys), _texts(maps.items)
-    plain = pc.match_substring_regex(names, _NAME)
-    plain = pc.and_(plain, pc.less_equal(pc.binary_length(names), MAX_ATTRIBUTE_NAME_CHARS))
+    short = pc.less_equal(pc.binary_length(names), MAX_ATTRIBUTE_NAME_CHARS)
+    plain = pc.and_(pc.match_substring_regex(names, _NAME), short)
     plain = pc.and_(plain, pc.invert(pc.match_substring_regex(names, _NOT_THEIRS)))
     plain = pc.and_(plain, pc.not_equal(names, DELAY_OF_NSERVICEBUS))
     plain = pc.fill_null(pc.and_(plain, pc.match_substring_regex(values, _PLAIN_VALUE)), False)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -31,28 +32,51 @@ else:
         _Message = object
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt on one task of a write: what names its files."""
+    """One attempt on one task of a write, of which ``number`` 0 is the first. No other attempt has the same
+    ``task_id`` and ``began_ms``: a driver that is started again counts its tasks from 0."""
 
     write_id: str
-    partition: int
-    number: int
-    """0 for the first attempt."""
-    task_id: int
-    """Spark's, which no other attempt has."""
-    batch: int | None = None
-    """Of a stream."""
-    parts: int = 1
-    """Among so many tasks the rows are shared out by their ids."""
+    partition: int = 0
+    number: int = 0
+    task_id: int = 0
     began_ms: int = 0
-    """The run: a driver that is started again counts its tasks from 0."""
 
-    @property
-    def file_name(self) -> str:
-        """What its files are named by: no other attempt's are. It tells whose rows are in them."""
-        part = f"{self.partition:05d}of{self.parts}"
-        return f"{self.write_id}-{part}-{self.began_ms}{self.task_id}"
+
+AT_A_TIME: Final = 16
+"""Files that are read or moved at a time: of a store of objects each takes some requests."""
+
+
+class AttemptFiles:
+    """Files that count once Spark has committed the attempts that wrote them. Until then they lie in a folder
+    of their write, whose name begins with ``_``: Spark's readers pass over it."""
+
+    def __init__(self, path: str, option: str) -> None:
+        self.system, self.root = opened(path, option)
+
+    def _folder(self, write_id: str) -> str:
+        return f"{self.root}/_staging-{write_id}"
+
+    def hidden(self, attempt: Attempt) -> str:
+        """Where an attempt writes its file."""
+        name = f"{attempt.partition:05d}-{attempt.task_id}.parquet"
+        return f"{self._folder(attempt.write_id)}/{name}"
+
+    def move(self, names: Mapping[str, str]) -> None:
+        """Let files count under the names that they are to have."""
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            for folder in {name.rpartition("/")[0] for name in names.values()}:
+                self.system.create_dir(folder)
+            list(pool.map(self.system.move, names, names.values()))
+
+    def drop(self, write_ids: Iterable[str]) -> None:
+        """Delete what is hidden of these writes."""
+        from pyarrow import fs
+
+        for folder in map(self._folder, write_ids):
+            if self.system.get_file_info(folder).type is not fs.FileType.NotFound:
+                self.system.delete_dir(folder)
 
 
 def context() -> TaskContext:
@@ -62,17 +86,11 @@ def context() -> TaskContext:
     return found
 
 
-def this_attempt(write_id: str, batch: int | None = None, parts: int = 1) -> Attempt:
+def this_attempt(write_id: str, times: Times) -> Attempt:
     """This worker's attempt on a task of a write."""
-    current = context()
-    return Attempt(
-        write_id=write_id,
-        partition=current.partitionId(),
-        number=current.attemptNumber(),
-        task_id=current.taskAttemptId(),
-        batch=batch,
-        parts=parts,
-    )
+    of = context()
+    number = of.attemptNumber(), of.taskAttemptId(), times.began_ms
+    return Attempt(write_id, of.partitionId(), *number)
 
 
 _DATE_RESOLUTION_MS: Final = 1000
@@ -138,6 +156,16 @@ class Run:
     def of_stream(self, write_id: str) -> Run:
         """The same of a stream's micro-batch, which is known by its query and its number."""
         return replace(self, job=_named("stream", write_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The instants of a job, epoch milliseconds: what ``delay_seconds`` count from, and its beginning;
+    ``run`` if it stages rows in an S3 store."""
+
+    delay_start_ms: int
+    began_ms: int
+    run: Run | None = None
 
 
 def run_of(options: Options, now_ms: int) -> Run | None:
@@ -263,7 +291,8 @@ class Counts:
     def reported(self) -> Counts:
         """What the driver is told: examples share `_EXAMPLES_CHARS`, whatever was rejected."""
         most = _EXAMPLES_CHARS // max(1, len(self.examples))
-        short = {kind: _cut(text, most) for kind, text in self.examples.items()}
+        examples = self.examples.items()
+        short = {kind: f"{text[: most - 1]}…" if text[most:] else text for kind, text in examples}
         return replace(self, examples=short)
 
     def why(self) -> str:
@@ -273,60 +302,27 @@ class Counts:
             for kind, number in self.reasons.most_common()
         )
 
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    def told(self) -> dict[str, Any]:
+        """As JSON has them."""
+        return {
+            "sent": self.sent,
+            "rejected": self.rejected,
+            **{name: getattr(self, name) for name in NUMBERS},
+            "routes": dict(self.routes),
+            "reasons": {
+                kind: {"rows": rows, "example": self.examples[kind]}
+                for kind, rows in self.reasons.most_common()
+            },
+        }
 
 
 @dataclass
 class TaskReport(_Message):
-    """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent."""
+    """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent; and
+    whether it left files that count once Spark has committed it."""
 
-    write_id: str
+    attempt: Attempt
     counts: Counts
-    part: str | None
+    rejects: bool = False
     staged: tuple[Staged, ...] = ()
-    receipts: str | None = None
-
-
-def total(reports: Sequence[TaskReport | None]) -> Counts:
-    """All tasks' counts together; None stands for a task that failed."""
-    counts = Counts()
-    for report in reports:
-        if report is not None:
-            counts.add(report.counts)
-    return counts
-
-
-def write_summary(
-    path: str,
-    reports: Sequence[TaskReport | None],
-    *,
-    committed: bool,
-    told: Mapping[str, Any],
-) -> None:
-    """Leave the job's counts in a JSON file: Spark commits in a process of its own."""
-    summary: dict[str, Any] = {
-        "committed": committed,
-        "tasks": len(reports),
-        "tasks_failed": sum(report is None for report in reports),
-        **told,
-    }
-    system, file = opened(path, "summary")
-    system.create_dir(file.rpartition("/")[0])
-    with system.open_output_stream(file) as stream:
-        stream.write(json.dumps(summary, ensure_ascii=False, indent=2).encode() + b"\n")
-
-
-def counted(counts: Counts) -> dict[str, Any]:
-    """The counts as JSON has them."""
-    return {
-        "sent": counts.sent,
-        "rejected": counts.rejected,
-        **{name: getattr(counts, name) for name in NUMBERS},
-        "routes": dict(counts.routes),
-        "reasons": {
-            kind: {"rows": rows, "example": counts.examples[kind]}
-            for kind, rows in counts.reasons.most_common()
-        },
-    }
+    receipts: bool = False

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyspark.sql
@@ -21,7 +22,7 @@ from pyspark.sql.types import DoubleType, MapType, StringType, StructType, Times
 
 from sqsdelay.errors import ConfigurationError, MissingExtra
 from sqsdelay.spark.locations import hadoop_uri
-from sqsdelay.spark.sink.job import Sink, Times
+from sqsdelay.spark.sink.job import Sink, total
 from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
     CORRUPT,
@@ -32,7 +33,7 @@ from sqsdelay.spark.sink.options import (
     Options,
     checked_columns,
 )
-from sqsdelay.spark.sink.run import Run, TaskReport, run_of, this_attempt, total
+from sqsdelay.spark.sink.run import Run, TaskReport, Times, run_of, this_attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -86,15 +87,13 @@ ROWS_PER_TASK: Final = 20_000
 
 def check_unique(rows: DataFrame, columns: Columns) -> None:
     """Read the ids of the whole table. Raises ConfigurationError."""
-    identity = _identity(columns).alias("id")
+    # What tells messages apart: a row's own id, else its key.
+    names = [name for name in (MESSAGE_ID, columns.key) if name is not None and columns.has(name)]
+    identity = F.coalesce(*(spelled(columns, name).cast("string") for name in names)).alias("id")
     counted = rows.select(identity).where("id is not null").groupBy("id").count()
-    repeated = counted.where("count > 1")
-    (found,) = repeated.agg(
-        F.count(F.lit(1)).alias("ids"),
-        F.sum("count").alias("rows"),
-        F.max_by("id", "count").alias("worst"),
-        F.max("count").alias("most"),
-    ).collect()
+    figures = "count(1) AS ids", "sum(count) AS rows", "max_by(id, count) AS worst"
+    repeated = counted.where("count > 1").agg(*map(F.expr, (*figures, "max(count) AS most")))
+    (found,) = repeated.collect()
     if found.ids:
         name = MESSAGE_ID if columns.key is None else columns.key
         raise ConfigurationError(
@@ -122,11 +121,8 @@ def _wanted(rows: DataFrame, columns: Columns, options: Options) -> int:
     run = run_of(options, time.time_ns() // 1_000_000)
     if run is None:
         return _share(rows.count(), tasks)
-    found = rows.agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.count(F.when(_is_far(columns, run), F.lit(1))).alias("far"),
-    ).collect()[0]
-    everything, far = int(found.rows), int(found.far)
+    counts = rows.agg(F.count(F.lit(1)), F.count_if(_is_far(columns, run))).collect()[0]
+    everything, far = int(counts[0]), int(counts[1])
     near = _share(everything - far, tasks) if everything > far else 1
     return max(near, -(-far // STAGED_PER_TASK), min(tasks, -(-far // _WORTH_A_TASK)))
 
@@ -156,13 +152,6 @@ def message_id(columns: Columns, options: Options) -> Column:
         return own
     key = spelled(columns, columns.key).cast("string")
     return F.coalesce(own, F.sha2(F.concat(F.lit(f"{options.job}\0"), key), 256))
-
-
-def _identity(columns: Columns) -> Column:
-    """What tells messages apart, as text: a row's own id, else its key."""
-    names = [MESSAGE_ID] if columns.has(MESSAGE_ID) else []
-    names += [] if columns.key is None else [columns.key]
-    return F.coalesce(*(spelled(columns, name).cast("string") for name in names))
 
 
 def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, Any]:
@@ -196,20 +185,19 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
             "format('sqsdelay'), on Spark 4.1 or newer"
         )
     shared, sink = _checked(rows, unique, options)
-    parsed, times = sink.options, sink.begin()
-    write_id = parsed.write_id()
+    times, write_id = sink.begin(), uuid4().hex
     done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
     try:
         reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]
     except BaseException as error:
-        sink.abort([], [write_id], parsed.summary)
+        sink.abort([], [write_id])
         if "No module named 'sqsdelay'" in str(error):
             raise ConfigurationError(
                 "Spark's workers have no sqsdelay: python -m sqsdelay.spark.archive sqsdelay.zip, and give "
                 "them that (spark-submit --py-files, or spark.addArtifact(file, pyfile=True))"
             ) from None
         raise
-    sink.commit(reports, parsed.summary)
+    sink.commit(reports)
     return sink.told(total(reports))
 
 
@@ -217,8 +205,7 @@ def _task(
     sink: Sink, write_id: str, times: Times, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What a worker does: a row for what became of its own."""
-    attempt = this_attempt(write_id, sink.options.batch, sink.options.parts)
-    report = sink.send(batches, attempt, times)
+    report = sink.send(batches, this_attempt(write_id, times), times)
     yield pa.RecordBatch.from_pydict({"report": pa.array([pickle.dumps(report)], pa.binary())})
 
 
@@ -245,12 +232,11 @@ def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
     rows.sparkSession.dataSource.register(SqsDelayDataSource)
     rows, sink = _checked(rows, unique, options)
     found = {"tasks": sink.options.tasks, "parts": sink.options.parts}
-    texts = {name: str(value) for name, value in (options | found).items()}
     with TemporaryDirectory(prefix="sqsdelay-") as folder:
         # Spark commits in a process of its own, on this machine.
         summary = Path(folder) / "summary.json"
-        writer = rows.write.format("sqsdelay").options(**texts, summary=str(summary))
-        writer.mode("append").save()
+        texts = {name: str(value) for name, value in (options | found).items()}
+        rows.write.format("sqsdelay").options(**texts, summary=str(summary)).mode("append").save()
         return dict(json.loads(summary.read_text()))
 
 

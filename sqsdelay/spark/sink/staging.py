@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.receipts import Mark, SentBefore, number
 from sqsdelay.spark.sink.run import Run, Staged, insist
 from sqsdelay.spark.sink.stored_job import Job
-from sqsdelay.stores.s3.layout import ObjectName, Slot
-from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES
+from sqsdelay.stores.s3.layout import ObjectName, Slot, line_of
+from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES, Wheel
 
 GATHERED_BYTES: Final = 32 * 2**20
 """Of lines, before they are cut into slots: a piece for each slot is copied then."""
@@ -34,20 +40,30 @@ _GZIP: Final = 31
 _FULL: Final = 1 << 64
 
 
+PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"
+"""The id of a message that is not stored."""
+
+
 @dataclass
 class Staging:
-    """The objects of one attempt in one wheel; they do not count before the batch is decided. ``known`` is
-    a digest of the earlier batches that it knows of."""
+    """An endpoint's wheel, as a task's sender sees its store: the objects of one attempt, which do not count
+    before the batch is decided. What is marked is due so long after ``since_ms``."""
 
-    job: Job
+    wheel: Wheel
     run: Run
     endpoint: str
     attempt: str
-    known: str
-    retry_seconds: int
+    options: Options
+    since_ms: int
+
+    soonest_seconds, stored_at_once = 0, None
 
     def __post_init__(self) -> None:
-        self._wheel = self.job.wheel
+        self.job = Job(self.wheel, self.run.job)
+        # Of rows that come in any order all tasks of a process need all marks, and share them.
+        read, parts = _read_once if self.options.parts == 1 else _read, self.options.parts
+        part = 0 if parts == 1 else int(self.attempt.partition("x")[0])
+        self._known, self.stored = read(self.wheel, self.run, part, parts)
         self._gathered: list[pa.Table] = []
         self._slots: dict[Slot, list[pa.Table]] = {}
         self._ids = array("q")
@@ -57,8 +73,23 @@ class Staging:
         self._pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="staging")
         self._writing: set[Future[None]] = set()
 
+    def too_large(self, _: StoredMessage) -> bool:
+        return False
+
+    def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
+        """Stage messages."""
+        if found := [m for m in messages if m.message_id != PROBE]:
+            marks = [mark_of(m, self.since_ms) for m in found]
+            self.add(
+                pa.array([m.due_ms for m in found], pa.int64()),
+                pa.array([_line(m) for m in found], pa.large_binary()),
+                [mark.message_id for mark in marks],
+                [mark.content for mark in marks],
+            )
+        return [True] * len(messages)
+
     def add(
-        self, dues: pa.Int64Array, lines: pa.LargeBinaryArray, ids: array[int], contents: array[int]
+        self, dues: pa.Int64Array, lines: pa.LargeBinaryArray, ids: list[int], contents: list[int]
     ) -> None:
         """Stage messages: due times (epoch milliseconds), lines as they lie in objects, with their line
         breaks, and marks."""
@@ -80,19 +111,11 @@ class Staging:
             self._pool.shutdown(cancel_futures=True)
         if not self._ids:
             return None
-        insist(
-            lambda: self.job.mark(self.run.batch, self.attempt, self._ids, self._contents),
-            self.retry_seconds,
-        )
-        return Staged(
-            endpoint=self.endpoint,
-            run=self.run,
-            attempt=self.attempt,
-            messages=len(self._ids),
-            total=(3 * sum(self._ids) + sum(self._contents)) % _FULL,
-            last_ms=self._last_ms,
-            known=self.known,
-        )
+        batch, retry_seconds = self.run.batch, self.options.retry_seconds
+        insist(lambda: self.job.mark(batch, self.attempt, self._ids, self._contents), retry_seconds)
+        total = (3 * sum(self._ids) + sum(self._contents)) % _FULL
+        told = len(self._ids), total, self._last_ms, self._known
+        return Staged(self.endpoint, self.run, self.attempt, *told)
 
     def give_up(self) -> None:
         """Write nothing more."""
@@ -108,7 +131,7 @@ class Staging:
         self._last_ms = max(self._last_ms, ordered[-1])
         start = 0
         while start < len(ordered):
-            slot = self._wheel.hierarchy.slot(ordered[start], self.run.now_ms)
+            slot = self.wheel.hierarchy.slot(ordered[start], self.run.now_ms)
             end = bisect_left(ordered, slot.end_ms, start)
             self._slots.setdefault(slot, []).append(_copied(rows, start, end))
             start = end
@@ -140,11 +163,11 @@ class Staging:
             text = _joined(lines, start, end)
             between = dues[start].as_py(), dues[end - 1].as_py()
             name = ObjectName(slot, *between, end - start, text.size, part, self.run.batch)
-            self._writing.add(self._pool.submit(self._put, self._wheel.key(name), text))
+            self._writing.add(self._pool.submit(self._put, self.wheel.key(name), text))
 
     def _put(self, key: str, text: pa.Buffer) -> None:
         body = zlib.compress(text, _LEVEL, _GZIP)
-        insist(lambda: self._wheel.bucket.put(key, body), self.retry_seconds)
+        insist(lambda: self.wheel.bucket.put(key, body), self.options.retry_seconds)
 
     def _finish(self, most: int) -> None:
         """Wait until no more than so many objects are being written."""
@@ -152,6 +175,33 @@ class Staging:
             done, self._writing = wait(self._writing, return_when="FIRST_COMPLETED")
             for each in done:
                 each.result()
+
+
+def _read(wheel: Wheel, run: Run, part: int, parts: int) -> tuple[str, SentBefore]:
+    """What earlier runs have stored of a task's share, and a digest of these runs."""
+    known, ids, contents = Job(wheel, run.job).stored(part, parts)
+    return known, SentBefore.of(pa.array(ids, pa.int64()), pa.array(contents, pa.int64()))
+
+
+_read_once = lru_cache(maxsize=16)(_read)
+
+
+def _line(message: StoredMessage) -> bytes:
+    return line_of(message).text + b"\n"
+
+
+def mark_of(message: StoredMessage, since_ms: int) -> Mark:
+    """A message's mark, its due time counted from an instant."""
+    since = replace(message, due_ms=max(0, message.due_ms - since_ms))
+    return Mark(number(message.message_id.encode()), number(_line(since)))
+
+
+def numbers(texts: Iterable[bytes]) -> list[int]:
+    """The `number` of each."""
+    found = array("q", b"".join([blake2b(text, digest_size=8).digest() for text in texts]))
+    if sys.byteorder == "little":
+        found.byteswap()
+    return found.tolist()
 
 
 def _bytes(pieces: Iterable[pa.Table]) -> int:

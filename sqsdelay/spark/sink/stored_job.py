@@ -24,8 +24,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from math import gcd
+from operator import attrgetter
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -88,11 +89,9 @@ class _Recorded:
         """The attempts that may have had rows of this task: the remainder of one hash by both numbers
         agrees in what the numbers have in common."""
         common = gcd(self.parts, parts)
-        return [
-            attempt
-            for attempt in self.attempts
-            if common == 1 or (int(attempt.partition("x")[0]) - part) % common == 0
-        ]
+        if common == 1:
+            return self.attempts
+        return [a for a in self.attempts if (int(a.partition("x")[0]) - part) % common == 0]
 
 
 class Job:
@@ -118,11 +117,7 @@ class Job:
         runs, _ = self._record(self.endpoint)
         runs = [run for run in runs if self._counts(run)]
         ids, contents = array("q"), array("q")
-        keys = [
-            self._marks(run.batch, attempt)
-            for run in runs
-            for attempt in run.shared_with(part, parts)
-        ]
+        keys = [self._marks(run.batch, a) for run in runs for a in run.shared_with(part, parts)]
         for key, found in zip(keys, self._bucket.each(self._bucket.get, keys), strict=True):
             if found is None:
                 raise StoreUnavailable(
@@ -151,12 +146,10 @@ class Job:
         """What attempts have staged for other endpoints than the first. Raises StoreUnavailable."""
         keys = map(self._others, told)
         found = []
-        for first, kept in zip(told, self._bucket.each(self._bucket.get, keys), strict=True):
+        for one, kept in zip(told, self._bucket.each(self._bucket.get, keys), strict=True):
             if kept is None:
-                raise StoreUnavailable(f"{self._others(first)} is gone; run the job again")
-            found += [
-                Staged(e, first.run, first.attempt, *more) for e, *more in json.loads(kept[0])
-            ]
+                raise StoreUnavailable(f"{self._others(one)} is gone; run the job again")
+            found += [Staged(e, one.run, one.attempt, *more) for e, *more in json.loads(kept[0])]
         return found
 
     def _others(self, staged: Staged) -> str:
@@ -197,10 +190,9 @@ class Job:
     def decide(self, batch: str, attempts: Mapping[str, Collection[str]], *, for_all: bool) -> None:
         """Publish what these attempts have staged, ``for_all`` endpoints or for this one. Raises
         StoreUnavailable."""
+        batches, mine = self._batches, attempts[self.endpoint]
         if not (
-            self._batches.commits_for_all(batch, attempts)
-            if for_all
-            else self._batches.commits(batch, attempts[self.endpoint])
+            batches.commits_for_all(batch, attempts) if for_all else batches.commits(batch, mine)
         ):
             raise StoreUnavailable(
                 f"the job took longer than {JOB_SECONDS} s, or another run of it began meanwhile, and "
@@ -229,12 +221,7 @@ class Job:
         if not run.endpoints:
             return batches.commits(run.batch, run.attempts)
         attempts = {
-            name: [
-                a
-                for each in self._record(name)[0]
-                if each.batch == run.batch
-                for a in each.attempts
-            ]
+            name: [a for r in self._record(name)[0] if r.batch == run.batch for a in r.attempts]
             for name in run.endpoints
         }
         if all(attempts.values()):
@@ -321,10 +308,8 @@ def _whole(staged: Sequence[Staged], options: Options) -> Sequence[Staged]:
 
 
 def _by_endpoint(staged: Sequence[Staged]) -> list[list[Staged]]:
-    found: dict[str, list[Staged]] = {}
-    for each in staged:
-        found.setdefault(each.endpoint, []).append(each)
-    return [found[endpoint] for endpoint in sorted(found)]
+    by = attrgetter("endpoint")
+    return [list(each) for _, each in groupby(sorted(staged, key=by), by)]
 
 
 def _job(staged: Staged, options: Options) -> Job:

@@ -42,18 +42,13 @@ _Read = Message | SqsDelayError
 
 @dataclass(kw_only=True)
 class Task:
-    """Sends the rows of one task.
-
-    Rows that may be taken later are sent again while none is taken for ``retry_seconds``. ``sent_before`` is
-    what earlier runs of the job have sent, and is not sent again; of a replay ``original`` is what the job
-    has sent: a row that is another by now is rejected. The sender is given ``slice_rows`` at a time. ``rate``
-    are messages a second; ``planned`` sums up a plan; ``bulk`` stages rows due far ahead. ``check_store`` is
-    asked for each endpoint before it is sent to.
-    """
+    """Sends the rows of one task. ``sent_before`` is what earlier runs of the job have sent, and is not sent
+    again; of a replay ``original`` is what the job has sent: a row that is another by now is rejected. The
+    sender is given ``slice_rows`` at a time. ``rate`` is messages a second; ``planned`` sums up a plan;
+    ``bulk`` stages rows due far ahead; ``check_store`` is asked for each endpoint before it is sent to."""
 
     rows: Rows
     sender: QueueSender
-    retry_seconds: int
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
     sent_before: SentBefore = NOTHING_SENT
@@ -142,7 +137,7 @@ class Task:
             return sent
         stored = self.bulk.stored(endpoint, mark.message_id)
         if stored is not None:
-            same = stored == self.bulk.content(endpoint, message)
+            same = stored == self.bulk.mark(endpoint, message).content
             return mark.content if same else ~mark.content
         return mark.content if sent == Mark.of(endpoint, message).content else sent
 
@@ -163,9 +158,7 @@ class Task:
         known = before if before is not None else sent
         if known is None or known == mark.content:
             return known is None
-        where = (
-            "a row before it in this table" if before is not None else "an earlier run of this job"
-        )
+        where = "an earlier run of this job" if before is None else "a row before it in this table"
         raise InvalidMessage(
             f"id {message.message_id!r} came with another body, due time, endpoint or attributes "
             f"in {where}; receivers would drop one of them: give each message its own id"
@@ -174,10 +167,8 @@ class Task:
     def _send_waiting(
         self, endpoint: str, waiting: _Waiting, *, far: bool
     ) -> dict[int, SqsDelayError]:
-        """Send rows to one endpoint; those that may be taken later, again until they are.
-
-        Failing the task instead would send all its other rows again too.
-        """
+        """Send rows to one endpoint; those that may be taken later, again until they are: failing the task
+        would send all its other rows again, too."""
         errors: dict[int, SqsDelayError] = {}
         self._progress_at = self.clock.monotonic()
         for attempt in tenacity.Retrying(
@@ -198,7 +189,7 @@ class Task:
                     self.counts.retried += len(later)
                     raise QueueUnavailable(
                         f"{len(later)} rows for {endpoint} were not accepted, and for the "
-                        f"{self.retry_seconds} s of option retry_seconds none was: {later[0][1]}"
+                        f"{self.rows.options.retry_seconds} s of option retry_seconds none was: {later[0][1]}"
                     )
         return errors
 
@@ -211,7 +202,7 @@ class Task:
             self._free_at = max(now, self._free_at) + messages / self.rate
 
     def _out_of_patience(self, _: tenacity.RetryCallState) -> bool:
-        return self.clock.monotonic() - self._progress_at >= self.retry_seconds
+        return self.clock.monotonic() - self._progress_at >= self.rows.options.retry_seconds
 
     def _send_once(
         self, endpoint: str, waiting: _Waiting, errors: dict[int, SqsDelayError], *, far: bool
@@ -228,9 +219,8 @@ class Task:
         except SqsDelayError as error:
             results = [SendResult(error=error)] * len(waiting)
         later: list[tuple[int, SqsDelayError]] = []
-        for position, ((row, message, mark), result) in enumerate(
-            zip(waiting, results, strict=True)
-        ):
+        answered = zip(waiting, results, strict=True)
+        for position, ((row, message, mark), result) in enumerate(answered):
             if result.error is None:
                 self.counts.routes[str(result.route)] += 1
                 if self.planned is not None:
@@ -249,9 +239,8 @@ class Task:
 
 
 def _may_pass(error: SqsDelayError) -> bool:
-    if isinstance(error, SendFailed):
-        return error.transient
-    return isinstance(error, QueueUnavailable | StoreUnavailable)
+    transient = isinstance(error, SendFailed) and error.transient
+    return transient or isinstance(error, QueueUnavailable | StoreUnavailable)
 
 
 def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -69,18 +70,17 @@ _NEVER: Final = 10**10
 @lru_cache(maxsize=1)
 def _sender(options: Options) -> QueueSender:
     """This process's sender: Spark uses its Python workers for one task after another."""
-    client = _client(options)
-    url = options.store
+    client, url = _client(options), options.store
+    limits: dict[str, Any] = {
+        "hop_seconds": options.hop_seconds,
+        "max_delay_seconds": options.max_delay_seconds,
+    }
     if options.plan:
         queues = UnsentQueues(SqsQueues(client))
-        settings = SenderSettings(
-            hop_seconds=options.hop_seconds, max_delay_seconds=options.max_delay_seconds
-        )
-        return QueueSender(cast(Queues, queues), settings)
+        return QueueSender(cast(Queues, queues), SenderSettings(**limits))
     return DelaySender(
         client,
-        hop_seconds=options.hop_seconds,
-        max_delay_seconds=options.max_delay_seconds,
+        **limits,
         concurrency=options.concurrency,
         idempotent=True,  # a task that is run again sends the same messages
         store=None if url is None else lambda name: open_store(url, endpoint=name),
@@ -124,7 +124,7 @@ _GROWTH_A_SECOND: Final = 8.0
 """Of the rate until a call is refused: what SQS does not hold up loses half a second, once."""
 
 _FIRST_CUT: Final = 0.7
-_CUT: Final = 0.8
+_CUT: Final = 0.9
 _STEP: Final = 0.03
 _PATIENT_CALLS: Final = 20
 _CUT_SECONDS: Final = 0.1
@@ -145,7 +145,7 @@ since the last cut, one more, 0 before the first; when the next cut may be."""
 class CallPace:
     """Calls a second of the processes of one executor, which share a file and take turns. Thread-safe.
 
-    None of them knows the quota, nor what others use of it. A refused call cuts the rate by a fifth, once for
+    None of them knows the quota, nor what others use of it. A refused call cuts the rate by a tenth, once for
     all calls that were on their way. Then each call raises it, the more the longer none was refused, for then
     others have ended. botocore's adaptive mode grows by calls a second alone, whatever the rate is: at four
     calls a second it has every seventh refused.
@@ -241,29 +241,31 @@ def pace() -> CallPace:
     return CallPace()
 
 
-def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -> Task:
+def task_of(rows: Rows, attempt: Attempt, run: Run | None = None) -> Task:
     """A task of this process, of a ``run`` if its job stages rows in an S3 store."""
     options = rows.options
-    task = Task(rows=rows, sender=_sender(options), retry_seconds=options.retry_seconds)
+    # The next micro-batch has the same sender.
+    kept = replace(options, batch=None, summary=None)
+    task = Task(rows=rows, sender=_sender(kept))
     if options.store is not None and not options.plan:
-        task.check_store = partial(check_store, options, staging=run is not None)
+        task.check_store = partial(check_store, kept, staging=run is not None)
     _spare_the_collector()
     slices = []
-    staged_receipts = None
+    staged = None
     if options.receipts is not None:
-        job, replay = str(options.job), options.replay
-        receipts = Receipts(options.receipts, job, batch=attempt.batch, replay=replay)
+        receipts = Receipts.of(options)
         task.sent_before = sent_before(receipts, options, attempt)
-        if replay is not None:
+        if options.replay is not None:
             # No run of the job goes on meanwhile.
-            before = Receipts(options.receipts, job)
-            task.original = before.load(attempt.partition, attempt.parts)
+            before = Receipts.of(replace(options, batch=None, replay=None))
+            task.original = before.load(attempt.partition, options.parts)
         if not options.plan:
-            task.stopped, task.receipts = receipts.stopped, receipts.writer(attempt.file_name)
-        staged_receipts = None if run is None else receipts.staging(attempt.file_name)
+            task.stopped = receipts.stopped
+            task.receipts = receipts.writer(attempt, options.parts)
+        staged = None if run is None else receipts.staging(attempt)
         slices.append(options.concurrency * MAX_BATCH_ENTRIES * _BATCHES_BETWEEN_RECEIPTS)
     if options.plan:
-        task.planned = Planned(options, now_ms)
+        task.planned = Planned(options, attempt.began_ms)
     elif options.rate is not None:
         task.rate = options.rate / (options.tasks or 1)
         slices.append(max(MAX_BATCH_ENTRIES, int(task.rate)))
@@ -272,9 +274,9 @@ def task_of(rows: Rows, attempt: Attempt, now_ms: int, run: Run | None = None) -
         task.bulk = Bulk(
             rows,
             run,
-            SqsQueues(_client(options)),
+            SqsQueues(_client(kept)),
             attempt=f"{attempt.partition}x{attempt.task_id}",
-            receipts=staged_receipts,
+            receipts=staged,
             ledger=_ledger(options),
             sent_before=task.sent_before,
             open_wheel=_wheel,
@@ -300,8 +302,8 @@ _loaded: dict[object, SentBefore] = {}
 def sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
     """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
-    if attempt.parts > 1:
-        return receipts.load(attempt.partition, attempt.parts)
+    if options.parts > 1:
+        return receipts.load(attempt.partition, options.parts)
     # A micro-batch that is run again keeps its name.
     retry = attempt.task_id if attempt.number else None
     key = (options, attempt.write_id, attempt.began_ms, retry)

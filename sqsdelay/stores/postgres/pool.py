@@ -64,16 +64,10 @@ SERVER_SETTINGS: Final = {
     # Claims that go from one destination to the next would sort all that is due instead.
     "enable_sort": "off",
 }
-_SESSION: Final = ";".join(
-    f"SET {name} = {value}"
-    for name, value in {
-        **SERVER_SETTINGS,
-        # As a database's default, another level makes claims fail that have been sent.
-        "default_transaction_isolation": "'read committed'",
-    }.items()
-)
-_TRANSACTION: Final = ";".join(
-    f"SET LOCAL {name} = {value}" for name, value in SERVER_SETTINGS.items()
+_TRANSACTION: Final = ";".join(f"SET LOCAL {each} = {to}" for each, to in SERVER_SETTINGS.items())
+# As a database's default, another level makes claims fail that have been sent.
+_SESSION: Final = _TRANSACTION.replace(" LOCAL", "") + (
+    ";SET default_transaction_isolation = 'read committed'"
 )
 
 
@@ -169,7 +163,12 @@ class PostgresTable(SqlTable):
     ) -> None:
         table = table or f"{endpoint}.{self._SUFFIX}"
         for name in (schema, table):
-            _check_name(name)
+            size = len(name.encode("utf-8", "surrogatepass"))
+            if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or UNFIT.search(name):
+                raise InvalidSetting(
+                    f"{name!r} has {size} bytes; a PostgreSQL name has 1 to {MAX_POSTGRES_NAME_BYTES} in "
+                    "UTF-8 and no NUL; give another table="
+                )
         try:
             psycopg.conninfo.conninfo_to_dict(conninfo)
         except (psycopg.Error, ValueError):
@@ -314,13 +313,3 @@ class PostgresTable(SqlTable):
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()
-
-
-def _check_name(name: str) -> None:
-    """Refuse a name PostgreSQL would cut off or cannot hold."""
-    size = len(name.encode("utf-8", "surrogatepass"))
-    if not 1 <= size <= MAX_POSTGRES_NAME_BYTES or UNFIT.search(name):
-        raise InvalidSetting(
-            f"{name!r} has {size} bytes; a PostgreSQL name has 1 to {MAX_POSTGRES_NAME_BYTES} in UTF-8 "
-            "and no NUL; give another table="
-        )

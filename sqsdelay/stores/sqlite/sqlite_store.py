@@ -61,7 +61,8 @@ class SqliteTable(SqlTable):
             raise InvalidSetting(
                 "the SQLite file's name contains a NUL character; correct the path"
             )
-        self._path = path
+        # As SQLite keeps it open, wherever this process goes, or forks.
+        self._path = path if str(path) == ":memory:" else os.path.abspath(path)
         self._table = table = table or f"{endpoint}.{self._SUFFIX}"
         names = {"table": quoted(table), "table_name": "'" + table.replace("'", "''") + "'"}
         for name in ("due_name", "destination_name", "held_name", "until_name", "amendments"):
@@ -189,10 +190,10 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         self._lease_seconds = checked_lease(lease_seconds)
         self._mode = TransactionMode.AT_LEAST_ONCE
         self._leases_checked = 0.0
-        self._reserve = Reserve(path)
         self._at_once = _NO_LIMIT
         Wakes.__init__(self)
         SqliteTable.__init__(self, path, endpoint=endpoint, table=table)
+        self._reserve = Reserve(self._path)
         self._sql["claim_held"] = self._query("claim_except", **_HELD)
 
     def initialize(self, mode: TransactionMode) -> None:

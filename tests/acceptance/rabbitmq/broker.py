@@ -22,6 +22,7 @@ from sqsdelay.rabbitmq import Problem, Topology, declare, verify
 from sqsdelay.rabbitmq.topology import OWN_PREFIX
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import TcpProxy
+from tests.services.processes import run
 
 QUORUM = {"x-queue-type": "quorum"}
 REGISTERED_SECONDS = 2
@@ -109,13 +110,7 @@ class Broker:
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``sqsdelay rabbitmq …`` in a process of its own."""
-        return subprocess.run(
-            [*CLI, *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-        )
+        return run("rabbitmq", *arguments, env=self.environment)
 
     @property
     def environment(self) -> dict[str, str]:

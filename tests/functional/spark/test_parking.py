@@ -175,11 +175,11 @@ def test_two_attempts_at_the_same_time(job: Job) -> None:
     def attempt(store: DelayedMessageStore) -> Task:
         rows = Rows(
             columns=Columns(names=frozenset(batch.schema.names), key=None),
-            options=Options(endpoint=job.endpoint),
+            options=Options(endpoint=job.endpoint, retry_seconds=0),
             delay_start_ms=0,
         )
         sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
-        task = Task(rows=rows, sender=sender, retry_seconds=0)
+        task = Task(rows=rows, sender=sender)
         assert list(task.send([batch])) == []
         return task
 

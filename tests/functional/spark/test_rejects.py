@@ -10,10 +10,11 @@ import pytest
 from pyarrow import fs
 
 from sqsdelay.spark.sink.job import RejectsFolder
+from sqsdelay.spark.sink.run import Attempt
 from sqsdelay.spark.sink.task import rejected
 from sqsdelay.testing.local_aws import LocalAws
 
-ROWS = pa.RecordBatch.from_pydict({"body": ["x", "y"]})
+KEPT = rejected(pa.RecordBatch.from_pydict({"body": ["x", "y"]}), [1], ["bad"])
 
 
 @pytest.fixture(params=["local", "s3", "s3a"])
@@ -33,19 +34,28 @@ def path(
     return f"{request.param}://{bucket}/{tmp_path.name}"
 
 
+def write(folder: RejectsFolder, *attempts: Attempt) -> list[Attempt]:
+    """Reject a row in each."""
+    for attempt in attempts:
+        with folder.open(attempt, KEPT.schema) as file:
+            file.write_batch(KEPT)
+    return list(attempts)
+
+
+def left(path: str) -> list[str]:
+    """All that is in the folder."""
+    system, root = fs.FileSystem.from_uri(path.replace("s3a:", "s3:"))
+    return sorted(e.base_name for e in system.get_file_info(fs.FileSelector(root, recursive=True)))
+
+
 def test_only_committed_attempts_count(path: str) -> None:
     """Of two attempts on a task one is committed; the other's rows are gone, and nothing is left."""
     folder = RejectsFolder(path)
     folder.create()
-    kept = rejected(ROWS, [1], ["bad"])
-    parts = [folder.part("write", 3, attempt) for attempt in (7, 8)]
-    for part in parts:
-        with folder.open(part, kept.schema) as file:
-            file.write_batch(kept)
-    folder.commit(parts[1:], ["write"])
+    attempts = write(folder, *[Attempt("write", 3, task_id=number) for number in (7, 8)])
+    folder.commit(attempts[1:], ["write"])
+    assert left(path) == ["part-write-00003.parquet"]
     system, root = fs.FileSystem.from_uri(path.replace("s3a:", "s3:"))
-    left = system.get_file_info(fs.FileSelector(root, recursive=True))
-    assert [info.base_name for info in left] == ["part-write-00003.parquet"]
     assert pq.read_table(root, filesystem=system).to_pylist() == [{"body": "y", "reason": "bad"}]
 
 
@@ -53,25 +63,15 @@ def test_a_write_that_is_run_again_replaces_its_parts(path: str) -> None:
     """Though it has fewer tasks now, or rejects fewer rows; other writes' parts stay."""
     folder = RejectsFolder(path)
     folder.create()
-    kept = rejected(ROWS, [1], ["bad"])
-    for write, partitions in (("query-1", (0, 3)), ("query-11", (0,)), ("query-1", (2,))):
-        parts = [folder.part(write, number, attempt=1) for number in partitions]
-        for part in parts:
-            with folder.open(part, kept.schema) as file:
-                file.write_batch(kept)
-        folder.commit(parts, [write])
-    system, root = fs.FileSystem.from_uri(path.replace("s3a:", "s3:"))
-    left = sorted(info.base_name for info in system.get_file_info(fs.FileSelector(root)))
-    assert left == ["part-query-1-00002.parquet", "part-query-11-00000.parquet"]
+    for name, partitions in (("query-1", (0, 3)), ("query-11", (0,)), ("query-1", (2,))):
+        folder.commit(write(folder, *[Attempt(name, number) for number in partitions]), [name])
+    assert left(path) == ["part-query-1-00002.parquet", "part-query-11-00000.parquet"]
 
 
 def test_a_write_that_failed_leaves_nothing(path: str) -> None:
     """Its finished tasks' rejects included: the job is to be run again, with all its rows."""
     folder = RejectsFolder(path)
     folder.create()
-    kept = rejected(ROWS, [0], ["bad"])
-    with folder.open(folder.part("write", 0, 1), kept.schema) as file:
-        file.write_batch(kept)
+    write(folder, Attempt("write"))
     folder.drop(["write", "write-without-rejects"])
-    system, root = fs.FileSystem.from_uri(path.replace("s3a:", "s3:"))
-    assert system.get_file_info(fs.FileSelector(root, recursive=True)) == []
+    assert left(path) == []
