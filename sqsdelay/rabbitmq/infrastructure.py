@@ -76,11 +76,10 @@ def make(session: Session, wanted: Exchange | Queue | Binding) -> None:
     if isinstance(wanted, Binding):
         bind_to = "exchange_bind" if wanted.to_exchange else "queue_bind"
         session.ask(bind_to, wanted.destination, wanted.source, wanted.routing_key)
-        return
-    arguments = dict(wanted.arguments)
-    if isinstance(wanted, Queue):
-        session.ask("queue_declare", wanted.name, durable=True, arguments=arguments)
+    elif isinstance(wanted, Queue):
+        session.ask("queue_declare", wanted.name, durable=True, arguments=dict(wanted.arguments))
     else:
+        arguments = dict(wanted.arguments)
         session.ask("exchange_declare", wanted.name, wanted.kind, durable=True, arguments=arguments)
 
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from math import inf
 from typing import Any, Final
@@ -224,8 +225,8 @@ class Jobs:
 
 
 class Binder:
-    """Binds endpoints on a link: all that wait at once, and one answer tells. Only where a hand-over queue is
-    missing are they declared: a user may bind without the permission to declare."""
+    """Binds endpoints on a link: all that wait at once. Only where a hand-over queue is missing are they
+    declared: a user may bind without the permission to declare."""
 
     def __init__(self, link: Link, jobs: Jobs) -> None:
         self._link = link
@@ -262,21 +263,22 @@ class Binder:
             if job.queue is not None and job.declares:
                 arguments = dict(job.queue.arguments)
                 self._channel.queue_declare(job.queue.name, durable=True, arguments=arguments)
-            on_last = self._settle if job is self._asked[-1] else None
-            self._channel.queue_bind(
-                last.destination, last.source, last.routing_key, callback=on_last
-            )
+            tells = job.declares or job is self._asked[-1]  # a queue may take long
+            told = partial(self._settle, job) if tells else None
+            self._channel.queue_bind(last.destination, last.source, last.routing_key, callback=told)
 
     def give_back(self) -> None:
         """Let what has no answer wait again, before all else."""
         self._jobs.bindings.extendleft(job for job in reversed(self._asked) if not job.settled)
         self._asked = []
 
-    def _settle(self, _: Any, error: SqsDelayError | None = None) -> None:
+    def _settle(self, last: BindJob, _: Any, error: SqsDelayError | None = None) -> None:
+        """Settle those asked for up to this one: the broker answers in order."""
         self._one_by_one -= bool(self._one_by_one)
-        for job in self._asked:
+        count = self._asked.index(last) + 1
+        settled, self._asked = self._asked[:count], self._asked[count:]
+        for job in settled:
             job.settle(error)
-        self._asked = []
         self._link.note_heard()
 
     def _on_closed(self, _: Any, reason: BaseException) -> None:
@@ -286,7 +288,7 @@ class Binder:
             return
         declares = any(each.lacks_queue(str(reason)) for each in self._asked)
         if len(self._asked) == 1 and not declares:
-            self._settle(None, translated(reason, self._link.at))
+            self._settle(self._asked[0], None, translated(reason, self._link.at))
             return
         for job in self._asked:
             job.declares = declares

@@ -220,18 +220,14 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
     waiting = {name: held[name] for name in names if name in held and held[name].dead_lettering}
     stuck = standing(management, waiting)
     for name, each in waiting.items():
-        text = (
-            f"{stuck.get(name, each.dead_lettering)} messages are due, and the broker is handing "
-            "them over to the next queue (messages_dlx)"
+        nowhere = (
+            "; it has got nowhere while this looked: no queue is bound for them, or it refuses them, and "
+            "all messages behind them wait too"
         )
-        if name in stuck:
-            text += (
-                "; it has got nowhere while this looked: no queue is bound for them, or it refuses "
-                "them, and all messages behind them wait too"
-            )
         yield Problem(
             f"queue {name}",
-            text,
+            f"{stuck.get(name, each.dead_lettering)} messages are due, and the broker is handing them "
+            f"over to the next queue (messages_dlx){nowhere if name in stuck else ''}",
             "make room in the endpoint's queue, or create it and bind it with: "
             f"{command(topology, 'bind', 'NAME')}; the broker tries again every 3 minutes",
             fatal=name in stuck,

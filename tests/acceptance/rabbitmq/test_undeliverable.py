@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,7 +14,7 @@ import pytest
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
 from sqsdelay.rabbitmq.connection import parameters
-from sqsdelay.rabbitmq.link import Binder
+from sqsdelay.rabbitmq.link import Binder, Link
 from sqsdelay.rabbitmq.publisher import Publisher
 from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS, wait_for
@@ -126,6 +127,10 @@ def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Brok
     assert broker.wait_count("orders", 2) == 2
 
 
+def _noting(noted: list[object], does: Callable[..., object]) -> Callable[..., None]:
+    return lambda *args: noted.append(does(*args))
+
+
 @pytest.mark.parametrize("many", [1, 24])
 def test_new_endpoints_cost_one_refusal_together(
     broker: Broker, many: int, monkeypatch: pytest.MonkeyPatch
@@ -136,12 +141,14 @@ def test_new_endpoints_cost_one_refusal_together(
     for name in names:
         broker.queue(name, {})
     refused: list[object] = []
-    found = Binder._on_closed
-    monkeypatch.setattr(Binder, "_on_closed", lambda *args: refused.append(found(*args)))
+    heard: list[object] = []
+    for noted, by, name in ((refused, Binder, "_on_closed"), (heard, Link, "note_heard")):
+        monkeypatch.setattr(by, name, _noting(noted, getattr(by, name)))
     given = parameters(broker.url)
     with closing(Publisher(given, confirm_seconds=PATIENCE_SECONDS)) as publisher:
         assert publisher.bind(names, acme) == {}
         assert len(refused) == 1
+        assert len(heard) >= many  # one that declares for a minute is not taken for a dead one
         assert [*publisher.bind([*names, "wrong"], acme)] == ["wrong"]
     with RabbitMqSender(broker.url, prefix="acme", bind=False) as sender:
         for name in names:
