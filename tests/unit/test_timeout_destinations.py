@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,12 @@ def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
     world.clock.advance(1)
     world.manager.announcer.turn()
     reject = world.transport.reject
-    monkeypatch.setattr(world.transport, "reject", lambda m: (world.clock.advance(2), reject(m))[1])
+
+    def slow(refused: Any) -> Any:
+        world.clock.advance(2)
+        return reject(refused)
+
+    monkeypatch.setattr(world.transport, "reject", slow)
     world.manager.dispatch.turn()
     assert world.left(ERRORS) == 1
     world.queues.full = set()
