@@ -243,9 +243,7 @@ class Strategy:
         """How late the last may be, if they are sent like this."""
         if self.place.on_time is None or (self.ours and load.hops == 0):
             return 0
-        late = []
-        if self.ours:
-            late.append(self._queued(load)[1] / _HOPS_A_SECOND - _AHEAD)
+        late = [self._queued(load)[1] / _HOPS_A_SECOND - _AHEAD] if self.ours else []
         if self._parks(load) or not self.ours:
             late.append(self._behind(load))
         else:
@@ -261,6 +259,8 @@ class Strategy:
             yield f"the last message arrives {so} late"
         elif not self.ours and self.place.schedules:
             yield "each up to a minute late"
+        if self.ours and load.delay_seconds > limits.DEFAULT_MAX_DELAY_SECONDS:
+            yield "senders refuse more than ten years unless you raise max_delay_seconds"
         if self.ours and load.hops == 0:
             yield "SQS's own message timer holds them: no hop"
         elif self.ours and self.place.takes and not self._parks(load):

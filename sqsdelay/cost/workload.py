@@ -28,7 +28,7 @@ TOGETHER: Final = 1_000
 """Messages that fall due in the same minute, where they are sent in tens and it is not said."""
 
 MAX_MESSAGES: Final = 10**12
-MAX_DELAY_SECONDS: Final = 10**12
+MAX_DELAY_SECONDS: Final = limits.MAX_DUE_MS // 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,6 +195,7 @@ def test_what_cannot_be_has_a_reason_and_no_price(
     ("field", "value"),
     [
         ("delay_seconds", -1),
+        ("delay_seconds", 8_100 * YEAR),
         ("messages", 0),
         ("message_bytes", 1_048_576),
         ("batch", 11),
