@@ -189,7 +189,7 @@ class Line:
 class Bill:
     """What one way of delaying, named in words, costs. ``impossible`` says why it cannot be done,
     ``late_seconds`` how late the last message may be, and ``warnings`` what one has to know. Storage and
-    compute are assumed (`FUNCTION_MS`, `DISPATCH_MS`); the rest are requests, which can be counted."""
+    compute are assumed, as the names of their lines say; the rest are requests, which can be counted."""
 
     strategy: str
     name: str

@@ -151,6 +151,7 @@ def test_aws_own_ways_are_an_invocation_or_two_transitions_and_a_send() -> None:
     ("strategy", "load", "why"),
     [
         ("step-functions", {}, "one year"),
+        ("step-functions", {"delay_seconds": DAY, "message_bytes": 300_000}, "execution holds"),
         ("parked", {"message_bytes": 409_541}, "holds 409600 bytes, this one has 409601"),
         ("scheduled", {"message_bytes": 300_000}, "a schedule holds 262144 bytes"),
         ("scheduled-by-sender", {"message_bytes": 300_000}, "a schedule holds 262144 bytes"),
@@ -389,9 +390,9 @@ def test_the_dispatcher_is_priced_as_it_is_deployed() -> None:
         bill = bill_of(strategy, 3600, messages=MILLION, batch=10, park_after_seconds=0)
         a_second = Fraction(1769, 1024)
         spent = MILLION * a_second / 1000 * DISPATCH_MS
-        assert quantities(bill, "GB-seconds (dispatcher)") == [spent]
+        assert quantities(bill, "GB-seconds (dispatcher,") == [spent]
         assert quantities(bill, "requests (dispatcher's schedule)", fixed=True) == [60]
-        assert quantities(bill, "seconds (dispatcher's schedule)", fixed=True) == [6 * a_second]
+        assert quantities(bill, "seconds (dispatcher's schedule,", fixed=True) == [6 * a_second]
 
 
 def test_s3_is_priced_as_it_is_deployed() -> None:
