@@ -383,15 +383,15 @@ FIRED_MS: Final = 8
 
 
 def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
-    """Made one by one, it fires into the parking queue, which a function empties every five minutes. What is
-    due in the same five minutes shares requests: what is due together, and by chance what is due apart, as
-    many as come in that time if a delay's messages come evenly during one delay."""
+    """What is due in the same five minutes shares requests: together, or by chance, evenly in one delay."""
     size = int(load.message_bytes * _ESCAPED) + SCHEDULE_OVERHEAD_BYTES
     if size > SCHEDULE_BYTES:
         return too_large(size, "such messages would hop: use an S3 store")
-    runs, releases = load.delay_seconds // limits.GATHERING_SECONDS, ceil(load.releases)
-    received = _spread(releases, runs, lambda n: _tens(n * load.together))
-    billed = _spread(releases, runs, lambda n: load.billed_in_tens(n * load.together))
+    runs = load.delay_seconds // limits.GATHERING_SECONDS
+    full, rest = divmod(load.messages, load.together)
+    received = _spread(full, runs, lambda n: _tens(n * load.together)) + _tens(rest)
+    billed = _spread(full, runs, lambda n: load.billed_in_tens(n * load.together))
+    billed += load.billed_in_tens(rest) if rest else 0
     seconds = load.messages * gb_seconds(limits.DELAY_CONSUMER_MEMORY_MB, FIRED_MS)
     return {
         "EventBridge Scheduler invocations": load.messages,

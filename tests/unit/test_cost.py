@@ -116,6 +116,13 @@ def test_a_parked_message_is_written_once() -> None:
     assert quantities(bill_of("stored"), "SQS FIFO") == []
 
 
+def test_a_last_release_with_room_is_billed_for_what_it_holds() -> None:
+    """One message more than a thousand takes a request of each kind, not another hundred."""
+    full, more = (bill_of("scheduled", messages=n, batch=10) for n in (1_000, 1_001))
+    told = [float(sum(quantities(each, "SQS standard"))) for each in (full, more)]
+    assert told == pytest.approx([1_300, 1_304], rel=0.001)
+
+
 def test_storage_is_billed_for_the_whole_delay_and_until_it_expires() -> None:
     """A million items of 724 + 60 + 100 bytes for twelve months and two weeks."""
     bill = bill_of("stored", messages=MILLION, message_bytes=724)
