@@ -24,6 +24,7 @@ from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.spark.sink import worker
 from sqsdelay.spark.sink.data_source import BatchWriter
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
@@ -108,6 +109,17 @@ def test_a_repeated_id_is_counted_and_another_content_rejected() -> None:
     assert (task.counts.sent, task.counts.repeated, task.counts.rejected) == (2, 2, 1)
     assert kept.column("body").to_pylist() == ["other"]
     assert "id 'b' came with another body" in kept.column("reason")[0].as_py()
+
+
+def test_a_process_opens_each_of_many_endpoints_stores_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before its first row; opened for each chunk, 200 of them took most of a task."""
+    opened = Mock()
+    monkeypatch.setattr(worker, "open_store", opened)
+    for each in (*range(200), *range(200)):
+        worker.check_store(Options(store="sqlite:///x.db"), f"orders-{each}", staging=False)
+    assert opened.call_count == 200
 
 
 def test_a_rate_is_kept() -> None:

@@ -90,7 +90,7 @@ def _sender(options: Options) -> QueueSender:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=10_000)
 def check_store(options: Options, endpoint: str, *, staging: bool) -> None:
     """Raise what keeps a job from using an endpoint's store: before a row is sent, be it one that needs none.
     Once in a process."""
