@@ -78,11 +78,10 @@ def function() -> Function:
     )
     # Ten copies are too few for a store that wants thousands: others gather them.
     forwards = store is not None and store.stored_at_once is not None
+    kind = ForwardingRelay if forwards else Relay
     return Function(
         endpoint.delay_queue.name,
-        partial(
-            checked_relay, queues, endpoint, relaying, kind=ForwardingRelay if forwards else Relay
-        ),
+        partial(checked_relay, queues, endpoint, relaying, kind=kind),
         DueRelay(queues, endpoint, relaying) if endpoint.fifo else None,
         Logger(service=endpoint.name),
         Metrics(namespace=function_names.METRIC_NAMESPACE, service=endpoint.name),

@@ -29,7 +29,7 @@ from sqsdelay.cost import (
     shipped_text,
 )
 from sqsdelay.cost.strategies import OF_STORE, due_queue, ways
-from sqsdelay.cost.workload import DISPATCH_MS, FUNCTION_MS, TOGETHER
+from sqsdelay.cost.workload import TOGETHER
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
@@ -119,14 +119,14 @@ def _recommend(
             f"{dollars(best.fixed - watched)} for polls, schedules and logs, {dollars(watched)} for "
             "CloudWatch"
         )
+        computed = [line.what.partition("(") for line in best.lines if "GB-seconds" in line.what]
         say(
-            f"  in it storage {dollars(best.part('GB-months'))}, compute "
-            f"{dollars(best.part('GB-seconds'))} (assumed: {FUNCTION_MS} ms a batch, {DISPATCH_MS} ms a "
-            f"released message), logs {dollars(best.part('Logs'))}"
+            f"  in it storage {dollars(best.part('GB-months'))}, logs {dollars(best.part('Logs'))}, compute "
+            f"{dollars(best.part('GB-seconds'))}; assumed: "
+            + ("; ".join(how.rstrip(")") for _, _, how in computed) or "none")
         )
-        say(
-            f"  not in it: {dollars(due_queue(load, used))} more where the destination is a FIFO queue"
-        )
+        fifo = dollars(due_queue(load, used))
+        say(f"  not in it: {fifo} more where the destination is a FIFO queue")
         sender = found[OF_STORE.get(deploy.partition("=")[2], "relay")]
         if not sender.impossible and (less := sender.for_messages) < best.for_messages:
             say(f"  {dollars(less)} for the messages if the sender parks them (docs/parking.md)")

@@ -304,9 +304,8 @@ def store_migrate(
     due_from_ms = options.instant_ms("--due-from", due_from)
     with ExitStack() as opening:
         urls = [store] if amendments_to is None else [store, amendments_to]
-        places = [
-            opening.enter_context(options.Target(endpoint, url).opened_place()) for url in urls
-        ]
+        targets = [options.Target(endpoint, url) for url in urls]
+        places = [opening.enter_context(each.opened_place()) for each in targets]
         for place in places:
             check(place)
         kept = None if amendments_to is None else places[1]

@@ -51,16 +51,24 @@ class _OneLoop(Generic[T, R]):
         self._timer: asyncio.TimerHandle | None = None
 
     async def call(self, key: Hashable, item: T, *, size: int, most: int) -> R:
+        until = self.loop.time() + self._within
         self._calls += 1
         try:
-            async with self._room:
-                return await self._called(key, item, size, most)
+            try:
+                async with asyncio.timeout_at(until if self._room.locked() else None):
+                    await self._room.acquire()
+            except TimeoutError:
+                raise NeverLeft from None
+            try:
+                return await self._called(key, item, size, most, until)
+            finally:
+                self._room.release()
         finally:
             self._calls -= 1
             if self._idle is not None and not self._calls and not self._idle.done():
                 self._idle.set_result(None)
 
-    async def _called(self, key: Hashable, item: T, size: int, most: int) -> R:
+    async def _called(self, key: Hashable, item: T, size: int, most: int, until: float) -> R:
         result: asyncio.Future[R] = self.loop.create_future()
         waiting = self._coalescer.add(
             key, _Item(item, result), size=size, most=most, now=self.loop.time()
@@ -71,7 +79,7 @@ class _OneLoop(Generic[T, R]):
             if self._coalescer.withdraw(waiting) and not result.done():
                 result.set_exception(NeverLeft())
 
-        turn = self.loop.call_later(self._within, give_up)
+        turn = self.loop.call_at(until, give_up)
         try:
             return await result
         finally:
@@ -133,7 +141,7 @@ class LoopCalls(Generic[T, R]):
         linger_ms: how long an item waits for others; 0 lets each have a call of its own.
         lanes: calls under way, and threads.
         max_waiting: items that wait or are in flight; further ones wait until one is done.
-        within_seconds: how long an item may wait before a call has it.
+        within_seconds: how long an item may wait, for room too, before a call has it.
 
     Raises:
         ConfigurationError: a setting out of range.

@@ -55,13 +55,11 @@ LOGGED_GB: Final = Fraction(525, _GB)
 """What a run writes to its log: its metrics, where no ledger is on. Source: ``benchmarks.ledger``."""
 
 
-def invoked(
-    function: str, times: Fraction | int, memory_mb: int, milliseconds: int = FUNCTION_MS
-) -> Used:
+def invoked(function: str, times: Fraction | int, memory_mb: int, ms: int = FUNCTION_MS) -> Used:
     """So many runs of a function."""
     return {
         f"Lambda requests ({function})": times,
-        f"Lambda GB-seconds ({function})": times * gb_seconds(memory_mb, milliseconds),
+        f"Lambda GB-seconds ({function}, {ms} ms a run)": times * gb_seconds(memory_mb, ms),
         f"Logs, GB ({function})": times * LOGGED_GB,
     }
 
@@ -88,7 +86,7 @@ def _parking_runs(load: Workload, memory_mb: int) -> Used:
 def _dispatched(load: Workload) -> Used:
     """What the messages add to the dispatcher's runs, which its schedule pays for."""
     seconds = load.messages * gb_seconds(limits.DISPATCHER_MEMORY_MB, DISPATCH_MS)
-    return {"Lambda GB-seconds (dispatcher)": seconds}
+    return {f"Lambda GB-seconds (dispatcher, {DISPATCH_MS} ms a message)": seconds}
 
 
 GATHERED_SECONDS: Final = 10
@@ -362,7 +360,7 @@ def s3_function_runs(load: Workload) -> Used:
 
 
 SCHEDULE_BYTES: Final = 256 * 1024
-"""Input of a schedule at most. Source: EventBridge Scheduler quotas."""
+"""Input of a schedule, or an execution, at most. Source: quotas of EventBridge Scheduler, Step Functions."""
 
 SCHEDULE_OVERHEAD_BYTES: Final = 700
 """What sqsdelay's input holds besides body and attributes, as JSON."""
@@ -371,8 +369,8 @@ _ESCAPED: Final = Fraction(9, 8)
 """Bytes that a byte takes in it: assumed is a quote in eight characters, as in a body that is JSON."""
 
 
-def no_schedule(size: int, remedy: str) -> str:
-    return f"a schedule holds {SCHEDULE_BYTES} bytes, this one has {size}; {remedy}"
+def too_large(size: int, remedy: str, what: str = "a schedule") -> str:
+    return f"{what} holds {SCHEDULE_BYTES} bytes, this one has {size}; {remedy}"
 
 
 def alone(load: Workload) -> int:
@@ -385,21 +383,21 @@ FIRED_MS: Final = 8
 
 
 def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001
-    """Made one by one, it fires into the parking queue, which a function empties every five minutes. What is
-    due in the same five minutes shares requests: what is due together, and by chance what is due apart, as
-    many as come in that time if a delay's messages come evenly during one delay."""
+    """What is due in the same five minutes shares requests: together, or by chance, evenly in one delay."""
     size = int(load.message_bytes * _ESCAPED) + SCHEDULE_OVERHEAD_BYTES
     if size > SCHEDULE_BYTES:
-        return no_schedule(size, "such messages would hop: use an S3 store")
-    runs, releases = load.delay_seconds // limits.GATHERING_SECONDS, ceil(load.releases)
-    received = _spread(releases, runs, lambda n: _tens(n * load.together))
-    billed = _spread(releases, runs, lambda n: load.billed_in_tens(n * load.together))
+        return too_large(size, "such messages would hop: use an S3 store")
+    runs = load.delay_seconds // limits.GATHERING_SECONDS
+    full, rest = divmod(load.messages, load.together)
+    received = _spread(full, runs, lambda n: _tens(n * load.together)) + _tens(rest)
+    billed = _spread(full, runs, lambda n: load.billed_in_tens(n * load.together))
+    billed += load.billed_in_tens(rest) if rest else 0
     seconds = load.messages * gb_seconds(limits.DELAY_CONSUMER_MEMORY_MB, FIRED_MS)
     return {
         "EventBridge Scheduler invocations": load.messages,
         "SQS standard requests (sent by the schedule, one by one)": alone(load),
         "SQS standard requests (parking queue: receive, delete)": billed + received,
-        "Lambda GB-seconds (parking queue)": seconds,
+        f"Lambda GB-seconds (parking queue, {FIRED_MS} ms a message)": seconds,
         **last_send(billed),
     }
 

@@ -76,16 +76,16 @@ def _watched(load: Workload, store: str) -> Used:
 
 def _eventbridge(load: Workload, _: int) -> Used | str:
     if load.message_bytes > places.SCHEDULE_BYTES:
-        return places.no_schedule(load.message_bytes, "send a pointer")
+        return places.too_large(load.message_bytes, "send a pointer")
     return {"EventBridge Scheduler invocations": load.messages, **last_send(places.alone(load))}
 
 
 def _step_functions(load: Workload, _: int) -> Used | str:
-    """The least: a Wait state and a task that sends the message. Its limit: Step Functions quotas."""
+    """The least: a Wait state and a task that sends the message. Its limits: Step Functions quotas."""
+    if load.message_bytes > places.SCHEDULE_BYTES:
+        return places.too_large(load.message_bytes, "send a pointer", "an execution")
     if load.delay_seconds >= 31_536_000:
-        return (
-            "an execution ends after 31536000 s (one year), the send included; use a shorter delay"
-        )
+        return "an execution ends after 31536000 s (one year, send included); use a shorter delay"
     transitions = {"Step Functions transitions (2 a message)": 2 * load.messages}
     return {**transitions, **last_send(places.alone(load))}
 
@@ -107,7 +107,6 @@ parks. As deployed, in batches of ten of up to 64 KiB. Source: docs/capacity.md,
 _AHEAD: Final = limits.MAX_MESSAGE_TIMER_SECONDS
 """What is due is released so long before."""
 _HOPS_A_SECOND: Final = Fraction(RELAYED_ON_TIME, _AHEAD)
-_NONE: Final = Fraction(0)
 _LOST: Final = (
     "messages would be lost: copies wait up to {days:,.1f} days in the delay queue, and SQS drops them "
     "after 14; send them more slowly, or have more functions run at once (docs/capacity.md)"
@@ -224,12 +223,12 @@ class Strategy:
         if not self._parks(load):
             return all_ / _HOPS_A_SECOND, all_
         near = Fraction(load.delay_seconds - load.hop_seconds - load.park_after_seconds)
-        waits, hopping = _NONE, _NONE
+        waits = hopping = Fraction(0)
         for many, seconds in ((together, 0), (all_, load.delay_seconds)):
             parked = many / PARKED_A_SECOND - seconds
             if self.hops and self.functions and parked > 0:
-                rest = max(_NONE, 1 - near / parked)
-                longer = max(_NONE, rest * (many / _HOPS_A_SECOND - seconds))
+                rest = max(Fraction(0), 1 - near / parked)
+                longer = max(Fraction(0), rest * (many / _HOPS_A_SECOND - seconds))
                 waits, hopping = max(waits, min(parked, near) + longer), max(hopping, rest * many)
         return waits, hopping
 
@@ -244,9 +243,7 @@ class Strategy:
         """How late the last may be, if they are sent like this."""
         if self.place.on_time is None or (self.ours and load.hops == 0):
             return 0
-        late = []
-        if self.ours:
-            late.append(self._queued(load)[1] / _HOPS_A_SECOND - _AHEAD)
+        late = [self._queued(load)[1] / _HOPS_A_SECOND - _AHEAD] if self.ours else []
         if self._parks(load) or not self.ours:
             late.append(self._behind(load))
         else:
@@ -262,6 +259,8 @@ class Strategy:
             yield f"the last message arrives {so} late"
         elif not self.ours and self.place.schedules:
             yield "each up to a minute late"
+        if self.ours and load.delay_seconds > limits.DEFAULT_MAX_DELAY_SECONDS:
+            yield "senders refuse more than ten years unless you raise max_delay_seconds"
         if self.ours and load.hops == 0:
             yield "SQS's own message timer holds them: no hop"
         elif self.ours and self.place.takes and not self._parks(load):

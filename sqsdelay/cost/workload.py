@@ -28,7 +28,7 @@ TOGETHER: Final = 1_000
 """Messages that fall due in the same minute, where they are sent in tens and it is not said."""
 
 MAX_MESSAGES: Final = 10**12
-MAX_DELAY_SECONDS: Final = 10**12
+MAX_DELAY_SECONDS: Final = limits.MAX_DUE_MS // 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class Line:
 class Bill:
     """What one way of delaying, named in words, costs. ``impossible`` says why it cannot be done,
     ``late_seconds`` how late the last message may be, and ``warnings`` what one has to know. Storage and
-    compute are assumed (`FUNCTION_MS`, `DISPATCH_MS`); the rest are requests, which can be counted."""
+    compute are assumed, as the names of their lines say; the rest are requests, which can be counted."""
 
     strategy: str
     name: str

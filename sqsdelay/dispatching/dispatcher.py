@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -171,8 +172,7 @@ class Dispatcher:
         self._sending = CircuitBreaker("dispatch", seconds, clock, on_critical)
         self._outage: Exception | None = None
         most_lost = settings.maximum_recovery_failures_per_second
-        seconds = settings.store_breaker_seconds
-        self._storing = CircuitBreaker("store", seconds, clock, on_critical)
+        self._storing = CircuitBreaker("store", settings.store_breaker_seconds, clock, on_critical)
         self._recovery = FailureRateBreaker("recovery", most_lost, clock, on_critical)
         self._settlement = Settlement(
             store=store,
@@ -283,6 +283,8 @@ class DelayedDelivery(Dispatcher):
         Raises:
             ConfigurationError, StoreUnavailable, QueueMissing, QueueUnavailable: nothing was started.
         """
+        with suppress(CriticalError):
+            self.stop()  # Started twice, a thread would outlive the only stop it gets.
         try:
             super().start()
         except StoreMissing:

@@ -11,7 +11,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -23,14 +22,7 @@ from sqsdelay.core.message import OutgoingMessage, full_batches, size_of, text_o
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
-from sqsdelay.errors import (
-    InvalidSetting,
-    MalformedMessage,
-    SqsDelayError,
-    StoreMissing,
-    StoreUnavailable,
-)
-from sqsdelay.parking.parking import Stores, check
+from sqsdelay.errors import InvalidSetting, MalformedMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.mover import Held, Move, Mover, Outcome, RelaySettings, Status, failures
 from sqsdelay.relaying.relay import Relay
@@ -121,14 +113,12 @@ class ForwardingRelay(Relay):
     """
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
-        if settings.parking is None:
+        super().__init__(queues, endpoint, settings)
+        if self._parking is None:
             raise InvalidSetting(
                 "a parking queue has no effect without parking; give both, or neither"
             )
-        super().__init__(queues, endpoint, settings)
-        with suppress(StoreUnavailable, StoreMissing):
-            # What is only forwarded does not ask it.
-            check(Stores(settings.parking).of(endpoint.name))
+        self._parking.amendments(["-"])  # What is only forwarded does not ask the store.
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
         """Far copies are forwarded, if they are small. Whoever parks them reads their amendments."""

@@ -53,7 +53,8 @@ def main(asked: list[str]) -> int:
             return 1
         _read_verdicts(tried, survivors, named)
     equivalents = read_equivalents()
-    limits: dict[str, Any] = {"limit_percent": LIMIT_PERCENT, "modules": () if SAMPLE else named}
+    whole: Any = () if SAMPLE else named if asked else None
+    limits: dict[str, Any] = {"limit_percent": LIMIT_PERCENT, "modules": whole}
     text, too_many = report(survivors, tried=tried, equivalents=equivalents, **limits)
     _say(text)
     return int(too_many)

@@ -291,12 +291,13 @@ def test_a_full_buffer_waits(queues: GatedQueues) -> None:
     assert queues.requests == [["first"] * 10, ["more"] * 10]
 
 
-def test_who_gets_no_turn_in_time_is_told_and_not_sent(queues: GatedQueues) -> None:
-    """An outage with more tasks than its requests hold: they would wait for each other's."""
+@pytest.mark.parametrize("room", [1, 10])
+def test_who_gets_no_turn_in_time_is_told_and_not_sent(queues: GatedQueues, room: int) -> None:
+    """An outage with more tasks than its requests, or its buffer, hold: they would wait for each other's."""
     queues.hold("orders")
 
     async def work() -> None:
-        async with sender(queues, lanes=1, deadline=0.05, linger_ms=0) as sends:
+        async with sender(queues, lanes=1, deadline=0.05, linger_ms=0, max_waiting=room) as sends:
             first = asyncio.create_task(sends.send("orders", "first"))
             await asyncio.to_thread(queues.await_arrival)
             with pytest.raises(QueueUnavailable, match=r"queue orders .*deadline_seconds"):

@@ -116,6 +116,13 @@ def test_a_parked_message_is_written_once() -> None:
     assert quantities(bill_of("stored"), "SQS FIFO") == []
 
 
+def test_a_last_release_with_room_is_billed_for_what_it_holds() -> None:
+    """One message more than a thousand takes a request of each kind, not another hundred."""
+    full, more = (bill_of("scheduled", messages=n, batch=10) for n in (1_000, 1_001))
+    told = [float(sum(quantities(each, "SQS standard"))) for each in (full, more)]
+    assert told == pytest.approx([1_300, 1_304], rel=0.001)
+
+
 def test_storage_is_billed_for_the_whole_delay_and_until_it_expires() -> None:
     """A million items of 724 + 60 + 100 bytes for twelve months and two weeks."""
     bill = bill_of("stored", messages=MILLION, message_bytes=724)
@@ -151,6 +158,7 @@ def test_aws_own_ways_are_an_invocation_or_two_transitions_and_a_send() -> None:
     ("strategy", "load", "why"),
     [
         ("step-functions", {}, "one year"),
+        ("step-functions", {"delay_seconds": DAY, "message_bytes": 300_000}, "execution holds"),
         ("parked", {"message_bytes": 409_541}, "holds 409600 bytes, this one has 409601"),
         ("scheduled", {"message_bytes": 300_000}, "a schedule holds 262144 bytes"),
         ("scheduled-by-sender", {"message_bytes": 300_000}, "a schedule holds 262144 bytes"),
@@ -194,6 +202,7 @@ def test_what_cannot_be_has_a_reason_and_no_price(
     ("field", "value"),
     [
         ("delay_seconds", -1),
+        ("delay_seconds", 8_100 * YEAR),
         ("messages", 0),
         ("message_bytes", 1_048_576),
         ("batch", 11),
@@ -389,9 +398,9 @@ def test_the_dispatcher_is_priced_as_it_is_deployed() -> None:
         bill = bill_of(strategy, 3600, messages=MILLION, batch=10, park_after_seconds=0)
         a_second = Fraction(1769, 1024)
         spent = MILLION * a_second / 1000 * DISPATCH_MS
-        assert quantities(bill, "GB-seconds (dispatcher)") == [spent]
+        assert quantities(bill, "GB-seconds (dispatcher,") == [spent]
         assert quantities(bill, "requests (dispatcher's schedule)", fixed=True) == [60]
-        assert quantities(bill, "seconds (dispatcher's schedule)", fixed=True) == [6 * a_second]
+        assert quantities(bill, "seconds (dispatcher's schedule,", fixed=True) == [6 * a_second]
 
 
 def test_s3_is_priced_as_it_is_deployed() -> None:

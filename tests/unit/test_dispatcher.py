@@ -451,7 +451,12 @@ def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:
 
     store, ledger = InMemoryStore(clock), InMemoryLedger()
     outbox = InMemoryOutbox(clock)
-    with DelayedDelivery(store, outbox, on_round=told, ledger=ledger, clock=clock) as delivery:
+    delivery = DelayedDelivery(store, outbox, on_round=told, ledger=ledger, clock=clock)
+    delivery.start()
+    first = delivery._thread
+    with delivery:
+        assert first is not None
+        assert not first.is_alive()  # It would be left alone: there is one stop for both.
         due_ms = clock.now_ms()
         delivery.store([StoredMessage(message_id="m", destination="q", due_ms=due_ms, body=b"x")])
         assert released.wait(PATIENCE_SECONDS)

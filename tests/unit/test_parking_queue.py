@@ -22,7 +22,7 @@ from sqsdelay.core.message import (
 )
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment
-from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
+from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.mover import Held, Outcome, RelaySettings, Status
@@ -108,11 +108,9 @@ class Site:
         return found
 
 
-def bool_true() -> bool:
-    return True
-
-
-def settled(parker: Parker, *, more: Held = bool_true, held: Held = bool_true) -> list[Outcome]:
+def settled(
+    parker: Parker, *, more: Held = lambda: True, held: Held = lambda: True
+) -> list[Outcome]:
     """The outcomes of all rounds."""
     return [outcome for each in parker.rounds(more=more, held=held) for outcome in each]
 
@@ -246,10 +244,14 @@ def test_another_version_is_refused_before_anything_is_sent(site: Site) -> None:
     copies = site.queues.receive_batch(DELAY, wait_seconds=0)
     forward(site.queues, site.endpoint, copies[:1])
 
+    error: StoreError = StoreError("unreadable")
+
     def amendments(message_ids: Sequence[str]) -> Any:
-        raise SchemaMismatch("table orders")
+        raise error
 
     site.store.amendments = amendments  # type: ignore[method-assign]
+    ForwardingRelay(site.queues, site.endpoint, site.settings)  # what forwards does not need it
+    error = SchemaMismatch("table orders")
     with pytest.raises(SchemaMismatch):
         site.relay.process(copies)
     with pytest.raises(SchemaMismatch):

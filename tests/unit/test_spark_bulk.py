@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,7 @@ from sqsdelay.spark.sink.data_source import SqsDelayDataSource
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
 from sqsdelay.spark.sink.run import Attempt, Counts, TaskReport
 from sqsdelay.stores.s3.layout import parse
+from tests.patience import PATIENCE_SECONDS
 from tests.services.in_memory_s3 import InMemoryS3
 from tests.unit.staging_driver import ATTEMPT, DAY, Driver, table
 
@@ -50,13 +53,19 @@ def test_endpoints_and_routes_of_all_kinds() -> None:
     assert (task.counts.sent, task.counts.repeated, task.counts.rejected) == (3, 2, 2)
 
 
+def stage(receipts: Receipts, attempt: Attempt) -> Attempt:
+    """Note a message, marked 5."""
+    staged = receipts.staging(attempt)
+    staged.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
+    staged.close()
+    return attempt
+
+
 def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     """Of rows staged in either way, marked as those that are sent; what another attempt noted is gone."""
     receipts = Receipts(str(tmp_path), "j")
     rows = [("a", DAY, "1", None, None), ("b", DAY, "2", None, "g")]
-    other = receipts.staging(Attempt("w", 0, 0, 3))
-    other.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
-    other.close()
+    stage(receipts, Attempt("w", 0, 0, 3))
     driver = Driver("orders")
     driver.publish(driver.task([table(rows)], receipts))
     assert not receipts.load().ids
@@ -82,12 +91,22 @@ def test_a_micro_batchs_staged_receipts_count(tmp_path: Path) -> None:
     source = SqsDelayDataSource(options)
     schema = StructType().add("body", "string").add("due_at", "timestamp")
     schema.add("message_id", "string")
-    staged = Receipts(str(tmp_path), "j", batch=3).staging(ATTEMPT)
-    staged.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
-    staged.close()
-    report = TaskReport(ATTEMPT, Counts(), receipts=True)
+    receipts = Receipts(str(tmp_path), "j", batch=3)
+    report = TaskReport(stage(receipts, ATTEMPT), Counts(), receipts=True)
     source.streamWriter(schema, False).commit([report], 3)
-    assert Receipts(str(tmp_path), "j", batch=3).load().content(5) == 5
+    assert receipts.load().content(5) == 5
+
+
+def test_receipts_of_many_tasks_are_published_side_by_side(tmp_path: Path) -> None:
+    """To a store of objects each task's folder is some requests, as its file is."""
+    receipts = Receipts(str(tmp_path), "j")
+    attempts = [stage(receipts, Attempt("w", part)) for part in range(4)]
+    together = threading.Barrier(len(attempts))
+    mocked = Mock(wraps=receipts.system)
+    mocked.create_dir.side_effect = lambda _: (together.wait(PATIENCE_SECONDS), DEFAULT)[1]
+    receipts.system = mocked
+    receipts.publish(attempts, len(attempts))
+    assert len(list((tmp_path / "j").rglob("part-w-*-staged.parquet"))) == len(attempts)
 
 
 def shared(rows: int, parts: int) -> list[list[pa.RecordBatch]]:

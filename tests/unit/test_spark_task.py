@@ -133,20 +133,27 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
 
 
 def test_receipts_of_a_slow_task_become_one_file(tmp_path: Path) -> None:
-    """A file a second while it runs; a job of hours leaves as many files as tasks."""
-    clock = ManualClock()
+    """A file a second while it runs; a job of hours leaves as many files as tasks. What a folder that is gone
+    for a moment did not take comes with the next."""
+    clock, folder = ManualClock(), tmp_path / "job"
     writer = Receipts(str(tmp_path), "job").writer(Attempt("w"), monotonic=clock.monotonic)
     message = Message("x", due_at=datetime(2035, 1, 1, tzinfo=UTC), message_id="a")
+    writer.add("orders", message, "delay-queue", Mark(3, 7))
+    clock.advance(1)
+    folder.touch()
+    with pytest.raises(NotADirectoryError):
+        writer.flush()
+    folder.unlink()
     for number in range(3):
         writer.add("orders", message, "delay-queue", Mark(number, 7))
         writer.flush()
         clock.advance(1)
         writer.flush()
-    assert len(list((tmp_path / "job").rglob("*.parquet"))) == 3
+    assert len(list(folder.rglob("*.parquet"))) == 3
     writer.close()
-    assert len(list((tmp_path / "job").rglob("*.parquet"))) == 1
+    assert len(list(folder.rglob("*.parquet"))) == 1
     before = Receipts(str(tmp_path), "job").load()
-    assert [before.content(number) for number in range(4)] == [7, 7, 7, None]
+    assert [before.content(number) for number in range(5)] == [7, 7, 7, 7, None]
 
 
 @pytest.mark.parametrize(("first", "second"), [(64, 64), (16, 64), (64, 16)])

@@ -287,24 +287,23 @@ class ReceiptsWriter:
         """Write what was noted, if a second has passed since the last time."""
         if self._rows and self._monotonic() - self._flushed_at >= _FLUSH_SECONDS:
             piece = f"{self._path.removesuffix('.parquet')}-{len(self._pieces):05d}.parquet"
-            self._write(self._taken(), piece)
+            self._write(self._noted(), piece)
             self._pieces.append(piece)
-            self._flushed_at = self._monotonic()
+            self._rows, self._flushed_at = [], self._monotonic()
 
     def close(self) -> None:
         """Write the rest, and make one file of all."""
-        tables = [self._taken()] if self._rows else []
+        tables = [self._noted()] if self._rows else []
         tables += [pq.read_table(piece, filesystem=self._system) for piece in self._pieces]
         if tables:
             self._write(pa.concat_tables(tables), self._path)
         for piece in self._pieces:
             self._system.delete_file(piece)
-        self._pieces.clear()
+        self._rows, self._pieces = [], []
 
-    def _taken(self) -> pa.Table:
+    def _noted(self) -> pa.Table:
         columns = zip(*self._rows, strict=True)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
-        self._rows = []
         return pa.table(arrays, schema=_SCHEMA)
 
     def _write(self, table: pa.Table, path: str) -> None:

@@ -65,9 +65,9 @@ class AttemptFiles:
 
     def move(self, names: Mapping[str, str]) -> None:
         """Let files count under the names that they are to have."""
+        folders = {name.rpartition("/")[0] for name in names.values()}
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            for folder in {name.rpartition("/")[0] for name in names.values()}:
-                self.system.create_dir(folder)
+            list(pool.map(self.system.create_dir, folders))
             list(pool.map(self.system.move, names, names.values()))
 
     def drop(self, write_ids: Iterable[str]) -> None:

@@ -75,9 +75,8 @@ def test_a_receiver_gets_the_message_and_its_id(
     assert outbox.send([stored]) == [None]
     ((_, properties, body),) = broker.drain("orders")
     assert (body, properties.message_id, properties.delivery_mode) == (b"\x00\xff", "m-1", 2)
-    properties.headers.pop(
-        "x-delivery-count", None
-    )  # the broker's own, of a quorum queue; from 4 on, once redelivered
+    # The broker's own, of a quorum queue; from RabbitMQ 4 on, once redelivered.
+    properties.headers.pop("x-delivery-count", None)
     assert properties.headers == {
         "Raw": b"\x00\xff",
         "Size": "1.50",

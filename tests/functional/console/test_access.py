@@ -208,24 +208,18 @@ def test_the_cookie_is_for_tls_behind_tls(client: Client, told: str) -> None:
     assert "secure" not in client.get("/cost").headers["set-cookie"]
 
 
-def test_a_session_ends() -> None:
-    """After twelve hours, whatever the browser does."""
+def test_a_session_ends_and_a_made_up_one_is_none() -> None:
+    """After twelve hours, whatever the browser does; a cookie of another console's signs nobody in."""
     clock = ManualClock()
-    with asking(clock) as client:
-        client.post("/sign-in", data={"csrf": csrf_of(client, "/sign-in"), "token": TOKEN})
-        clock.advance(SESSION_SECONDS - 1)
-        assert client.get("/cost").status_code == 200
-        clock.advance(2)
-        assert client.get("/cost").status_code == 303
-
-
-def test_a_made_up_session_is_none() -> None:
-    """Who sets the cookie, or has that of another console, is not signed in by it."""
-    with asking() as client, asking() as other:
+    with asking(clock) as client, asking() as other:
         client.post("/sign-in", data={"csrf": csrf_of(client, "/sign-in"), "token": TOKEN})
         for value in ("x" * 43, *client.cookies.values()):
             other.cookies.set(f"sqsdelay_console_{other.base_url.port}", value)
             assert other.get("/cost").status_code == 303
+        clock.advance(SESSION_SECONDS - 1)
+        assert client.get("/cost").status_code == 200
+        clock.advance(2)
+        assert client.get("/cost").status_code == 303
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::"])

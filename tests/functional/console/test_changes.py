@@ -93,32 +93,23 @@ def test_the_same_click_twice_is_one_change(running: Running) -> None:
     assert running.store.pending_count() == 2
 
 
-def test_two_consoles_on_one_message(running: Running) -> None:
-    """The second is told that the first has moved it, and does not undo that."""
-    due_ms = running.park("a")
+def test_changed_between_confirmation_and_click(running: Running) -> None:
+    """The result says that it was gone, or that another console has moved it, and does not undo that."""
+    due_ms = running.park("a", "b", "c")
     listed = running.page("/messages")
-    asked = listed.press("Release now…", m=listed.marks("a"))
-    running.store.reschedule("a", due_ms + HOUR_MS)
-    assert "it was moved meanwhile" in asked.press("Release 1 message now").text
-    assert [m.due_ms for m in running.store.pending(1)] == [due_ms + HOUR_MS]
-
-
-@pytest.mark.parametrize(
-    ("button", "words"),
-    [
-        ("Cancel…", "not in the store; if it is in the delay queue, it will be cancelled"),
-        ("Release now…", "it was released or cancelled meanwhile"),
-    ],
-)
-def test_released_between_confirmation_and_click(running: Running, button: str, words: str) -> None:
-    """The result says that it was gone."""
-    running.park("a")
-    listed = running.page("/messages")
-    asked = listed.press(button, m=listed.marks("a"))
-    running.store.cancel(["a"])
-    result = asked.press(next(each.text for each in asked.main.all("button")))
-    assert words in result.text
-    assert "1 done" not in result.text
+    asked = {
+        "not in the store; if it is in the delay queue, it will be cancelled": ("Cancel…", "a"),
+        "it was released or cancelled meanwhile": ("Release now…", "b"),
+        "it was moved meanwhile": ("Release now…", "c"),
+    }
+    forms = {w: listed.press(each, m=listed.marks(name)) for w, (each, name) in asked.items()}
+    running.store.cancel(["a", "b"])
+    running.store.reschedule("c", due_ms + HOUR_MS)
+    for words, form in forms.items():
+        result = form.press(next(each.text for each in form.main.all("button")))
+        assert words in result.text
+        assert "1 done" not in result.text
+    assert [m.due_ms for m in running.store.pending(3)] == [due_ms + HOUR_MS]
 
 
 def test_being_released_at_that_moment(running: Running) -> None:

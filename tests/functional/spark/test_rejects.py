@@ -49,9 +49,13 @@ def left(path: str) -> list[str]:
 
 
 def test_only_committed_attempts_count(path: str) -> None:
-    """Of two attempts on a task one is committed; the other's rows are gone, and nothing is left."""
+    """Of two attempts on a task one is committed; the other's rows are gone, and nothing is left of them, nor
+    of a write that failed: the job is to be run again, with all its rows."""
     folder = RejectsFolder(path)
     folder.create()
+    write(folder, Attempt("failed"))
+    folder.drop(["failed", "write-without-rejects"])
+    assert left(path) == []
     attempts = write(folder, *[Attempt("write", 3, task_id=number) for number in (7, 8)])
     folder.commit(attempts[1:], ["write"])
     assert left(path) == ["part-write-00003.parquet"]
@@ -66,12 +70,3 @@ def test_a_write_that_is_run_again_replaces_its_parts(path: str) -> None:
     for name, partitions in (("query-1", (0, 3)), ("query-11", (0,)), ("query-1", (2,))):
         folder.commit(write(folder, *[Attempt(name, number) for number in partitions]), [name])
     assert left(path) == ["part-query-1-00002.parquet", "part-query-11-00000.parquet"]
-
-
-def test_a_write_that_failed_leaves_nothing(path: str) -> None:
-    """Its finished tasks' rejects included: the job is to be run again, with all its rows."""
-    folder = RejectsFolder(path)
-    folder.create()
-    write(folder, Attempt("write"))
-    folder.drop(["write", "write-without-rejects"])
-    assert left(path) == []
