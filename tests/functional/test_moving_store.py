@@ -1,31 +1,38 @@
-"""docs/stores.md, "Moving to another store", step by step: real stores and workers, SQS and time stand in."""
+"""docs/stores.md, "Moving to another store", step by step: real workers, SQLite; all of AWS stands in."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from itertools import cycle
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import MESSAGE_ID
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, Schedule
+from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.mover import RelaySettings
+from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.stores import SqliteStore
+from sqsdelay.stores import SchedulerStore, SqliteStore
 from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.services.in_memory_scheduler import InMemoryScheduler
 
 HOP: Final = 900
 TICK: Final = 450
 """Seconds from one turn of the workers to the next."""
 
-DELAYS: Final = (8_000, 86_400, 150_000)
+NEVER: Final = 999_999_999
+
+DELAYS: Final = (8_000, 8_500, 150_000)
 """Seconds: hops only, or is parked; the middle one is released while the consumer still has the old store."""
 
 CHANGES: Final = {"kept": None, "cancelled": None, "later": 20_000, "sooner": -4_000}
@@ -35,21 +42,42 @@ CHANGES: Final = {"kept": None, "cancelled": None, "later": 20_000, "sooner": -4
 class Move:
     """An endpoint between two stores. Three times, messages are sent; of all, some are changed then."""
 
-    def __init__(self, old: SqliteStore, new: SqliteStore, clock: ManualClock) -> None:
-        self.clock, self.queues = clock, InMemoryQueues(clock)
+    def __init__(self, folder: Path, old: str, new: str) -> None:
+        self.clock = ManualClock()
+        self.queues = InMemoryQueues(self.clock)
         self.endpoint = self.queues.create_endpoint("orders")
-        outbox = SqsOutbox(self.queues, self.endpoint)
-        self.old, self.new = old, new
-        self.dispatchers = {s: Dispatcher(s, outbox, clock=clock) for s in (old, new)}
-        self.serving, self.senders_store, self.told = [old], old, [old]
-        self.consume_with(old)
+        self.queues.create_queue(self.endpoint.parking_queue.name)
+        self.scheduler = InMemoryScheduler(self.clock, self.queues)
+        self.outbox = SqsOutbox(self.queues, self.endpoint)
+        self.dispatchers: list[Dispatcher] = []
+        self.old, self.new = self.place(folder / f"old-{old}"), self.place(folder / f"new-{new}")
+        self.senders_store, self.told = self.old, [self.old]
+        self.consume_with((self.old, DEFAULT_PARK_AFTER_SECONDS))
         self.due: dict[str, int | None] = {}
         self.arrived: dict[str, int] = {}
         self.copies: Counter[str] = Counter()
 
-    def consume_with(self, store: SqliteStore) -> None:
-        settings = RelaySettings(parking=ParkingSettings(store))
-        self.consumer = Relay(self.queues, self.endpoint, settings)
+    def place(self, path: Path) -> ParkingPlace:
+        """A store; what releases from it runs all the time, from schedules with their consumer alone."""
+        if path.name.endswith("schedules"):
+            role = "arn:aws:iam::123456789012:role/orders"
+            place: ParkingPlace = SchedulerStore(
+                "g", role_arn=role, endpoint="orders", client=self.scheduler, clock=self.clock
+            )
+        else:
+            place = store = SqliteStore(path, endpoint="orders", clock=self.clock)
+            self.dispatchers.append(Dispatcher(store, self.outbox, clock=self.clock))
+        place.set_up()
+        return place
+
+    def consume_with(self, *places: tuple[ParkingPlace, int]) -> None:
+        settings = [RelaySettings(parking=ParkingSettings(*each)) for each in places]
+        self.consumers = cycle([Relay(self.queues, self.endpoint, each) for each in settings])
+        self.parkers = [
+            Parker(self.queues, self.endpoint, each)
+            for each, (place, _) in zip(settings, places, strict=True)
+            if place.fires
+        ]
 
     def send_and_change(self, phase: int) -> None:
         """Through the delay queue, and by a sender that parks; changed a hop later, as some sent before."""
@@ -83,10 +111,13 @@ class Move:
         until_ms = self.clock.true_ms + seconds * 1000
         while self.clock.true_ms < until_ms:
             self.clock.advance(TICK)
+            self.scheduler.fire()
             while copies := self._received(self.endpoint.delay_queue.name):
-                self.consumer.process(copies)
-            for store in self.serving:
-                while self.dispatchers[store].dispatch().claimed:
+                next(self.consumers).process(copies)
+            for parker in self.parkers:
+                list(parker.rounds(more=lambda: True))
+            for dispatcher in self.dispatchers:
+                while dispatcher.dispatch().claimed:
                     pass
             while copies := self._received("orders"):
                 for copy in copies:
@@ -95,37 +126,39 @@ class Move:
                     self.arrived[name] = self.clock.true_ms
                 self.queues.delete_batch("orders", copies)
 
+    def parking(self) -> int:
+        """How many messages the parking queue holds."""
+        found = self.queues.attributes(self.endpoint.parking_queue.name)
+        return sum(int(n) for name, n in found.items() if name.startswith("ApproximateNumber"))
+
     def _received(self, queue: str) -> Sequence[ReceivedMessage]:
         return self.queues.receive_batch(queue, wait_seconds=0)
 
 
-def test_nothing_is_lost_or_comes_twice_and_no_change_is_undone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("old", "new"), [("db", "db"), ("db", "schedules"), ("schedules", "db")])
+def test_nothing_is_lost_or_comes_twice_and_no_change_is_undone(
+    tmp_path: Path, old: str, new: str
+) -> None:
     """Of what is sent and changed before, during and after the move."""
-    clock = ManualClock()
-    with ExitStack() as stack:
-        old, new = (
-            stack.enter_context(
-                closing(SqliteStore(tmp_path / f"{n}.db", endpoint="orders", clock=clock))
-            )
-            for n in ("old", "new")
-        )
-        for store in (old, new):
-            store.set_up()
-        move = Move(old, new, clock)
-        move.send_and_change(0)
-        # 1 and 2: a dispatcher; senders; changes go to both.
-        move.serving, move.senders_store, move.told = [old, new], new, [old, new]
-        move.send_and_change(1)
-        move.run(DEFAULT_PARK_AFTER_SECONDS)
-        # 3: the delay consumer.
-        move.consume_with(new)
-        move.send_and_change(2)
-        while old.pending_count():
-            move.run(HOP)
-        # 4: the old dispatcher stops.
-        move.serving = [new]
-        while new.pending_count() or move.queues.next_visible_ms() is not None:
-            move.run(HOP)
+    move = Move(tmp_path, old, new)
+    move.send_and_change(0)
+    # 1: changes go to both.
+    move.told = [move.old, move.new]
+    move.send_and_change(1)
+    move.run(DEFAULT_PARK_AFTER_SECONDS)
+    # 2: senders, and the delay consumer; that of schedules stays, and parks nothing.
+    move.senders_store = move.new
+    kept = [(move.old, NEVER)] if move.old.fires else []
+    move.consume_with((move.new, DEFAULT_PARK_AFTER_SECONDS), *kept)
+    move.send_and_change(2)
+    while move.old.pending_count() or move.parking():
+        move.run(HOP)
+    # 3: what released from the old store stops.
+    move.consume_with((move.new, DEFAULT_PARK_AFTER_SECONDS))
+    if not move.old.fires:
+        del move.dispatchers[0]
+    while move.new.pending_count() or move.queues.next_visible_ms() is not None:
+        move.run(HOP)
     due = {name: due_ms for name, due_ms in move.due.items() if due_ms is not None}
     assert move.copies == Counter(list(due))
     late = {name: move.arrived[name] - due_ms for name, due_ms in due.items()}
