@@ -111,7 +111,7 @@ class Options:
             )
         if self.batch is not None and not self.job:
             raise InvalidSetting(
-                "counts the micro-batches of this job: name it with option job", batch=self.batch
+                "name the job whose micro-batches it counts: option job", batch=self.batch
             )
         file_name(self.job or "")
         if self.replay is not None and self.receipts is None:

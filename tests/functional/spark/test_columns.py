@@ -99,7 +99,7 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
         ({"endpoint": "orders", "rejects": "dbfs:/x"}, "rejects=.*cannot be used"),
         ({"endpoint": "orders", "rejects": "ftp://h/x"}, "rejects=.*cannot be used"),
         ({"endpoint": "o", "receipts": "r"}, "receipts are kept under the job"),
-        ({"endpoint": "o", "batch": "7"}, "batch=7 counts .* of this job: .* option job"),
+        ({"endpoint": "o", "batch": "7"}, "batch=7; name the job .*: option job"),
         ({"endpoint": "o", "rate": "9"}, "how many run at a time"),
         ({"endpoint": "o", "past_due": "x"}, "past_due='x'; use send or rej"),
         ({"endpoint": "o", "park_after": "9"}, "park_after=9 needs a store; give option store"),
