@@ -240,7 +240,7 @@ def _members(
     """Fewer members than a cluster has nodes to lose one, or members that are not online."""
     members, most = len(found.get("members") or ()), min(nodes, REPLICAS)
     online = len(found.get("online", found.get("members")) or ())  # not told at first
-    if members and members < most:
+    if found.get("members") is not None and members < most:
         yield Problem(
             f"queue {name}",
             f"has {members} of the {most} members that a cluster of {nodes} nodes allows: its messages "

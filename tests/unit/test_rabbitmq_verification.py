@@ -113,6 +113,7 @@ def test_a_missing_binding_is_found() -> None:
 @pytest.mark.parametrize(
     ("members", "online", "text", "fatal"),
     [
+        (0, 0, "has 0 of the 3 members that a cluster of 3 nodes allows", True),
         (1, 1, "has 1 of the 3 members that a cluster of 3 nodes allows", True),
         (3, 2, "has 2 of its 3 members online", False),
         (3, 1, "has 1 of its 3 members online", True),
