@@ -115,10 +115,32 @@ def test_messages_for_a_missing_queue_hold_up_nobody(
     assert tried["gone"] <= settings.batch_size + (RETRIES + 1) * claims + 10
 
 
+def test_what_is_tried_again_goes_behind_what_is_new(
+    store: DelayedMessageStore, clock: ManualClock
+) -> None:
+    """In the store, whatever pauses a dispatcher makes: retries that were due before are no obstacle."""
+    put(store, "picky", REFUSED, clock.now_ms() - 60_000)
+
+    def claimed(count: int, *, fail: bool) -> set[tuple[str, int]]:
+        with store.claim(count, due_by_ms=clock.now_ms()) as claim:
+            ids = [message.message_id for message in claim.messages]
+            if fail:
+                claim.count_failures(ids, retry_after_seconds=0)
+            else:
+                claim.remove(ids)
+            return {(message.destination, message.failures) for message in claim.messages}
+
+    for _ in range(REFUSED // 1000):
+        assert claimed(1000, fail=True) == {("picky", 0)}
+    put(store, "well", HEALTHY, clock.now_ms())
+    assert claimed(HEALTHY, fail=False) == {("well", 0)}
+    assert claimed(HEALTHY, fail=False) == {("picky", 1)}
+
+
 def test_messages_that_a_queue_refuses_one_by_one_hold_up_nobody(
     store: DelayedMessageStore, clock: ManualClock
 ) -> None:
-    """From its first claim on, a queue in reach that takes none of them goes behind others; so do retries."""
+    """From its first claim on, a queue in reach that takes none of them goes behind others."""
     put(store, "picky", REFUSED, clock.now_ms() - 60_000)
     refused = Failure("No", DeliveryFailed("not now"), transient=True)
     outbox = InMemoryOutbox(clock)
