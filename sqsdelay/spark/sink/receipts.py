@@ -130,10 +130,7 @@ NOTHING_SENT: Final = SentBefore()
 
 def _numbers(column: pa.Int64Array) -> array[int]:
     values = column.buffers()[1]
-    found = array("q")
-    if values is not None:
-        found.frombytes(memoryview(values)[8 * column.offset :][: 8 * len(column)])
-    return found
+    return array("q", b"" if values is None else values.to_pybytes()[: 8 * len(column)])
 
 
 def job_folder(folder: str, job: str) -> str:

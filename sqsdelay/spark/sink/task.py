@@ -25,11 +25,11 @@ from sqsdelay.errors import (
 )
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
-from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import REASON
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Counts, Staged
+from sqsdelay.spark.sink.staging import Bulk
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Rows read as messages at a time, so that a batch of large bodies is not in memory twice."""

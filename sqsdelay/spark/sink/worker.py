@@ -29,11 +29,11 @@ from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.estimate import Planned, UnsentQueues
-from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, insist, run_of
+from sqsdelay.spark.sink.staging import Bulk
 from sqsdelay.spark.sink.stored_job import wheel_of
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
