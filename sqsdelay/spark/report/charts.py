@@ -113,11 +113,10 @@ def _dated(instants: Sequence[int]) -> list[str]:
 def lateness_chart(counts: Mapping[int, int], width: int, ends: int) -> Markup:
     """Which share of the arrivals was how late: ``counts`` are by the number of the bin, each of so many
     milliseconds; -1 is before the due time, ``ends`` later than all bins."""
-    arrived, early, later = sum(counts.values()), counts.get(-1, 0), counts.get(ends, 0)
+    arrived = sum(counts.values())
     if not arrived:
         return Markup()
-    shares = [100 * counts.get(n, 0) / arrived for n in range(ends)]
-    before, after = 100 * early / arrived, 100 * later / arrived
+    before, *shares, after = (100 * counts.get(n, 0) / arrived for n in range(-1, ends + 1))
     unit, size = _unit(width * ends)
     series: list[_Series] = [
         (f"by {unit} late", "good", [0, *shares, 0]),
@@ -126,9 +125,9 @@ def lateness_chart(counts: Mapping[int, int], width: int, ends: int) -> Markup:
     ]
     labels = ["early", *[f"{n * width / size:,.10g}" for n in range(ends)], "later"]
     found = sorted((n, c) for n, c in counts.items() if 0 <= n < ends)
-    bins = [f"{width * n:,} to {width * (n + 1):,} ms: {c:,}" for n, c in found]
-    told = ", ".join([f"early: {early:,}", *bins, f"later: {later:,}"])
-    text = f"Of {arrived:,} messages that arrived. {told}."
+    bins = "".join(f"{width * n:,} to {width * (n + 1):,} ms: {c:,}, " for n, c in found)
+    text = f"Of {arrived:,} messages that arrived. early: {counts.get(-1, 0):,}, {bins}"
+    text += f"later: {counts.get(ends, 0):,}."
     return _chart("lateness", "Lateness of arrivals", text, "% of all arrivals", labels, series)
 
 

@@ -185,7 +185,8 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
             "format('sqsdelay'), on Spark 4.1 or newer"
         )
     shared, sink = _checked(rows, unique, options)
-    times, write_id = sink.begin(), uuid4().hex
+    on_client = getattr(rows.sparkSession, "_sc", None) is None
+    times, write_id = sink.begin(on_client=on_client), uuid4().hex
     done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
     try:
         reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]
