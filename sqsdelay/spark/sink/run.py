@@ -265,13 +265,16 @@ class Counts:
         self.reasons[kind] += 1
         self.examples.setdefault(kind, str(error))
 
+    def add_cost(self, way: str, cost: Fraction | None) -> None:
+        before = self.costs.get(way, Fraction(0))
+        self.costs[way] = None if cost is None or before is None else before + cost
+
     def add(self, other: Counts) -> None:
         self.routes.update(other.routes)
         self.reasons.update(other.reasons)
         self.examples = other.examples | self.examples
         for way, cost in other.costs.items():
-            before = self.costs.get(way, Fraction(0))
-            self.costs[way] = None if cost is None or before is None else before + cost
+            self.add_cost(way, cost)
         for name in (*NUMBERS, "relayed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
