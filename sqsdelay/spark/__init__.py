@@ -16,13 +16,7 @@ if TYPE_CHECKING:
     from sqsdelay.spark.report.write import write_report
     from sqsdelay.spark.sink.send import send
 
-__all__ = [
-    "reconcile",
-    "register",
-    "replay",
-    "send",
-    "write_report",
-]
+__all__ = ["reconcile", "register", "replay", "send", "write_report"]
 
 _HOMES = {
     "reconcile": "sqsdelay.spark.reconciliation",

@@ -103,7 +103,7 @@ def with_pandas(folder: Path) -> Path:
 def test_a_server_without_the_package_is_one_line(
     one_stub: Stub, tmp_path: Path, python_without_sqsdelay: Path
 ) -> None:
-    """With the remedy, not the trace of a worker. The client has not opened the store, which is the server's."""
+    """With the remedy, not the trace of a worker. The client has not opened the store, the server's."""
     packages, bare = with_pandas(tmp_path), tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {python_without_sqsdelay} "$@"\n')
     bare.chmod(0o755)
