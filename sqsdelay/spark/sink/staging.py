@@ -155,7 +155,7 @@ class Bulk:
         lines = plain.lines(endpoint.address)
         since = plain.lines(endpoint.address, since_ms) if since_ms else lines
         contents = list(map(number, since.to_pylist()))
-        positions = plain.positions.to_pylist()
+        positions: list[int] = plain.positions.to_pylist()
         if not (place.stored.ids or self.sent_before.ids) and seen.note_all(ids, contents):
             place.add(plain.dues, lines, ids, contents)
             counts.routes[str(Route.STORE)] += len(ids)
