@@ -150,6 +150,8 @@ class Bulk:
         if longest > MIN_QUEUE_LIMIT_BYTES:
             limit = self._limits.of(endpoint.queue, size=longest)
             plain = plain.where(pc.less_equal(plain.sizes, limit))
+            if not len(plain.positions):
+                return []
         place, since_ms = self._place(endpoint.name), self._since_ms
         ids = [number(each.encode()) for each in plain.ids.to_pylist()]
         lines = plain.lines(endpoint.address)

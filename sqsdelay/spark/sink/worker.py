@@ -288,16 +288,19 @@ def _client(options: Options) -> SQSClient:
     return client
 
 
-@lru_cache(maxsize=1)
-def _all_sent(options: Options, *_: object) -> SentBefore:
-    return Receipts.of(options).load()
+_loaded: dict[object, SentBefore] = {}
 
 
 def sent_before(options: Options, attempt: Attempt) -> SentBefore:
     """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
+    receipts = Receipts.of(options)
     if options.parts > 1:
-        return Receipts.of(options).load(attempt.partition, options.parts)
+        return receipts.load(attempt.partition, options.parts)
     # A micro-batch that is run again keeps its name.
     retry = attempt.task_id if attempt.number else None
-    return _all_sent(options, attempt.write_id, attempt.began_ms, retry)
+    key = (options, attempt.write_id, attempt.began_ms, retry)
+    if key not in _loaded:
+        _loaded.clear()  # Before others are read: not both are in memory.
+        _loaded[key] = receipts.load()
+    return _loaded[key]
