@@ -144,25 +144,24 @@ def moments_chart(
     unit, size = _unit(max(row["p99_ms"] or 0 for row in moments))
     # The median is a thousandth of the 99th percentile on a bad day, and both are to be seen.
     least = min((abs(row["p50_ms"]) for row in moments if row["p50_ms"]), default=size)
+    linear = min(least, size) / size
 
-    def values(name: str, factor: float) -> list[float | None]:
+    def series(label: str, colour: str, name: str, factor: float) -> _Series:
         found = [known.get(ms, {}).get(name) for ms in times]
-        return [None if value is None else value * factor for value in found]
+        return label, colour, [None if value is None else value * factor for value in found]
 
-    late: list[_Series] = [
-        ("99 of 100", "third", values("p99_ms", 1 / size)),
-        ("half", "good", values("p50_ms", 1 / size)),
+    late = [
+        series("99 of 100", "third", "p99_ms", 1 / size),
+        series("half", "good", "p50_ms", 1 / size),
     ]
-    shares: list[_Series] = [
-        (label, colour, values(name, 100))
-        for (name, label), colour in zip(within.items(), ("good", "second"), strict=True)
-    ]
+    colours = zip(within.items(), ("good", "second"), strict=True)
+    shares = [series(label, colour, name, 100) for (name, label), colour in colours]
     first, last = (f"{utc(ms):%Y-%m-%d %H:%M}" for ms in (times[0], times[-1]))
     text = f"{len(moments)} spans, the first of {first}, the last of {last}; "
     text += f"{sum(row['lost'] for row in moments):,} messages were lost in them."
-    linear, title, level = min(least, size) / size, "Lateness over time", "Service level over time"
+    title, level, what = "Lateness over time", "Service level over time", "% of those owed"
     drawn = _chart("moments", title, text, f"{unit} late", labels, late, lines=True, linear=linear)
-    return drawn + _chart("service", level, text, "% of those owed", labels, shares, lines=True)
+    return drawn + _chart("service", level, text, what, labels, shares, lines=True)
 
 
 def waiting_chart(points: Sequence[tuple[int, int]]) -> Markup:
@@ -186,6 +185,6 @@ def cost_chart(
     names = [name or "unknown" for name, _ in bands]
     parts = (("SQS requests", "good"), ("Lambda", "second"), (store, "third"))
     series = [(*part, [amounts[n] for _, amounts in bands]) for n, part in enumerate(parts)]
-    totals = [f"{name}: {sum(band[1]):.4g}" for name, band in zip(names, bands, strict=True)]
-    text = f"Cost in {currency} by delay. {', '.join(totals)}."
+    totals = ", ".join(f"{n}: {sum(band[1]):.4g}" for n, band in zip(names, bands, strict=True))
+    text = f"Cost in {currency} by delay. {totals}."
     return _chart("cost", "Cost by delay", text, currency, names, series, wide=True)

@@ -96,12 +96,14 @@ def render(
     """The page's text. What stands in the ledger is shown as text, whatever it is."""
     moment_ms = moment_hours * HOUR_MS
     cohorts = tables["cohorts"].where("endpoint IS NULL").sort("band")
+    sums = [F.sum(name).alias(name) for name in _COSTS[1:]]
+    by_band = tables["cost"].groupBy("band", "delay").agg(*sums)
     by_size = tables["summary"].where("endpoint IS NOT NULL").sort(F.desc("messages"), "endpoint")
     asked: Sequence[Callable[[], Any]] = (
         lambda: _lateness(tables["spread"], figures),
         lambda: tables["arrivals"].where(F.col("table") == MOMENT).sort("hour").collect(),
         lambda: tables["waiting"].sort("at_ms").collect(),
-        lambda: _rows(_costs(tables["cost"]), len(BANDS) + 1),
+        lambda: _rows(by_band.sort(F.asc_nulls_last("band")), len(BANDS) + 1),
         lambda: _troubles(tables["messages"], figures),
         lambda: _rows(by_size, MOST_ENDPOINTS),
         lambda: _rows(cohorts, len(BANDS) + 1),
@@ -181,11 +183,6 @@ def duration(ms: int) -> str:
         if ms >= size and ms % size == 0:
             return f"{ms // size} {unit}"
     return f"{ms} ms"
-
-
-def _costs(cost: DataFrame) -> DataFrame:
-    grouped = cost.groupBy("band", "delay").agg(*[F.sum(name).alias(name) for name in _COSTS[1:]])
-    return grouped.sort(F.asc_nulls_last("band"))
 
 
 def _troubles(messages: DataFrame, figures: Figures) -> dict[str, list[dict[str, Any]]]:

@@ -29,7 +29,7 @@ from sqsdelay.spark.locations import hadoop_uri, is_uri, opened
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.page import Figures, hours_of_a_moment, render
-from sqsdelay.spark.report.read import Reading, read_ledger
+from sqsdelay.spark.report.read import read_ledger
 from sqsdelay.spark.report.tables import NAMES
 from sqsdelay.spark.session import cause, configured
 
@@ -91,7 +91,10 @@ def write_report(
         rows = new.table("gathered", gathered(events))
         number, newest_ms = rows.agg(F.count(F.lit(1)), F.max("last.at_ms")).collect()[0]
         if not number:
-            raise _no_events(name, reading, as_of_ms)
+            told = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
+            if (first := reading.bad_lines().first()) is not None:
+                told += f"; {reading.bad} lines are not events, the first: {first.reason}"
+            raise ConfigurationError(f"ledger {name} has no events{told}")
         as_of = newest_ms if as_of_ms is None else as_of_ms
         few = rows.coalesce(1) if number <= _ROWS_OF_ONE_FILE else rows
         known = judged(few, as_of_ms=as_of, grace_ms=grace_seconds * 1000)
@@ -127,13 +130,6 @@ def write_report(
             new.remove(part)
         new.publish(page, asdict(figures))
     return figures
-
-
-def _no_events(ledger: str, reading: Reading, as_of_ms: int | None) -> ConfigurationError:
-    told = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
-    if (first := reading.bad_lines().first()) is not None:
-        told += f"; {reading.bad} lines are not events, the first: {first.reason}"
-    return ConfigurationError(f"ledger {ledger} has no events{told}")
 
 
 @contextmanager
