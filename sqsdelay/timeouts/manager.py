@@ -271,7 +271,7 @@ class TimeoutManager:
                 logger.warning("cannot announce, trying again: %s", one_line(error))
                 return _PAUSE_SECONDS
 
-        poll_seconds = self._settings.poll_seconds or self._store.poll_seconds
+        poll_seconds = self._settings.poll_seconds
         take_turns(self._store, turn, wake=self._look, stop=stop, poll_seconds=poll_seconds)
 
     def dispatch(self) -> int:
