@@ -275,9 +275,9 @@ class Binder:
         self._channel = None
         if not self._asked or not self._link.amqp.is_open:
             return
-        # One hand-over queue is missing that was not to be declared: declare all.
-        ours = [each.queue for each in self._asked if each.queue is not None and not each.declares]
-        declares = any(f"no queue '{each.name}'" in str(reason) for each in ours)
+        # Of a long name the broker says the beginning only.
+        missing = f"no queue '{self._asked[0].topology.hand_over}." in str(reason)
+        declares = missing and not all(each.declares for each in self._asked)
         if len(self._asked) == 1 and not declares:
             self._settle(self._asked[0], None, translated(reason, self._link.at))
             return
