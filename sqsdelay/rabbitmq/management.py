@@ -142,13 +142,12 @@ def hand_overs(held: Iterable[str], topology: Topology) -> dict[str, str]:
 
 
 def held(
-    management: Management,
-    names: Collection[str],
-    changes: int = NEWER,
+    management: Management, names: Collection[str], changes: int = NEWER
 ) -> dict[str, list[Held]]:
     """What each queue of ``names`` holds: the broker's counts, one after the other, after so many of which
     the last is newer than this call. Takes 5 to 10 s."""
-    deadline = time.monotonic() + FRESH_SECONDS
+    patience = FRESH_SECONDS * changes / NEWER
+    deadline = time.monotonic() + patience
     counts: dict[str, dict[int, Held]] = {name: {} for name in names}
     while True:
         counted = management.held()
@@ -163,7 +162,7 @@ def held(
     if counts[stale]:
         raise QueueUnavailable(
             f"the counts of {stale} in the management API at {management.place} did not change for "
-            f"{FRESH_SECONDS:g} s, so they may be old; try again later, or skip this check with --force"
+            f"{patience:g} s, so they may be old; try again later, or skip this check with --force"
         )
     raise ConfigurationError(
         f"the management API at {management.place} does not count the messages of {stale}; give the "

@@ -108,7 +108,8 @@ def _declared(
     listed: dict[str, Any] = {}
     if management is not None:
         listed = {kind: management.named(f"{kind}s") for kind in ("exchange", "queue")}
-    for each in (*topology.exchanges(), *topology.queues()):
+    wanted: list[Exchange | Queue] = [*topology.exchanges(), *topology.queues()]
+    for each in wanted:
         kind = "queue" if isinstance(each, Queue) else "exchange"
         subject, difference = f"{kind} {each.name}", ""
         if session.found(f"{kind}_declare", each.name) is None:
