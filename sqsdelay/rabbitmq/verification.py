@@ -225,6 +225,8 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
     waiting = [name for name in names if name in now]
     for name, counts in (held(management, waiting, changes=STANDING) if waiting else {}).items():
         seen = [now[name].dead_lettering, *(each.dead_lettering for each in counts)]
+        if not seen[-1]:
+            continue  # all are handed over by now
         stands = seen == sorted(seen)
         nowhere = (
             "; it has got nowhere while this looked: no queue is bound for them, or it refuses them, and "
@@ -232,7 +234,7 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
         )
         yield Problem(
             f"queue {name}",
-            f"{max(seen)} messages are due, and the broker is handing them over to the next queue "
+            f"{seen[-1]} messages are due, and the broker is handing them over to the next queue "
             f"(messages_dlx){nowhere if stands else ''}",
             "make room in the endpoint's queue, or create it and bind it with: "
             f"{command(topology, 'bind', 'NAME')}; the broker tries again every 3 minutes",
