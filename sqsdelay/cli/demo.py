@@ -30,7 +30,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.relaying.outcomes import Outcome, Status
 from sqsdelay.testing.local_aws import LocalAws
 
 if TYPE_CHECKING:
