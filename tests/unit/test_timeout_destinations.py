@@ -10,7 +10,7 @@ import pytest
 
 from sqsdelay.stores import SqliteStore
 from sqsdelay.testing import ManualClock
-from sqsdelay.timeouts.arrivals import TimeoutStatus
+from sqsdelay.timeouts.settings import TimeoutStatus
 from tests.unit.timeout_site import DISPATCHER, ERRORS, TIMEOUTS, World
 
 
@@ -110,13 +110,13 @@ def test_20000_for_a_good_queue(managers: int) -> None:
     world = World(managers)
     world.delay_many("well", 20_000, seconds=60)
     while world.left(TIMEOUTS):
-        world.manager.arrivals.turn()
+        world.manager.store_arrivals()
     world.clock.advance(60)
     turns, most = 0, 0
     while world.store.pending_count():
         for manager in world.managers:
-            manager.announcer.turn()
-            manager.dispatch.turn()
+            manager.announce()
+            manager.dispatch()
             turns += 1
         most = max(most, world.left(DISPATCHER))
     assert turns <= 20_000 / 500 + managers
@@ -144,7 +144,7 @@ def test_10000_for_a_missing_queue_hold_up_nobody(
     for n in range(200):
         world.delay(f"well-{n}", 101 + n, to="well")
     while world.left(TIMEOUTS):
-        world.manager.arrivals.turn()
+        world.manager.store_arrivals()
     world.clock.advance(100)
     for second in range(202):
         assert world.left("well") >= second - 1
@@ -164,9 +164,9 @@ def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
     world.queues.full = {"full"}
     world.delay("a", 1, to="full")
     world.delay("b", 1, to="gone")
-    world.manager.arrivals.turn()
+    world.manager.store_arrivals()
     world.clock.advance(1)
-    world.manager.announcer.turn()
+    world.manager.announce()
     reject = world.transport.reject
 
     def slow(refused: Any) -> Any:
@@ -174,7 +174,7 @@ def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
         return reject(refused)
 
     monkeypatch.setattr(world.transport, "reject", slow)
-    world.manager.dispatch.turn()
+    world.manager.dispatch()
     assert world.left(ERRORS) == 1
     world.queues.full = set()
     world.run(3)
