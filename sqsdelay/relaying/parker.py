@@ -62,7 +62,7 @@ class Gathering:
 
     def __init__(self, mover: Mover, visibility: Visibility) -> None:
         self._mover = mover
-        self.most = mover.stored_at_once
+        self.most = mover.stored_at_once if isinstance(mover, Relay) else None
         self._visibility = visibility
         self._batches: list[InHand] = []
         self._lock = threading.RLock()

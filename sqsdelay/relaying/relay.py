@@ -55,6 +55,11 @@ Amendments = Mapping[str, Amendment | None]
 """By message id; None of those that cannot be read."""
 
 
+def always_held() -> bool:
+    """For a consumer without a time limit."""
+    return True
+
+
 @dataclass(slots=True)
 class Move:
     """A send, and the outcome of its copy once it is confirmed."""
@@ -78,9 +83,6 @@ class ToStore:
 class Mover(ABC):
     """Settles the copies of one receive from ``source``; a subclass decides where each goes."""
 
-    stored_at_once: int | None = None
-    """How many messages its store wants in one call; None without such a store."""
-
     def __init__(
         self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
     ) -> None:
@@ -91,7 +93,7 @@ class Mover(ABC):
         self.source = endpoint.delay_queue
 
     def process(
-        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = lambda: True
+        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always_held
     ) -> list[Outcome]:
         """Move a received batch on and settle it.
 
@@ -312,8 +314,11 @@ class Relay(Mover):
         self.hop_seconds = self._settings.hop_seconds
         parking = self._settings.parking
         self._parking = None if parking is None else Stores(parking).parking(endpoint.name)
-        if self._parking is not None:
-            self.stored_at_once = self._parking.store.stored_at_once
+
+    @property
+    def stored_at_once(self) -> int | None:
+        """How many messages the store wants in one call; None without such a store."""
+        return None if self._parking is None else self._parking.store.stored_at_once
 
     @property
     def _hops(self) -> bool:
