@@ -80,15 +80,8 @@ class LocalAws:
 
     def environment(self) -> dict[str, str]:
         """Environment variables that point the AWS CLI, boto3 and the CDK at this local AWS alone."""
-        trusted = (
-            {
-                "AWS_CA_BUNDLE": str(self._certificate),
-                "NODE_EXTRA_CA_CERTS": str(self._certificate),
-            }
-            if self._tls
-            else {}
-        )
-        return trusted | {
+        trusting = ("AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS") if self._tls else ()
+        return dict.fromkeys(trusting, str(self._certificate)) | {
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
@@ -136,9 +129,7 @@ class LocalAws:
         )
 
     def _launch(self) -> None:
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith("AWS_")
-        }
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
         settings = {
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(self.port),

@@ -98,12 +98,9 @@ class Range(NamedTuple):
 
 
 class Table(Calls, Layout):
-    """An endpoint's part of a table: where its items lie, the calls on them, DynamoDB's time; and reading the
-    two lanes of messages: what is due first, what a lease covers, what an hour holds.
-
-    Args:
-        clock: tests only: instead of the dates of DynamoDB's answers.
-    """
+    """An endpoint's part of a table: where its items lie, the calls on them, DynamoDB's time; and reading
+    the two lanes of messages: what is due first, what a lease covers, what an hour holds. ``clock``: tests
+    only: instead of the dates of DynamoDB's answers."""
 
     def __init__(
         self, name: str, endpoint: str, client: DynamoDBClient | None, clock: Clock | None
@@ -130,12 +127,8 @@ class Table(Calls, Layout):
             self.call(self.client.update_time_to_live, TimeToLiveSpecification=expiring)
 
     def check(self) -> None:
-        """Refuse what is no message store.
-
-        Raises:
-            StoreMissing: another kind of table, or none.
-            StoreUnavailable
-        """
+        """Refuse what is no message store. Raises StoreMissing: another kind of table, or none;
+        StoreUnavailable."""
         described = self.call(self.client.describe_table)["Table"]
         keys = [schema["AttributeName"] for schema in described["KeySchema"]]
         if keys != [PARTITION, SORT]:
@@ -153,11 +146,8 @@ class Table(Calls, Layout):
         return seen_ms is not None and 0 <= self.clock.now_ms() - seen_ms < LOOKED_AT_MS
 
     def put(self, item: Item, condition: str = "", **values: Item) -> tuple[bool, int]:
-        """Write an item; whether its condition held, and when DynamoDB said so.
-
-        Args:
-            values: of the condition, where they stand with a colon before their names.
-        """
+        """Write an item; whether its condition held, and when DynamoDB said so. ``values``: of the
+        condition, where they stand with a colon before their names."""
         given: dict[str, Any] = {"ConditionExpression": condition} if condition else {}
         if values:
             given["ExpressionAttributeValues"] = {f":{name}": at for name, at in values.items()}
@@ -215,11 +205,7 @@ class Table(Calls, Layout):
         reraise=True,
     )
     def transact(self, *actions: dict[str, Any]) -> int:
-        """Write all or nothing; when DynamoDB confirmed it.
-
-        Raises:
-            ConditionFailed
-        """
+        """Write all or nothing; when DynamoDB confirmed it. Raises ConditionFailed."""
         named = [
             {kind: {"TableName": self.name, **arguments} for kind, arguments in action.items()}
             for action in actions
@@ -227,11 +213,7 @@ class Table(Calls, Layout):
         return self.clock.read(self._answer(self.client.transact_write_items, TransactItems=named))
 
     def call(self, call: Callable[..., Any], **arguments: Any) -> Any:
-        """Make a call on this table.
-
-        Raises:
-            ConditionFailed, StoreMissing, StoreUnavailable, StoreError
-        """
+        """Make a call on this table. Raises ConditionFailed, StoreMissing, StoreUnavailable, StoreError."""
         return self._answer(call, TableName=self.name, **arguments)
 
     def _answer(self, call: Callable[..., Any], **arguments: Any) -> Any:

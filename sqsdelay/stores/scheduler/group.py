@@ -64,7 +64,8 @@ Shape = dict[str, Any]
 
 
 class Group(Calls):
-    """A schedule group by its name. Each call may raise StoreMissing and StoreUnavailable.
+    """A schedule group by its name. Each call may raise StoreMissing and StoreUnavailable. Raises
+    ConfigurationError: a role that is no ARN, a client without a region.
 
     Args:
         name: the group's.
@@ -72,9 +73,6 @@ class Group(Calls):
         endpoint: whose schedules these are.
         client: a boto3 EventBridge Scheduler client.
         clock: this machine's; the service's own is learned from its answers.
-
-    Raises:
-        ConfigurationError: a role that is no ARN, a client without a region.
     """
 
     def __init__(
@@ -243,11 +241,7 @@ class Group(Calls):
 
 
 def fires_at(schedule: Schedule) -> int:
-    """When a one-time schedule fires, epoch seconds.
-
-    Raises:
-        StoreError: it is another kind of schedule.
-    """
+    """When a one-time schedule fires, epoch seconds. Raises StoreError: it is another kind of schedule."""
     text = str(schedule["ScheduleExpression"])
     try:
         return int(datetime.strptime(f"{text}+0000", "at(%Y-%m-%dT%H:%M:%S)%z").timestamp())
