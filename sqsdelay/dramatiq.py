@@ -66,12 +66,7 @@ def unrestricted_actors(
 
 
 def _enqueue(
-    plain: Any,
-    broker: Any,
-    delays: DelaySender,
-    message: Message[Any],
-    *,
-    delay: int | None = None,
+    plain: Any, broker: Any, delays: DelaySender, message: Message[Any], *, delay: int | None = None
 ) -> Message[Any]:
     """Stands in for a broker's method, the plain one."""
     if not delay or delay < 0:

@@ -27,10 +27,7 @@ from sqsdelay.errors import (
     MalformedMessage,
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
-from sqsdelay.sending.batches import (
-    Pointer,
-    read_pointer,
-)
+from sqsdelay.sending.batches import Pointer, read_pointer
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -119,9 +119,7 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
             failed.append(str(record["messageId"]))
     outcomes = (
         _mover(this, records).process(
-            copies,
-            delete=False,
-            held=lambda: this.until.seconds_left() > kept_back,
+            copies, delete=False, held=lambda: this.until.seconds_left() > kept_back
         )
         if copies
         else []

@@ -207,10 +207,7 @@ class ScheduleGroup(Place):
             self, "Group", schedule_group_name=endpoint, removal_policy=wiring.removal_policy
         )
         # Nobody else's schedule may borrow it: of this account, and of this group alone.
-        ours = {
-            "aws:SourceAccount": Aws.ACCOUNT_ID,
-            "aws:SourceArn": self.group.schedule_group_arn,
-        }
+        ours = {"aws:SourceAccount": Aws.ACCOUNT_ID, "aws:SourceArn": self.group.schedule_group_arn}
         # By its name, not by a reference: the queue has a tag that tells the role.
         parking = Stack.of(self).format_arn(
             service="sqs", resource=beside(endpoint, limits.PARKING_QUEUE_SUFFIX)

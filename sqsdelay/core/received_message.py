@@ -218,7 +218,8 @@ def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
         absolute = whole_number(due_at.get("StringValue"))
         if absolute is None:
             return Reject(f"{wire.DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
-        if SQS_LAUNCH_MS <= absolute <= copy.sent_ms and not _made_here(copy):
+        made_here = wire.MADE_HERE.fullmatch(copy.deduplication_id or "")
+        if SQS_LAUNCH_MS <= absolute <= copy.sent_ms and not made_here:
             # It had passed before the copy was sent to wait: left over from an earlier life.
             return DelayedMessage(copy.message_id, copy.sent_ms + seconds * 1000)
         apart = abs(absolute - (copy.sent_ms + seconds * 1000))
@@ -231,10 +232,6 @@ def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
     if due_ms > MAX_DUE_MS:
         return Reject(f"due time {due_ms} ms is after the year 9999 ({MAX_DUE_MS} ms)")
     return DelayedMessage(copy.message_id, due_ms)
-
-
-def _made_here(copy: ReceivedMessage) -> bool:
-    return wire.MADE_HERE.fullmatch(copy.deduplication_id or "") is not None
 
 
 def _exact_ms(copy: ReceivedMessage, seconds: int) -> int:

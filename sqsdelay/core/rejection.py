@@ -133,28 +133,17 @@ def rejected_stored(
         # Better without our words than not at all; the log has the reason.
         attributes = dict(message.attributes)
         if "bodyEncoding" not in about:
-            attributes = _with_identity(message, body, limit)
+            # Group, id and due time as attributes, as far as they fit.
+            if message.group_id is not None:
+                grouped = {**attributes, wire.GROUP_ID: string(message.group_id)}
+                attributes = grouped if fits(body, grouped, limit=limit) else attributes
+            told: Any = {"message_id": message.message_id, "due_ms": message.due_ms}
+            attributes = with_identity(body, attributes, waits=True, limit=limit, **told)
     return OutgoingMessage(
         body=body,
         attributes=attributes,
         size=size_of(body, attributes),
         trace_header=message.trace_header,
-    )
-
-
-def _with_identity(message: StoredMessage, body: str, limit: int) -> dict[str, Attribute]:
-    """A store's message with group, id and due time in attributes, as far as these fit."""
-    attributes = dict(message.attributes)
-    if message.group_id is not None:
-        grouped = {**attributes, wire.GROUP_ID: string(message.group_id)}
-        attributes = grouped if fits(body, grouped, limit=limit) else attributes
-    return with_identity(
-        body,
-        attributes,
-        message_id=message.message_id,
-        due_ms=message.due_ms,
-        waits=True,
-        limit=limit,
     )
 
 

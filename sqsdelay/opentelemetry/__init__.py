@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenTelemetryLedger", "OpenTelemetryTracing"]
 
 __getattr__ = on_first_use(
-    __name__,
-    {
-        "sqsdelay.opentelemetry.telemetry": "OpenTelemetryLedger OpenTelemetryTracing",
-    },
+    __name__, {"sqsdelay.opentelemetry.telemetry": "OpenTelemetryLedger OpenTelemetryTracing"}
 )
 
 

@@ -171,10 +171,7 @@ class Deduplicator:
         """
         now_ms = self._clock.now_ms()
         return self._inbox.first(
-            message_id,
-            transaction=transaction,
-            now_ms=now_ms,
-            until_ms=now_ms + self._remember_ms,
+            message_id, transaction=transaction, now_ms=now_ms, until_ms=now_ms + self._remember_ms
         )
 
     def forget(self) -> int:

@@ -69,11 +69,6 @@ class LocalAws:
         return Path(self._folder.name) / "ministack-tls" / "server.crt"
 
     @property
-    def _process_file(self) -> Path:
-        """Written once ministack has found its port free: until then another program answers there."""
-        return Path(self._folder.name) / f"ministack-{self.port}.pid"
-
-    @property
     def log_path(self) -> Path:
         """What the local AWS printed."""
         return Path(self._folder.name) / "ministack.log"
@@ -161,7 +156,8 @@ class LocalAws:
         return False
 
     def _answers(self) -> bool:
-        if not self._process_file.exists():
+        # Written once ministack has found its port free: until then another program answers there.
+        if not (Path(self._folder.name) / f"ministack-{self.port}.pid").exists():
             return False
         if self._tls:
             with socket.socket() as probe:

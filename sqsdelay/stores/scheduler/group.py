@@ -199,10 +199,7 @@ class Group(Calls):
         more: dict[str, str] = {"NamePrefix": prefix} if prefix else {}
         while True:
             page = self._call(
-                self.client.list_schedules,
-                GroupName=self.name,
-                MaxResults=_MOST_LISTED,
-                **more,
+                self.client.list_schedules, GroupName=self.name, MaxResults=_MOST_LISTED, **more
             )
             yield from (schedule["Name"] for schedule in page["Schedules"])
             if not page.get("NextToken"):
