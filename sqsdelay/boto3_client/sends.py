@@ -10,19 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay import limits
+from sqsdelay import errors, limits
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Message, size_of, text_of
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    QueueMissing,
-    QueueUnavailable,
-    SchemaMismatch,
-    SendFailed,
-    SqsDelayError,
-    StoreMissing,
-)
+from sqsdelay.errors import InvalidMessage, QueueMissing, SendFailed, SqsDelayError
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import SendResult
 
@@ -103,7 +94,7 @@ def _batch_refusal(client: Any, name: str, text: str) -> Exception:
 def refusal(client: Any, operation: str, error: SqsDelayError, body: str) -> Exception:
     """What boto3 would raise: what it did raise where it was SQS that refused, else a like of it."""
     own = error.__cause__
-    of_sqs = isinstance(error, QueueUnavailable | SendFailed | ConfigurationError)
+    of_sqs = isinstance(error, errors.QueueUnavailable | SendFailed | errors.ConfigurationError)
     if of_sqs and isinstance(own, ClientError | BotoCoreError):
         return own
     raised = _client_error(
@@ -117,8 +108,8 @@ def is_senders_fault(error: SqsDelayError) -> bool:
     """Whether the same message will never be taken."""
     if isinstance(error, SendFailed):
         return not error.transient
-    known = ValueError | ConfigurationError | QueueMissing | SchemaMismatch | StoreMissing
-    return isinstance(error, known)
+    of_store = errors.SchemaMismatch | errors.StoreMissing
+    return isinstance(error, ValueError | errors.ConfigurationError | QueueMissing | of_store)
 
 
 def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
@@ -137,7 +128,7 @@ def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
 def _codes(error: SqsDelayError, body: str) -> tuple[str, str]:
     if isinstance(error, QueueMissing):
         return _PREFIX + "NonExistentQueue", "QueueDoesNotExist"
-    if isinstance(error, SchemaMismatch | StoreMissing):
+    if isinstance(error, errors.SchemaMismatch | errors.StoreMissing):
         return _PREFIX + "UnsupportedOperation", "UnsupportedOperation"
     if isinstance(error, SendFailed):
         return error.code, error.code
@@ -231,9 +222,9 @@ class LongDelays:
         direct = send_direct(**{**kwargs, "Entries": others}) if others else {}
         seen = Seen()
         results = self._results(queue_url, messages, seen)
-        errors = [result.error for result in results]
-        if not others and errors[0] is not None and all(map(_call_failed, errors)):
-            raise refusal(client, _BATCH, errors[0], "")
+        wrong = [result.error for result in results]
+        if not others and wrong[0] is not None and all(map(_call_failed, wrong)):
+            raise refusal(client, _BATCH, wrong[0], "")
         answers: dict[str, Any] = {name: list(direct.get(name, ())) for name in _OUTCOMES}
         for entry, result in zip(delayed, results, strict=True):
             if result.error is None:

@@ -10,17 +10,12 @@ from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay import errors
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.schedule_input import name_of, prefix_of
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    StoreError,
-    StoreMissing,
-    StoreUnavailable,
-)
+from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import SCHEDULE_RETRY_SECONDS
 from sqsdelay.stores.calls import Calls, R, T, answered_ms
 from sqsdelay.stores.schema import VERSION, check_version
@@ -140,7 +135,7 @@ class Group(Calls):
             # All of them: a listing is in no order that would show a foreign one first.
             foreign = next((name for name in self.names() if not _OURS.fullmatch(name)), None)
             if foreign is not None:
-                raise ConfigurationError(
+                raise errors.ConfigurationError(
                     f"schedule group {self.name} holds {foreign}, which is not sqsdelay's; give the "
                     "endpoint a group of its own, or one that only sqsdelay's endpoints use"
                 )

@@ -8,20 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sqsdelay import errors
 from sqsdelay.core import schedule_input, stored_message
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import CREATION_SECONDS, SOONEST_SECONDS, firing_second
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import amendment_of, input_of, message_of, name_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
-from sqsdelay.errors import (
-    InvalidMessage,
-    MessageTooLarge,
-    ReadInPart,
-    StoredInPart,
-    StoreError,
-    StoreUnavailable,
-)
+from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError, StoreUnavailable
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.ids import new_once, page_bounds, tells_due
@@ -127,7 +121,9 @@ class SchedulerStore(ParkingPlace):
                 failed.get(message.message_id, is_new)
                 for message, is_new in zip(messages, new, strict=True)
             ]
-            raise StoredInPart(f"{len(failed)} of {len(made)} were not stored: {error}", outcomes)
+            raise errors.StoredInPart(
+                f"{len(failed)} of {len(made)} were not stored: {error}", outcomes
+            )
         return new
 
     def _create(self, wanted: tuple[StoredMessage, Shape]) -> bool | StoreError:
@@ -344,7 +340,7 @@ class SchedulerStore(ParkingPlace):
             if len(failed) == len(read):
                 raise error
             told = f"{len(failed)} of {len(read)} were not read: {error}"
-            raise ReadInPart(told, found, list(failed))
+            raise errors.ReadInPart(told, found, list(failed))
         return found
 
     def _amendment(self, message_id: str) -> Amendment | StoreError | None:
