@@ -156,11 +156,11 @@ def _received(
     raw: Mapping[str, Any], spelled: Callable[[str], str], received_at: float
 ) -> ReceivedMessage:
     body, receipt_handle = raw.get(spelled("Body")), raw.get(spelled("ReceiptHandle"))
+    given = raw.get(spelled("MessageAttributes")) or {}
+    shaped = {name: _shaped(value, spelled) for name, value in given.items()}
     if not isinstance(body, str) or not isinstance(receipt_handle, str):
         raise MalformedMessage("a received message needs a body and a receipt handle")
     system = raw.get(spelled("Attributes")) or {}
-    given = raw.get(spelled("MessageAttributes")) or {}
-    shaped = {name: _shaped(value, spelled) for name, value in given.items()}
     unfit = [f"message attribute {n!r}" for n, attribute in shaped.items() if attribute is None]
     unfit += [f"{n}" for n in _TEXTS if not isinstance(system.get(n), str | None)]
     attributes = {name: attribute for name, attribute in shaped.items() if attribute is not None}
