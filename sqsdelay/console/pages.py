@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -20,14 +21,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from sqsdelay import errors
-from sqsdelay.console import messages, rendering, sending, services, shown
+from sqsdelay.console import messages, rendering, services, shown
 from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
 from sqsdelay.console.messages import Filter
 from sqsdelay.console.rendering import page, templates, wire
 from sqsdelay.console.services import MOST_CHANGED, ON_FAILED, Change, Chosen, Services, Work
 from sqsdelay.console.source import Source
-from sqsdelay.core.delay import due_at_ms, due_time, parse_due_at
+from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
 from sqsdelay.core.readable import one_line
+from sqsdelay.cost import Workload, bill, recommend, shipped_prices
 from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError, StoreError
 from sqsdelay.operating.status import NOBODY
 
@@ -35,6 +37,8 @@ EXAMPLES: Final = 10
 """Messages named in a confirmation; the others are counted."""
 RECENT: Final = 12
 """Events on the overview."""
+START: Final = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}
+"""What the Cost page begins with."""
 
 # To look at.
 
@@ -103,9 +107,35 @@ def _result(request: Request) -> Response:
 
 def _send_page(request: Request, source: Source, given: dict[str, str], **more: Any) -> Response:
     values = {"preview": None, "trouble": None, "key": secrets.token_urlsafe(12), **more}
-    values["given"] = dict.fromkeys(sending.FIELDS, "") | given
+    values["given"] = dict.fromkeys(services.FIELDS, "") | given
     status = 400 if values["trouble"] else 200
     return page(request, "send.html", status, of=source, **values)
+
+
+def _cost(request: Request) -> Response:
+    """A recommendation for what was typed, or why there is none."""
+    given = {name: request.query_params.get(name, value) for name, value in START.items()}
+    load, advice, trouble, prices = None, None, None, shipped_prices()
+    try:
+        load = Workload(
+            delay_seconds=round(parse_delay(given["delay"]).total_seconds()),
+            messages=_whole("messages", given["messages"]),
+            message_bytes=_whole("size", given["size"]),
+            batch=_whole("batch", given["batch"]),
+        )
+        advice = recommend(load, prices)
+        trouble = None if advice else bill("relay", load, prices).impossible
+    except SqsDelayError as error:
+        trouble = one_line(error)
+    values = {"given": given, "load": load, "advice": advice, "trouble": trouble}
+    return page(request, "cost.html", prices=prices, **values)
+
+
+def _whole(name: str, text: str) -> int:
+    digits = re.sub(r"[\s,_]", "", text)
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
+        raise ConfigurationError(f"{name} is {text!r}; give a whole number")
+    return int(digits)
 
 
 def _sign_in(request: Request) -> Response:
@@ -236,9 +266,9 @@ def _made(
 
 def _previewed(request: Request, form: FormData, source: Source) -> Response:
     # A form's lines end in CR LF; the text in the field does not.
-    given = {name: _text(form, name).replace("\r\n", "\n") for name in sending.FIELDS}
+    given = {name: _text(form, name).replace("\r\n", "\n") for name in services.FIELDS}
     try:
-        preview = sending.preview(source, sending.message_of(source, given))
+        preview = services.preview(source, services.message_of(source, given))
     except (SqsDelayError, ValueError) as error:
         return _send_page(request, source, given, trouble=one_line(error))
     return _send_page(request, source, given, preview=preview)
@@ -246,8 +276,8 @@ def _previewed(request: Request, form: FormData, source: Source) -> Response:
 
 def _sent(request: Request, form: FormData, source: Source) -> Response:
     """Send what was previewed; its fields are percent-encoded, so that no browser alters them."""
-    given = {name: unquote(_text(form, name)) for name in sending.FIELDS}
-    work = sending.sent(source, sending.message_of(source, given))
+    given = {name: unquote(_text(form, name)) for name in services.FIELDS}
+    work = services.sent(source, services.message_of(source, given))
     return _made(request, form, source, "send", work, given)
 
 
@@ -268,9 +298,7 @@ ROUTES: Final = [
     Route("/errors", _errors),
     Route("/results/{key}", _result),
     Route("/send", lambda request: _send_page(request, _source(request), {})),
-    Route(
-        "/cost", lambda request: page(request, "cost.html", **sending.advised(request.query_params))
-    ),
+    Route("/cost", _cost),
     Route("/sign-in", _sign_in),
     *(Route(path, _form(handle), methods=["POST"]) for path, handle in FORMS.items()),
     Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),

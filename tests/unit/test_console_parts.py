@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.console.guard import Access
-from sqsdelay.console.ledger_file import LedgerFile
+from sqsdelay.console.messages import LedgerFile
 from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
 from sqsdelay.console.services import Change, Outcome, Result, Services
 from sqsdelay.console.shown import BODY_SHOWN, kind_of_body
@@ -205,7 +205,7 @@ def test_it_needs_only_its_own_extra() -> None:
     """`make demo` installs neither pika nor psycopg, and an endpoint on SQS needs neither."""
     program = (
         "import sys; sys.modules.update(pika=None, psycopg=None, pyarrow=None);"
-        "import sqsdelay.console.server, sqsdelay.console.sending"
+        "import sqsdelay.console.server"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
 
@@ -311,8 +311,8 @@ def test_only_the_end_of_a_long_file_is_read(path: Path, monkeypatch: pytest.Mon
     writer = FileLedger(path)
     writer.record([event(f"m{n}", EventKind.HOP, n) for n in range(50)])
     size = path.stat().st_size // 50
-    monkeypatch.setattr("sqsdelay.console.ledger_file.TAIL_BYTES", 10 * size)
-    monkeypatch.setattr("sqsdelay.console.ledger_file.MOST_SEARCHED_BYTES", 10 * size)
+    monkeypatch.setattr("sqsdelay.console.messages.TAIL_BYTES", 10 * size)
+    monkeypatch.setattr("sqsdelay.console.messages.MOST_SEARCHED_BYTES", 10 * size)
     ledger = LedgerFile(path)
     assert [each.message_id for each in ledger.tail()][-1] == "m49"
     assert 8 <= len(ledger.tail()) <= 10
@@ -326,7 +326,7 @@ def test_a_history_of_a_year_of_hops_keeps_both_ends(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All hops are counted; ids are found whatever is in them, and by SQS's id."""
-    monkeypatch.setattr("sqsdelay.console.ledger_file.MOST_EVENTS", 4)
+    monkeypatch.setattr("sqsdelay.console.messages.MOST_EVENTS", 4)
     writer, odd = FileLedger(path), 'é"\\'
     writer.record([event(odd, EventKind.HOP, n) for n in range(9)])
     writer.record([event(odd, EventKind.HANDED_OVER, 9, sqs_message_id="sqs-1")])
