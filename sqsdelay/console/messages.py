@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -13,8 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
-from sqsdelay.console.shown import Body, Failed, text_of
-from sqsdelay.console.source import Source
+from sqsdelay.console.source import Body, Failed, Source, text_of
 from sqsdelay.core.delay import due_at_ms, parse_delay, parse_due_at
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.stored_message import StoredMessage
@@ -148,6 +148,14 @@ def failed(source: Source, which: Filter, group: str = "") -> list[Failed]:
         )
 
     return [each for each in source.errors_sample.known().value or () if means(each)]
+
+
+def grouped(rejections: Collection[Failed]) -> list[tuple[str, list[Failed]]]:
+    """Messages by reason, the largest group first."""
+    groups = defaultdict[str, list[Failed]](list)
+    for each in rejections:
+        groups[each.kind].append(each)
+    return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 TAIL_BYTES: Final = 2 * 1024 * 1024

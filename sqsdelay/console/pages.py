@@ -21,12 +21,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from sqsdelay import errors
-from sqsdelay.console import messages, rendering, services, shown
+from sqsdelay.console import messages, rendering, services
 from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
 from sqsdelay.console.messages import Filter
 from sqsdelay.console.rendering import page, templates, wire
 from sqsdelay.console.services import MOST_CHANGED, ON_FAILED, Change, Chosen, Services, Work
-from sqsdelay.console.source import Source
+from sqsdelay.console.source import Body, Source
 from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
 from sqsdelay.core.readable import one_line
 from sqsdelay.cost import Workload, bill, recommend, shipped_prices
@@ -93,7 +93,7 @@ def _message(request: Request) -> Response:
 def _errors(request: Request) -> Response:
     source, which = _source(request), Filter.of(request.query_params)
     found = messages.failed(source, which)
-    groups = shown.grouped(found)
+    groups = messages.grouped(found)
     return page(request, "errors.html", of=source, which=which, groups=groups, found=len(found))
 
 
@@ -115,20 +115,21 @@ def _send_page(request: Request, source: Source, given: dict[str, str], **more: 
 def _cost(request: Request) -> Response:
     """A recommendation for what was typed, or why there is none."""
     given = {name: request.query_params.get(name, value) for name, value in START.items()}
-    load, advice, trouble, prices = None, None, None, shipped_prices()
+    prices = shipped_prices()
+    values: dict[str, Any] = {"load": None, "advice": None, "trouble": None}
     try:
-        load = Workload(
+        values["load"] = load = Workload(
             delay_seconds=round(parse_delay(given["delay"]).total_seconds()),
             messages=_whole("messages", given["messages"]),
             message_bytes=_whole("size", given["size"]),
             batch=_whole("batch", given["batch"]),
         )
-        advice = recommend(load, prices)
-        trouble = None if advice else bill("relay", load, prices).impossible
+        values["advice"] = recommend(load, prices)
+        if not values["advice"]:
+            values["trouble"] = bill("relay", load, prices).impossible
     except SqsDelayError as error:
-        trouble = one_line(error)
-    values = {"given": given, "load": load, "advice": advice, "trouble": trouble}
-    return page(request, "cost.html", prices=prices, **values)
+        values["trouble"] = one_line(error)
+    return page(request, "cost.html", given=given, prices=prices, **values)
 
 
 def _whole(name: str, text: str) -> int:
@@ -219,7 +220,7 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
         with suppress(SqsDelayError):
             kept = source.of_store(lambda place: [place.find(each.id) for each in some])
         values["examples"] = [
-            (each.id, each.due_ms, None, stored and shown.Body.of(stored.body))
+            (each.id, each.due_ms, None, stored and Body.of(stored.body))
             for each, stored in zip(some, kept, strict=False)
         ]
         if action == "reschedule" and any(given.values()):

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple, Self
 from urllib.parse import unquote
 
 from sqsdelay import errors
+from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import LedgerFile, typed_due
 from sqsdelay.console.sampling import in_words
-from sqsdelay.console.shown import text_of
-from sqsdelay.console.source import ConsoleSettings, Source
+from sqsdelay.console.source import Source, text_of
 from sqsdelay.core.checked_message import attributes_of_texts, new_message_id
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import due_at_ms, due_time, seconds_until, too_far

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import LedgerFile
 from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
 from sqsdelay.console.services import Change, Outcome, Result, Services
-from sqsdelay.console.shown import BODY_SHOWN, kind_of_body
-from sqsdelay.console.source import ConsoleSettings
+from sqsdelay.console.source import BODY_SHOWN, kind_of_body
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.testing import ManualClock

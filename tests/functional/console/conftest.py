@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from httpx import Client
 
+from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from httpx import Client
 
+from sqsdelay.console import ConsoleSettings, stores_of
 from sqsdelay.console.guard import (
     FREE_GUESSES,
     GUESS_SECONDS,
@@ -22,7 +23,6 @@ from sqsdelay.console.guard import (
 from sqsdelay.console.pages import FORMS
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.source import ConsoleSettings, stores_of
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.testing import ManualClock
 from tests.functional.console.conftest import browser, visited

@@ -13,7 +13,7 @@ import pytest
 from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import Filter, listed
 from sqsdelay.console.services import MOST_CHANGED, Services
-from sqsdelay.console.shown import BODY_SHOWN
+from sqsdelay.console.source import BODY_SHOWN
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
