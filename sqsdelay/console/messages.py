@@ -81,13 +81,12 @@ class Filter:
     def matches(self, message_id: str, body: str, attributes: Mapping[str, Attribute]) -> bool:
         """Whether a message is meant, as far as its text and attributes say."""
         wanted = self.text.casefold()
-        if wanted and wanted not in message_id.casefold() and wanted not in body.casefold():
+        if wanted not in message_id.casefold() and wanted not in body.casefold():
             return False
         name, equals, value = self.attribute.partition("=")
-        if not name:
-            return True
         found = attributes.get(name)
-        return found is not None and (not equals or found.get("StringValue") == value)
+        alike = found is not None and (not equals or found.get("StringValue") == value)
+        return alike or not name
 
 
 class Listed(NamedTuple):
@@ -239,11 +238,11 @@ class LedgerFile:
             # Where the relay says when its destination showed it, the receiver's wait does not count.
             if event.kind is not EventKind.RECEIVED or event.message_id not in late:
                 late[event.message_id] = event.late_ms
-        ordered, last = sorted(late.values()), len(late) - 1
+        count, ordered = len(late), sorted(late.values())
         if not ordered:
             return None
-        p99_ms = ordered[min(last, -(-99 * len(ordered) // 100) - 1)]
-        return Lateness(len(ordered), last_ms, ordered[last // 2], p99_ms, ordered[-1])
+        median_ms, p99_ms = ordered[(count - 1) // 2], ordered[(99 * count - 1) // 100]
+        return Lateness(count, last_ms, median_ms, p99_ms, ordered[-1])
 
     def history(self, endpoint: str, message_id: str) -> History:
         """All that befell a message, found by its own id or by SQS's."""

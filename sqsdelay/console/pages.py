@@ -21,10 +21,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from sqsdelay import errors
-from sqsdelay.console import messages, rendering, services
+from sqsdelay.console import messages, services
 from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
 from sqsdelay.console.messages import Filter
-from sqsdelay.console.rendering import page, templates, wire
+from sqsdelay.console.rendering import SPANS, page, states_of, templates, wire
 from sqsdelay.console.services import MOST_CHANGED, ON_FAILED, Change, Chosen, Services, Work
 from sqsdelay.console.source import Body, Source
 from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
@@ -56,17 +56,12 @@ def _source(request: Request) -> Source:
 
 
 def _overview(request: Request) -> Response:
-    console, span = _services(request), request.query_params.get("span", "")
-    span = span if span in rendering.SPANS else "hours"
-    values: dict[str, Any] = {
-        "span": span,
-        "spans": rendering.SPANS,
-        "nobody": NOBODY,
-        "recent": [],
-    }
+    console, span, recent = _services(request), request.query_params.get("span", ""), []
+    span = span if span in SPANS else "hours"
     with suppress(SqsDelayError):  # Why a ledger cannot be read is said above the page.
-        values["recent"] = console.ledger.recent(console.sources, RECENT)
-    return page(request, "overview.html", states=rendering.states_of(console, span), **values)
+        recent = console.ledger.recent(console.sources, RECENT)
+    values: dict[str, Any] = {"span": span, "spans": SPANS, "nobody": NOBODY, "recent": recent}
+    return page(request, "overview.html", states=states_of(console, span), **values)
 
 
 def _messages(request: Request) -> Response:
@@ -244,14 +239,13 @@ def _check_count(marks: list[str]) -> None:
 def _do(request: Request, form: FormData, source: Source) -> Response:
     action, marks = _asked(form)
     _check_count(marks)
+    now, due_at = bool(_text(form, "undated_now")), _text(form, "due_at")
     if action in ON_FAILED:
-        now = bool(_text(form, "undated_now"))
         work = services.of_failed(source, action, marks, undated_now=now)
-        return _made(request, form, source, action, work, (marks, now))
-    due_at = _text(form, "due_at")
-    due_ms = due_at_ms(parse_due_at(due_at)) if action == "reschedule" else None
-    work = services.of_parked(source, action, [Chosen.of(mark) for mark in marks], due_ms)
-    return _made(request, form, source, action, work, (marks, due_at))
+    else:
+        due_ms = due_at_ms(parse_due_at(due_at)) if action == "reschedule" else None
+        work = services.of_parked(source, action, [Chosen.of(mark) for mark in marks], due_ms)
+    return _made(request, form, source, action, work, (marks, now, due_at))
 
 
 def _made(
@@ -269,10 +263,10 @@ def _previewed(request: Request, form: FormData, source: Source) -> Response:
     # A form's lines end in CR LF; the text in the field does not.
     given = {name: _text(form, name).replace("\r\n", "\n") for name in services.FIELDS}
     try:
-        preview = services.preview(source, services.message_of(source, given))
+        shown: Any = {"preview": services.preview(source, services.message_of(source, given))}
     except (SqsDelayError, ValueError) as error:
-        return _send_page(request, source, given, trouble=one_line(error))
-    return _send_page(request, source, given, preview=preview)
+        shown = {"trouble": one_line(error)}
+    return _send_page(request, source, given, **shown)
 
 
 def _sent(request: Request, form: FormData, source: Source) -> Response:
