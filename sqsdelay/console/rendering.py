@@ -109,7 +109,7 @@ def _state_of(services: Services, source: Source, due: Sampled[status.Outlook]) 
         ("dispatcher", Recorder.DISPATCHER, store, dispatched, _dispatcher),
     ):
         seen_ms = seen.get(recorder)
-        lately = now_ms - (seen_ms or 0) <= LATELY_SECONDS[recorder] * 1000
+        lately = abs(now_ms - (seen_ms or 0)) <= LATELY_SECONDS[recorder] * 1000
         value: Any = sample.value if sample.tells(now_ms) else None
         if here:
             state, text = judged(source, value, lately=lately)
@@ -132,11 +132,10 @@ def _consumer(source: Source, queues: EndpointStatus | None, *, lately: bool) ->
     if queues is not None:
         waiting = sum(q.visible for q in queues.queues if q.role in (Role.DELAY, Role.DUE))
     now = source.clock.monotonic()
-    if queues is None or queues.in_flight or not waiting:
-        source.unserved_since = None
-    elif source.unserved_since is None:
-        source.unserved_since = now
-    unserved = 0.0 if source.unserved_since is None else now - source.unserved_since
+    since, watched = source.unserved or (now, now)
+    # What was there when nobody looked may have been received, and be others now.
+    since = since if now - watched <= OLD_SECONDS else now
+    source.unserved = (since, now) if queues and waiting and not queues.in_flight else None
     if queues is None:
         return None, "its queues cannot be read"
     if queues.in_flight:
@@ -144,8 +143,8 @@ def _consumer(source: Source, queues: EndpointStatus | None, *, lately: bool) ->
     if lately:
         return "working", "recorded something just now"
     received = f"{waiting:,} messages can be received"
-    if unserved > UNSERVED_SECONDS:
-        return "not seen", f"{received}, and none has been for {unserved:.0f} s"
+    if now - since > UNSERVED_SECONDS:
+        return "not seen", f"{received}, and none has been for {now - since:.0f} s"
     return "idle", received if waiting else "no message waits for it"
 
 

@@ -163,8 +163,8 @@ class Source:
         self.on_sqs = settings.rabbitmq is None
         self.ledger = None if settings.ledger is None else FileLedger(settings.ledger)
         """Where what is done here is recorded."""
-        self.unserved_since: float | None = None
-        """Since when messages of its delay queue can be received, and none is."""
+        self.unserved: tuple[float, float] | None = None
+        """Since when messages of its delay queue can be received and none is, and until when that was seen."""
         self._lock = threading.Lock()
         # A store that hangs while it is opened keeps nobody from SQS.
         self._opening = threading.Lock()
