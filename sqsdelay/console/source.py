@@ -164,7 +164,7 @@ class Source:
         self.ledger = None if settings.ledger is None else FileLedger(settings.ledger)
         """Where what is done here is recorded."""
         self.unserved: tuple[float, float] | None = None
-        """Since when messages of its delay queue can be received and none is, and until when that was seen."""
+        """Since when messages of its delay queue can be received and none is; until when that was seen."""
         self._lock = threading.Lock()
         # A store that hangs while it is opened keeps nobody from SQS.
         self._opening = threading.Lock()

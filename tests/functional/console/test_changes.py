@@ -61,20 +61,13 @@ def test_by_forms_from_the_list_to_the_result(stored: Running) -> None:
     assert abs(waiting["c"] - now_ms - 48 * HOUR_MS) < 60_000
     assert abs(waiting["d"] - now_ms) < 60_000
     assert waiting["e"] == due_ms
-    kinds = [from_json(line).kind for line in stored.ledger.read_text().splitlines()]
-    assert kinds == ["cancelled", "cancelled", "rescheduled", "rescheduled"]
-
-
-def test_what_was_released_now_is_a_dispatchers_at_once(running: Running) -> None:
-    """Whoever dispatches may claim it."""
-    running.park("soon", "later")
-    running.change("Release now…", "soon")
-    now_ms = time.time_ns() // 1_000_000
     with (
-        closing(open_store(running.url, endpoint=running.endpoint)) as store,
+        closing(open_store(stored.url, endpoint=stored.endpoint)) as store,
         store.claim(9, due_by_ms=now_ms + 60_000) as claim,
     ):
-        assert [m.message_id for m in claim.messages] == ["soon"]
+        assert [m.message_id for m in claim.messages] == ["d"], "any dispatcher may claim it"
+    kinds = [from_json(line).kind for line in stored.ledger.read_text().splitlines()]
+    assert kinds == ["cancelled", "cancelled", "rescheduled", "rescheduled"]
 
 
 def test_the_same_click_twice_is_one_change(running: Running) -> None:
@@ -139,18 +132,20 @@ def test_too_far_or_no_time_is_refused(running: Running) -> None:
 
 
 def test_a_thousand_that_match_are_changed_at_once(running: Running) -> None:
-    """One confirmation counts them and shows examples; the result lists what could not be done, first."""
-    running.park(*(f"m{n:04}" for n in range(MOST_CHANGED + 5)), body=b"find me")
+    """One confirmation counts them and shows examples, whatever their ids, of any length and script; the
+    result lists what could not be done, first."""
+    ids = [f"{n:04}".rjust(250, "\U0001d518") for n in range(MOST_CHANGED + 5)]
+    running.park(*ids, body=b"find me")
     running.park("other", body=b"leave me")
     found = running.page("/messages", text="FIND")
     asked = found.press("Cancel…", which="all")
     assert "Cancel 1,000 messages" in asked.text
     assert "the first 1,000 that match; there are more" in asked.text
     assert "… and 990 more." in asked.text
-    running.store.reschedule("m0500", time.time_ns() // 1_000_000 + 2 * HOUR_MS)
+    running.store.reschedule(ids[500], time.time_ns() // 1_000_000 + 2 * HOUR_MS)
     result = asked.press("Cancel 1,000 messages")
     assert "999 done 1 not done" in result.text
-    assert result.rows()[0][0] == "m0500"
+    assert result.rows()[0][0] == ids[500]
     assert "… and 979 more that were done" in result.text
     assert running.store.pending_count() == 7
     none = running.page("/messages", text="nowhere").press
@@ -203,6 +198,12 @@ def test_a_slow_store_is_listed_in_parts(running: Running, monkeypatch: pytest.M
     assert page.ids == [f"m{n:03}" for n in range(100) if "9" in str(n)]
     (link,) = (each.attributes["href"] for each in page.main.all("a") if each.text == "Search on")
     assert Page(running.client, running.client.get(link)).ids[0] == "m109"
+    page = running.page("/messages", text="m20")
+    while not page.ids:
+        (link,) = (e.attributes["href"] for e in page.main.all("a") if e.text == "Search on")
+        page = Page(running.client, running.client.get(link))
+    assert "all that match from here on" in page.text
+    assert "Cancel 10 messages of" in page.press("Cancel…", which="all").text
     source, which = running.services.source(None), Filter(text="m0")
     named = listed(source, which, after=None, limit=MOST_CHANGED, bodies=False)
     assert {row.body for row in named.rows} == {b""}, "a thousand bodies are not held to be counted"
@@ -280,14 +281,6 @@ def test_a_body_of_a_mebibyte(running: Running, body: str, shown: str) -> None:
     assert len(found.html) < 8 * BODY_SHOWN
 
 
-def test_a_thousand_of_the_longest_ids(running: Running) -> None:
-    """In any script: the form names them all."""
-    ids = [f"{n:04}".rjust(250, "\U0001d518") for n in range(MOST_CHANGED)]
-    running.park(*ids)
-    asked = running.page("/messages").press("Cancel…", which="all")
-    assert "1,000 done" in asked.press("Cancel 1,000 messages").text
-
-
 def test_a_copy_that_is_too_old_is_said(aws_here: LocalAws, running: Running) -> None:
     """In the words of the alarm, with the age that CloudWatch tells."""
     queue = Endpoint.parse(running.endpoint).delay_queue.name
@@ -306,22 +299,16 @@ def test_a_copy_that_is_too_old_is_said(aws_here: LocalAws, running: Running) ->
 
 
 def test_what_becomes_due(stored: Running) -> None:
-    """Hour by hour, what is overdue apart, by counting or by reading."""
+    """Hour by hour, what is overdue apart, by counting or by reading; that with its alarm and remedy."""
     stored.park("a", "b", due_in_ms=HOUR_MS + 60_000)
     stored.park("late", due_in_ms=-HOUR_MS)
     for span, spans in (("hours", 25), ("days", 31), ("months", 13)):
         page = stored.until(lambda page: list(page.main.all("title")), span=span)
         bars = [each.text.rpartition(": ")[2] for each in page.main.all("title")]
         assert (len(bars), bars[0], sum(map(int, bars))) == (spans, "1", 3)
-
-
-def test_overdue_is_said_with_its_remedy(running: Running) -> None:
-    """In the words of the alarm, and that no dispatcher was seen."""
-    running.park("late", due_in_ms=-HOUR_MS)
-    page = running.page("/")
     (condition,) = page.notices
-    assert "Alarm: Overdue" in condition
     assert "sqsdelay dispatch" in condition
+    assert "Alarm: Overdue" in condition
     assert page.workers["delay consumer"].startswith("idle")
     assert page.workers["dispatcher"].startswith("not seen")
 
@@ -349,7 +336,12 @@ def test_retry_and_discard_by_forms(running: Running) -> None:
     assert "there is no other copy" in asked.text
     assert [row[0] for row in asked.rows()] == ["a", "b"]
     asked.press("Discard 2 messages")
-    assert running.look().ids == ["c"]
+    for given, words in (({}, "its due time is unknown"), ({"undated_now": "true"}, "1 done")):
+        left = running.look()
+        assert left.ids == ["c"]
+        asked = left.press("Retry…", which="all")
+        assert "Deliver messages without a due time at once" in asked.text
+        assert words in asked.press("Retry 1 message", **given).text
 
 
 def test_to_get_a_page_receives_nothing(running: Running) -> None:
@@ -362,16 +354,6 @@ def test_to_get_a_page_receives_nothing(running: Running) -> None:
     with visited(Services(running.services.settings, Access(read_only=True))) as readers:
         assert not Page(readers, readers.get("/errors", params=where)).offers("Look")
         assert readers.post("/errors/look", data=where).status_code == 403
-
-
-def test_an_undated_message_stays_or_goes_at_once(running: Running) -> None:
-    """As the form's box says."""
-    running.reject("c", reason="no due time", due=False)
-    asked = running.look().press("Retry…", which="all")
-    assert "Deliver messages without a due time at once" in asked.text
-    assert "its due time is unknown" in asked.press("Retry 1 message").text
-    asked = running.look().press("Retry…", which="all")
-    assert "1 done" in asked.press("Retry 1 message", undated_now="true").text
 
 
 def test_what_another_console_has_taken_is_not_found(running: Running) -> None:
