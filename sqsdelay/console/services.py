@@ -43,7 +43,6 @@ MOST_CHANGED: Final = 1000
 """Messages that one change is for."""
 DONE_SHOWN: Final = 20
 """Messages of a change that are named although it was done to them; the others are counted."""
-STOPPED: Final = "the console was stopped; messages without an outcome were not touched"
 STOP_SECONDS: Final = 3.0
 """How long a console that is stopped waits for changes to let go of what they hold."""
 
@@ -96,7 +95,7 @@ class Services:
         self.ledger = LedgerFile(settings.ledger)
         self.changes: OrderedDict[str, Change] = OrderedDict()
         """Those whose result can be looked at, by the key of the form that asked for them."""
-        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
 
     def check_stores(self) -> None:
         """Raise SchemaMismatch for a store of another version. What else may be wrong with one its page
@@ -136,7 +135,8 @@ class Services:
 
     def close(self) -> None:
         """End changes after what they are at, and let go of connections."""
-        self._stop.set()
+        for source in self.sources.values():
+            source.stopping.set()
         with self._lock:
             running = [each for each in self.changes.values() if not each.ended.is_set()]
         for change in running:
@@ -156,9 +156,6 @@ class Services:
                     logger.info("%s: %s", label, told)
                     if each.result is not Result.DONE or counts[Result.DONE] <= DONE_SHOWN:
                         change.outcomes.append(each)
-                    if self._stop.is_set():
-                        change.error = STOPPED
-                        break
         except Exception as error:
             # Whoever waits for it must be told, and the log has to say why.
             change.error = in_words(error)
@@ -245,6 +242,7 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
     def run() -> Work:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for start in range(0, len(chosen), AT_ONCE):
+                source.check_not_stopping()
                 yield from pool.map(attempt, chosen[start : start + AT_ONCE])
                 if len(lost) == AT_ONCE:
                     # One that hangs would take many seconds for each of the others.
@@ -263,6 +261,8 @@ def of_failed(source: Source, action: str, keys: Sequence[str], *, undated_now: 
     chosen = frozenset(keys)
 
     def wanted(rejection: Rejection) -> bool:
+        # Asked before anything of a batch is changed.
+        source.check_not_stopping()
         return rejection.copy.sqs_message_id in chosen
 
     known = {each.key: each.message_id for each in source.errors_sample.known().value or ()}

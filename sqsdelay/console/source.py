@@ -165,6 +165,7 @@ class Source:
         """Where what is done here is recorded."""
         self.unserved: tuple[float, float] | None = None
         """Since when messages of its delay queue can be received and none is; until when that was seen."""
+        self.stopping = threading.Event()
         self._lock = threading.Lock()
         # A store that hangs while it is opened keeps nobody from SQS.
         self._opening = threading.Lock()
@@ -313,6 +314,13 @@ class Source:
         """Ask for its numbers, so that what is down is known by the time that its page is shown."""
         self.queues_sample.start()
         self.store_sample.start()
+
+    def check_not_stopping(self) -> None:
+        """Raise where the console is being stopped: a change goes no further."""
+        if self.stopping.is_set():
+            raise errors.SqsDelayError(
+                "the console was stopped; messages without an outcome were not touched"
+            )
 
     def changed(self) -> None:
         """Something was changed: what is known is out of date."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import LedgerFile
 from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
-from sqsdelay.console.services import Change, Outcome, Result, Services
+from sqsdelay.console.services import AT_ONCE, Change, Chosen, Result, Services, of_parked
 from sqsdelay.console.source import BODY_SHOWN, kind_of_body
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
+from sqsdelay.stores import open_store
 from sqsdelay.testing import ManualClock
 from tests.patience import PATIENCE_SECONDS
 
@@ -210,61 +213,67 @@ def test_it_needs_only_its_own_extra() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
 
 
-@pytest.fixture
-def services() -> Services:
-    return Services(
-        ConsoleSettings(endpoints=("orders",), stores={"orders": "sqlite://"}), Access()
-    )
-
-
 class Held:
-    """A change that goes on when it may, and says when it let go."""
+    """A change of nine messages that goes on when it may."""
 
-    def __init__(self, services: Services) -> None:
-        self.first, self.may, self.let_go = (threading.Event() for _ in range(3))
-        self.made: list[Change] = []
-        change = Change("retry", "orders", None, "me")
-        args = ("key", change, self.work())
-        self.thread = threading.Thread(target=lambda: self.made.append(services.make(*args)))
-        self.thread.start()
-        assert self.first.wait(PATIENCE_SECONDS)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = f"sqlite:///{folder}/store.db"
+        kept = [
+            StoredMessage(message_id=f"m{n}", destination="orders", due_ms=2**41, body=b"x")
+            for n in range(9)
+        ]
+        with closing(open_store(self.url, endpoint="orders")) as store:
+            store.set_up()
+            store.store(kept)
+        settings = ConsoleSettings(endpoints=("orders",), stores={"orders": self.url})
+        self.services = Services(settings, Access())
+        source, first, self.may = self.services.source(None), threading.Event(), threading.Event()
+        find = source.place().find
 
-    def work(self) -> Generator[Outcome]:
-        try:
-            for n in range(9):
-                self.first.set()
-                assert self.may.wait(PATIENCE_SECONDS)
-                yield Outcome(f"m{n}", Result.DONE, "done")
-        finally:
-            self.let_go.set()
+        def held(message_id: str) -> StoredMessage | None:
+            first.set()
+            assert self.may.wait(PATIENCE_SECONDS)
+            return find(message_id)
+
+        monkeypatch.setattr(source.place(), "find", held)
+        monkeypatch.setattr(source, "latest_ms", lambda: NOW_MS)
+        work = of_parked(source, "cancel", [Chosen(each.message_id, None) for each in kept], None)
+        self.change = Change("cancel", "orders", None, "me")
+        args = ("key", self.change, work)
+        self.making = threading.Thread(target=self.services.make, args=args)
+        self.making.start()
+        assert first.wait(PATIENCE_SECONDS)
 
 
-def test_a_stopped_console_ends_changes_after_what_they_are_at(services: Services) -> None:
-    """What has an outcome keeps it, the rest was not touched, and what it held is let go."""
-    held = Held(services)
-    stopping = threading.Thread(target=services.close)
+def test_a_stopped_console_ends_changes_after_what_they_are_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was changed has an outcome, and the rest was not touched."""
+    monkeypatch.setattr("sqsdelay.console.services.STOP_SECONDS", PATIENCE_SECONDS)
+    held = Held(tmp_path, monkeypatch)
+    stopping = threading.Thread(target=held.services.close)
     stopping.start()
-    while not services._stop.is_set():
-        pass
+    assert held.services.source(None).stopping.wait(PATIENCE_SECONDS)
     held.may.set()
-    for each in (stopping, held.thread):
+    for each in (stopping, held.making):
         each.join(PATIENCE_SECONDS)
-    assert held.made[0].counts == {Result.DONE: 1}
+    assert held.change.counts == {Result.DONE: AT_ONCE}
     words = "the console was stopped; messages without an outcome were not touched"
-    assert held.made[0].error == words
-    assert held.let_go.is_set()
+    assert held.change.error == words
+    with closing(open_store(held.url, endpoint="orders")) as store:
+        assert store.pending_count() == 9 - AT_ONCE
 
 
 def test_a_console_with_a_change_that_hangs_stops_all_the_same(
-    services: Services, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not waited for to its end."""
     monkeypatch.setattr("sqsdelay.console.services.STOP_SECONDS", 0.01)
-    held = Held(services)
-    services.close()
-    assert held.thread.is_alive()
+    held = Held(tmp_path, monkeypatch)
+    held.services.close()
+    assert held.making.is_alive()
     held.may.set()
-    held.thread.join(PATIENCE_SECONDS)
+    held.making.join(PATIENCE_SECONDS)
 
 
 def event(message_id: str, kind: EventKind, at_ms: int, **more: Any) -> Event:

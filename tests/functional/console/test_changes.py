@@ -12,12 +12,12 @@ import pytest
 
 from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import Filter, listed
-from sqsdelay.console.services import MOST_CHANGED, Services
+from sqsdelay.console.services import MOST_CHANGED, Services, of_failed
 from sqsdelay.console.source import BODY_SHOWN
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import StoreUnavailable
+from sqsdelay.errors import SqsDelayError, StoreUnavailable
 from sqsdelay.ledger import EventKind, Source, from_json
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
@@ -367,6 +367,19 @@ def test_what_another_console_has_taken_is_not_found(running: Running) -> None:
     assert result.rows()[0][0] == "a", "by the id that it has for people"
     assert "not found" in result.text
     assert running.received() == []
+
+
+def test_all_that_a_stopped_console_discarded_is_told(running: Running) -> None:
+    """The others are still there."""
+    running.reject(*map(str, range(25)))
+    source = running.services.source(None)
+    work = of_failed(source, "discard", running.look().marks(), undated_now=False)
+    told = [next(work)]
+    source.stopping.set()
+    with pytest.raises(SqsDelayError, match="without an outcome were not touched"):
+        told.extend(work)
+    left = {each.message_id for each in source.errors().look(100)}
+    assert left == {*map(str, range(25))} - {each.message_id for each in told}
 
 
 def test_sending_shows_the_way_first(running: Running) -> None:
