@@ -139,11 +139,6 @@ class Running:
             asked = asked.press("Continue", **given)
         return asked.press(next(each.text for each in asked.main.all("button")))
 
-    def change_unlisted(self, action: str, *ids: str) -> Page:
-        """The same with a form that named messages by their ids alone."""
-        asked = self.page("/message", id=ids[0]).press(action, m=[f":{each}" for each in ids])
-        return asked.press(next(each.text for each in asked.main.all("button")))
-
     def send(self, body: str = "{}", **given: str) -> Page:
         """Send a message by the form; gives the result."""
         shown = self.page("/send").press("Show route and cost", body=body, **given)
