@@ -120,7 +120,11 @@ def test_a_consumer_is_missed_by_who_has_watched(
     """What nobody has looked at meanwhile, or is dated ahead of time, tells nothing of it."""
     running = start(clock=clock)
     queue = running.queues.url(Endpoint.parse(running.endpoint).delay_queue)
-    aws_here.client("sqs").send_message(QueueUrl=queue, MessageBody="x")
+    sqs = aws_here.client("sqs")
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DelaySeconds": "0"})
+    sqs.send_message(
+        QueueUrl=queue, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d"
+    )
     ahead_ms = clock.now_ms() + HOUR_MS
     running.record(EventKind.HOP, "m", Source.CONSUMER, at_ms=ahead_ms)
     told = "1 messages can be received"
