@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 @contextmanager
 def console_of(aws: LocalAws, endpoint: str, ledger: Path, *, hop: int) -> Iterator[None]:
     """A console of an endpoint on a local AWS, which is this process's AWS meanwhile; its address is told."""
+    from sqsdelay.console import ConsoleSettings
     from sqsdelay.console.guard import Access
     from sqsdelay.console.server import serving
     from sqsdelay.console.services import Services
-    from sqsdelay.console.source import ConsoleSettings
 
     before = dict(os.environ)
     for name in before:

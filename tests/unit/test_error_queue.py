@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.console.shown import Failed
+from sqsdelay.console.source import Failed
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DELAY_SECONDS,
