@@ -151,7 +151,9 @@ def test_a_failing_ledger_is_a_warning(caplog: pytest.LogCaptureFixture) -> None
     ledger.fail = OSError(28, "No space left on device")
     with caplog.at_level(logging.WARNING, "sqsdelay"):
         record_safely(ledger, [SENT])
-    assert "events are missing in the ledger, it failed: [Errno 28]" in caplog.text
+        record_received(ledger, "orders", [boto3_message()])
+    told = "events are missing in the ledger, it failed: [Errno 28] No space left on device"
+    assert caplog.messages == [told] * 2
 
 
 def test_events_that_cannot_be_made_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -280,28 +282,12 @@ def test_recording_what_was_received_never_raises(
     assert "events are missing in the ledger" in caplog.text
 
 
-def test_no_ledger_records_nothing() -> None:
-    """A worker need not ask whether its ledger is switched on."""
-    record_received(None, "orders", [boto3_message()])
-
-
 def test_a_line_of_a_log_is_read_once() -> None:
     """One timestamp before it goes, none within it, and other logs' words do not hide the event."""
     event = replace(RECEIVED, reason="2023-11-14T22:13:20.250Z {no json}")
     line = to_json(event)
     assert from_json(f"2023-11-14T22:13:20.250Z {line}") == event
     assert from_json(json.dumps({**json.loads(line), "message": "{}", "ledger": {}})) == event
-
-
-def test_a_failing_ledger_is_told_in_full(caplog: pytest.LogCaptureFixture) -> None:
-    """What is missing, and why."""
-
-    class Full:
-        def record(self, events: object) -> None:
-            raise OSError("disk full")
-
-    record_received(Full(), "orders", [boto3_message()])
-    assert caplog.messages == ["events are missing in the ledger, it failed: disk full"]
 
 
 def test_nothing_received_is_nothing_to_record(caplog: pytest.LogCaptureFixture) -> None:
