@@ -5,34 +5,22 @@ Each grant of the deployed stack is taken away in turn; what it is for breaks, a
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.local import CdkCommand
 from sqsdelay import DelaySender
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance import behaviours
-from tests.acceptance.behaviours import Site
 from tests.acceptance.deployment import receive
-from tests.acceptance.grants import (
-    Actor,
-    Grant,
-    Policy,
-    deployed_policy,
-    granted,
-    in_local_words,
-    template_policies,
-)
+from tests.acceptance.iam import behaviours
+from tests.acceptance.iam.behaviours import Site
+from tests.acceptance.iam.conftest import Deployed
+from tests.acceptance.iam.grants import Actor, Grant, Policy, granted, in_local_words
 
-PRODUCER_APP = f"{sys.executable} -m tests.acceptance.producer_app"
-STACK = "shop"
 RELAYING = ("start", "hand over", "hop", "reject", "work as a worker")
 LIMIT_KNOWN = "know what the destination takes"
 DISPATCHING = ("start", "release", "reject", "remove")
@@ -140,15 +128,6 @@ class Shop:
     synthesised: dict[str, Policy]
     deployed: dict[str, Policy]
 
-    @classmethod
-    def read(cls, aws: LocalAws, outputs: dict[str, str], template: Path) -> Shop:
-        policies = template_policies(template)
-        return cls(
-            outputs,
-            {_holder(name): policy for name, policy in policies.items()},
-            {_holder(name): deployed_policy(aws, STACK, name) for name in policies},
-        )
-
     def resource(self, arn: str) -> str:
         """What an ARN of a policy names."""
         o = self.outputs
@@ -178,24 +157,17 @@ def _holder(logical_id: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def aws() -> Iterator[LocalAws]:
-    """A local AWS that enforces IAM, which it does over TLS only."""
-    with LocalAws({"AUTH": "true", "USE_SSL": "1"}) as local:
-        yield local
-
-
-@pytest.fixture(scope="module")
-def shop(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+def shop(aws: LocalAws, stacks: dict[str, Deployed]) -> Shop:
     """The deployed stack; its policies know the local AWS's names of batch calls, too."""
-    cdk = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
-    cdk.bootstrap()
-    outputs = cdk.deploy("--app", PRODUCER_APP)
-    # Its runs would release what the tests put into the table.
-    for rule in aws.client("events").list_rules()["Rules"]:
-        aws.client("events").disable_rule(Name=rule["Name"])
-    template = cdk.assembly("--app", PRODUCER_APP) / f"{STACK}.template.json"
-    read = Shop.read(aws, outputs, template)
-    user, iam = outputs["ProducerName"], aws.client("iam")
+    found = stacks["shop"]
+    read = Shop(
+        found.outputs,
+        *(
+            {_holder(name): policy for name, policy in each.items()}
+            for each in (found.synthesised, found.policies)
+        ),
+    )
+    user, iam = read.outputs["ProducerName"], aws.client("iam")
     [name] = iam.list_user_policies(UserName=user)["PolicyNames"]
     document = in_local_words(read.deployed["producer"])
     iam.put_user_policy(UserName=user, PolicyName=name, PolicyDocument=document)
