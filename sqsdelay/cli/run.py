@@ -34,14 +34,14 @@ from sqsdelay.operating.status import naming_the_command
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, check
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
-from sqsdelay.timeouts.arrivals import (
+from sqsdelay.timeouts.manager import TimeoutManager
+from sqsdelay.timeouts.settings import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     DEFAULT_OUTAGE_SECONDS,
     DEFAULT_RETRIES,
     DEFAULT_WAIT_SECONDS,
     TimeoutSettings,
 )
-from sqsdelay.timeouts.manager import TimeoutManager
 
 if TYPE_CHECKING:
     from sqsdelay.dispatching.settlement import Round

@@ -82,18 +82,13 @@ class Destination:
 
     def _learn(self, messages: Sequence[StoredMessage], outcomes: Sequence[Outcome]) -> None:
         """Which queues pause, and which no longer, now that these messages were sent."""
-        well: set[str] = set()
-        failed: list[tuple[str, Failure]] = []
-        for message, outcome in zip(messages, outcomes, strict=True):
-            if isinstance(outcome, Failure):
-                failed.append((message.destination, outcome))
-            else:
-                well.add(message.destination)
-        # Of each queue the outcome that tells most of it.
-        failed.sort(key=lambda each: _tells(each[1]))
+        told = [(m.destination, outcome) for m, outcome in zip(messages, outcomes, strict=True)]
+        well = {name for name, outcome in told if not isinstance(outcome, Failure)}
+        failed = [(name, outcome) for name, outcome in told if isinstance(outcome, Failure)]
         count = Counter(name for name, _ in failed)
         unknown = self._those(lambda down, _: down.failure.outage)
-        for name, failure in dict(failed).items():
+        # Of each queue the outcome that tells most of it.
+        for name, failure in dict(sorted(failed, key=lambda each: _tells(each[1]))).items():
             if name in well or (_tells(failure) == _REFUSED_UNSENT and name in unknown):
                 continue
             reached = _tells(failure) != _NOT_REACHED
@@ -194,17 +189,11 @@ class AtLeastOnce(Destination):
         return self._outbox.now_ms()
 
     def reject(
-        self,
-        claim: Claim,  # noqa: ARG002 - an outbox knows of none
-        messages: Sequence[tuple[StoredMessage, str]],
+        self, _: Claim, messages: Sequence[tuple[StoredMessage, str]]
     ) -> list[Failure | None]:
         return self._outbox.reject(messages)
 
-    def deliver(
-        self,
-        claim: Claim,  # noqa: ARG002 - an outbox knows of none
-        messages: Sequence[StoredMessage],
-    ) -> list[Outcome]:
+    def deliver(self, _: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
         aside = {
             place: _unreadable(m) or SENT_BEFORE
             for place, m in enumerate(messages)
@@ -222,13 +211,7 @@ class AtLeastOnce(Destination):
         one message first. The rest follow once it has arrived, or are refused with it if there is no such
         queue."""
         away = self.away()
-        probing = self._those(
-            lambda down, now: (
-                _is_missing(down.failure) or (down.failure.outage and down.until <= now)
-            )
-        )
-        if not away and not probing:
-            return self._send(messages)
+        probing = self._those(lambda down, _: down.failure.outage or _is_missing(down.failure))
         outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
 
         def send(places: Sequence[int]) -> None:

@@ -23,8 +23,8 @@ from sqsdelay.sqs.timeouts import SqsTimeouts
 from sqsdelay.stores.schema import read_queries
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.timeouts.arrivals import TimeoutSettings
 from sqsdelay.timeouts.manager import TimeoutManager
+from sqsdelay.timeouts.settings import TimeoutSettings
 
 NOW_MS = ManualClock().now_ms()
 
@@ -116,8 +116,8 @@ def test_a_timeout_manager_puts_them_aside_too(store: SqliteStore) -> None:
         store, transport, settings=TimeoutSettings(wait_seconds=0), clock=ManualClock()
     )
     for _ in range(5):
-        manager.announcer.turn()
-        manager.dispatch.turn()
+        manager.announce()
+        manager.dispatch()
     check_aside(store, world)
 
 

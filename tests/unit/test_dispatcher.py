@@ -12,7 +12,7 @@ import pytest
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce, retry_seconds
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings, wait_for
-from sqsdelay.dispatching.settlement import Round, seconds_to_sleep
+from sqsdelay.dispatching.settlement import Round
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -404,12 +404,13 @@ def test_exactly_once_needs_a_store_that_can(bench: Bench) -> None:
     ],
 )
 def test_sleeps_until_the_next_is_due_and_never_a_negative_time(
-    next_in_ms: int | None, ahead_ms: int, seconds: float
+    bench: Bench, next_in_ms: int | None, ahead_ms: int, seconds: float
 ) -> None:
     """Overdue means that another dispatcher has it: look again shortly, do not spin."""
-    now_ms = 1_800_000_000_000
-    next_due_ms = None if next_in_ms is None else now_ms + next_in_ms
-    assert seconds_to_sleep(next_due_ms, now_ms, ahead_ms=ahead_ms, at_most=10) == seconds
+    if next_in_ms is not None:
+        bench.put("a", next_in_ms / 1000)
+    settlement = bench.dispatcher()._settlement
+    assert settlement.seconds_to_next(10, ahead_ms=ahead_ms) == seconds
 
 
 def test_a_clock_set_back_releases_nothing_early(bench: Bench) -> None:
@@ -419,8 +420,7 @@ def test_a_clock_set_back_releases_nothing_early(bench: Bench) -> None:
     bench.clock.advance(5)
     dispatcher = bench.dispatcher()
     assert dispatcher.dispatch().claimed == 0
-    next_due_ms = bench.store.next_due_ms()
-    assert seconds_to_sleep(next_due_ms, bench.clock.now_ms(), ahead_ms=0, at_most=0.5) == 0.5
+    assert dispatcher._settlement.seconds_to_next(0.5) == 0.5
     bench.clock.error_ms = 0
     assert ids(dispatcher.dispatch().released) == ["a"]
 

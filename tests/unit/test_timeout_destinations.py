@@ -10,7 +10,7 @@ import pytest
 
 from sqsdelay.stores import SqliteStore
 from sqsdelay.testing import ManualClock
-from sqsdelay.timeouts.arrivals import TimeoutStatus
+from sqsdelay.timeouts.settings import TimeoutStatus
 from tests.unit.timeout_site import DISPATCHER, ERRORS, TIMEOUTS, World
 
 
@@ -104,31 +104,29 @@ def test_an_error_queue_that_is_full_loses_nothing() -> None:
     assert (world.left(ERRORS), world.store.pending_count()) == (3, 0)
 
 
-@pytest.mark.parametrize("managers", [1, 2])
-def test_20000_for_a_good_queue(managers: int) -> None:
+def test_20000_for_a_good_queue() -> None:
     """Each is announced once and arrives, within so many turns as 500 a turn need; nothing is asked twice."""
-    world = World(managers)
+    world = World(managers=2)
     world.delay_many("well", 20_000, seconds=60)
     while world.left(TIMEOUTS):
-        world.manager.arrivals.turn()
+        world.manager.store_arrivals()
     world.clock.advance(60)
     turns, most = 0, 0
     while world.store.pending_count():
         for manager in world.managers:
-            manager.announcer.turn()
-            manager.dispatch.turn()
+            manager.announce()
+            manager.dispatch()
             turns += 1
         most = max(most, world.left(DISPATCHER))
-    assert turns <= 20_000 / 500 + managers
+    assert turns <= 20_000 / 500 + 2
     assert most <= 500
     assert world.left("well") == 20_000
     assert (world.queues.sends[DISPATCHER], world.queues.sends["well"]) == (20_000, 20_000)
     assert world.left(DISPATCHER) == 0
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_10000_for_a_missing_queue_hold_up_nobody(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Healthy ones that are due later leave in the same second, at every stage; the missing queue gets a
     handful of ids and a send a claim, and each message its attempts and then the error queue."""
@@ -139,12 +137,12 @@ def test_10000_for_a_missing_queue_hold_up_nobody(
         store.set_up()
         return store
 
-    world = World(store=sqlite if kind == "sqlite" else None)
+    world = World(store=sqlite)
     world.delay_many("gone", 10_000, seconds=100)
     for n in range(200):
         world.delay(f"well-{n}", 101 + n, to="well")
     while world.left(TIMEOUTS):
-        world.manager.arrivals.turn()
+        world.manager.store_arrivals()
     world.clock.advance(100)
     for second in range(202):
         assert world.left("well") >= second - 1
@@ -164,9 +162,9 @@ def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
     world.queues.full = {"full"}
     world.delay("a", 1, to="full")
     world.delay("b", 1, to="gone")
-    world.manager.arrivals.turn()
+    world.manager.store_arrivals()
     world.clock.advance(1)
-    world.manager.announcer.turn()
+    world.manager.announce()
     reject = world.transport.reject
 
     def slow(refused: Any) -> Any:
@@ -174,7 +172,7 @@ def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
         return reject(refused)
 
     monkeypatch.setattr(world.transport, "reject", slow)
-    world.manager.dispatch.turn()
+    world.manager.dispatch()
     assert world.left(ERRORS) == 1
     world.queues.full = set()
     world.run(3)
