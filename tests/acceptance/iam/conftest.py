@@ -24,11 +24,11 @@ class Deployed:
 
     outputs: dict[str, str]
     synthesised: dict[str, Policy]
-    policies: dict[str, Policy]
+    deployed: dict[str, Policy]
 
     def policy(self, holder: str) -> Policy:
         """Of the role whose logical id has that in it, less what the local AWS does not check."""
-        [found] = [policy for name, policy in self.policies.items() if holder in name]
+        [found] = [policy for name, policy in self.deployed.items() if holder in name]
         kept = [each for each in found["Statement"] if "Condition" not in each]
         return {**found, "Statement": kept}
 
