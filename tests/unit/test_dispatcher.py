@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -41,16 +41,10 @@ class Bench:
             [StoredMessage(message_id=message_id, destination=to, due_ms=due_ms, body=b"x")]
         )
 
-    def dispatcher(
-        self, *, on_critical: Callable[[CriticalError], None] | None = None, **settings: object
-    ) -> Dispatcher:
-        return Dispatcher(
-            self.store,
-            self.outbox,
-            settings=DispatchSettings(**settings),  # type: ignore[arg-type]
-            on_critical=on_critical,
-            clock=self.clock,
-        )
+    def dispatcher(self, **given: Any) -> Dispatcher:
+        told = {name: given.pop(name, None) for name in ("on_critical", "on_round")}
+        settings = DispatchSettings(**given)
+        return Dispatcher(self.store, self.outbox, settings=settings, clock=self.clock, **told)
 
     @property
     def sent(self) -> list[str]:
@@ -268,13 +262,7 @@ def test_a_minute_without_the_store(bench: Bench, caplog: pytest.LogCaptureFixtu
     store.until_ms = bench.clock.now_ms() + 60_000
     stop = threading.Event()
     told: list[CriticalError] = []
-    Dispatcher(
-        store,
-        bench.outbox,
-        on_critical=told.append,
-        on_round=lambda _: stop.set(),
-        clock=bench.clock,
-    ).run(stop)
+    bench.dispatcher(on_critical=told.append, on_round=lambda _: stop.set()).run(stop)
     assert [str(critical)[:42] for critical in told] == [
         "fetch circuit breaker: failing for 30 s (l"
     ]
@@ -363,14 +351,9 @@ def test_a_single_lost_count_is_passed_over(bench: Bench) -> None:
     store.failures = 1
     bench.put("bad")
     bench.outbox.fail = refused("bad")
-    dispatcher = Dispatcher(
-        store,
-        bench.outbox,
-        settings=DispatchSettings(number_of_retries=1),
-        on_round=lambda done: stop.set() if done.rejected else None,
-        clock=bench.clock,
-    )
-    dispatcher.run(stop)
+    bench.dispatcher(
+        number_of_retries=1, on_round=lambda done: stop.set() if done.rejected else None
+    ).run(stop)
     assert ids([message for message, _ in bench.outbox.rejected]) == ["bad"]
 
 
