@@ -43,11 +43,8 @@ class CdkCommand:
         self._folder = folder
 
     def run(self, *arguments: str, checkout: Path = ROOT) -> str:
-        """Run one command to its end in a checkout; returns what it printed.
-
-        Raises:
-            CdkFailed: it ended with an error, or is not installed.
-        """
+        """Run one command to its end in a checkout; returns what it printed. Raises CdkFailed: it ended
+        with an error, or is not installed."""
         if not CDK.exists():
             raise CdkFailed(f"{CDK.relative_to(ROOT)} is missing; run: npm ci")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "CDK_"))}

@@ -57,11 +57,8 @@ class Function:
 
 @cache
 def function() -> Function:
-    """Wire the function from its environment, once, on the first invocation.
-
-    Raises:
-        InvalidEndpoint, ConfigurationError: a variable that cannot be used.
-    """
+    """Wire the function from its environment, once, on the first invocation. Raises InvalidEndpoint,
+    ConfigurationError: a variable that cannot be used."""
     endpoint = Endpoint.parse(os.environ.get(function_names.ENDPOINT_VARIABLE, ""))
     until = settings.Until()
     ledger = settings.ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
@@ -122,9 +119,7 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
             failed.append(str(record["messageId"]))
     outcomes = (
         _mover(this, records).process(
-            copies,
-            delete=False,
-            held=lambda: this.until.seconds_left() > kept_back,
+            copies, delete=False, held=lambda: this.until.seconds_left() > kept_back
         )
         if copies
         else []

@@ -115,13 +115,11 @@ def handler(event: object, context: Any) -> dict[str, int]:
     """Release batch after batch until time runs out, or none is due whose destination is in reach.
 
     Asked to park, it does that instead, until the parking queue is empty or time runs out. Where schedules
-    have sent more than one round, it starts more runs of itself.
+    have sent more than one round, it starts more runs of itself. Raises StoreError, QueueMissing,
+    QueueUnavailable: Lambda counts an error; the next run goes on.
 
     Returns:
         How many messages were released, rejected, failed and held; or how many copies met which fate.
-
-    Raises:
-        StoreError, QueueMissing, QueueUnavailable: Lambda counts an error; the next run goes on.
     """
     this = function()
     this.until.begin(context)

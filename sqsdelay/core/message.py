@@ -219,14 +219,8 @@ def check_trace_header(trace_header: str | None) -> None:
 
 
 def check_ids(message: Message, *, fifo: bool) -> None:
-    """Refuse ids the destination would refuse.
-
-    Args:
-        fifo: the destination is a FIFO queue.
-
-    Raises:
-        InvalidMessage
-    """
+    """Refuse ids the destination would refuse. Raises InvalidMessage. ``fifo``: the destination is a FIFO
+    queue."""
     if message.message_id is not None:
         check_id(message.message_id, "message_id")
     if message.message_group_id is not None:
@@ -272,14 +266,12 @@ def _utf8_bytes(text: str) -> int:
 
 
 def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> int:
-    """The size of a message in bytes, with the first additions, if SQS takes it with each of them.
+    """The size of a message in bytes, with the first additions, if SQS takes it with each of them. Raises
+    TooManyAttributes, MessageTooLarge: with value, limit and remedy.
 
     Args:
         attributes: the user's.
         additions: what sqsdelay adds, at one stage of the way after the other.
-
-    Raises:
-        TooManyAttributes, MessageTooLarge: with value, limit and remedy.
     """
     added = max((len(addition) for addition in additions), default=0)
     count = len(attributes) + added

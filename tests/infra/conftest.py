@@ -60,15 +60,17 @@ def endpoint_template() -> Callable[..., Template]:
     once."""
     made: dict[str, Template] = {}
 
-    def template(name: str = "orders", **settings: Any) -> Template:
-        key = repr((name, sorted(settings.items())))
+    def template(name: str = "orders", queue_arn: str | None = None, **settings: Any) -> Template:
+        key = repr((name, queue_arn, sorted(settings.items())))
         if key not in made:
             endpoint = Endpoint.parse(name)
             stack = EndpointStack(
                 App(context=CONTEXT),
                 stack_name(endpoint),
                 endpoint=endpoint,
-                deployment=Deployment(endpoints=(endpoint,), **settings),
+                deployment=Deployment(
+                    endpoints=(endpoint,), queue_arn=queue_arn, settings=settings
+                ),
             )
             made[key] = Template.from_stack(stack)
         return made[key]
