@@ -21,7 +21,7 @@ from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import QueueMissing
-from sqsdelay.relaying.mover import Status
+from sqsdelay.relaying.outcomes import Status
 from sqsdelay.sqs import create_endpoint
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)

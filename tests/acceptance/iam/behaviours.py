@@ -25,7 +25,7 @@ from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, Sq
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.outcomes import RelaySettings, Status
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sending.batches import (
     PAYLOAD_SIZE,

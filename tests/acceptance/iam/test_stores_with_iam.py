@@ -25,7 +25,7 @@ from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.outcomes import RelaySettings, Status
 from sqsdelay.relaying.parker import Parker, forward
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import S3Store, SchedulerStore
