@@ -20,7 +20,7 @@ from sqsdelay.ledger.events import Event, Ledger, as_fields
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings, Status
+from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings, Status
 from sqsdelay.sqs.client import default_client
 
 if TYPE_CHECKING:

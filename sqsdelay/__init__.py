@@ -1,7 +1,5 @@
 """Unrestricted delays for Amazon SQS: send with any delay; it arrives on time, once, intact."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from sqsdelay.core.doors import on_first_use

@@ -21,9 +21,8 @@ from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.parker import ForwardingRelay
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying.relay import DueRelay, Mover, Relay
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_place

@@ -1,7 +1,5 @@
 """sqsdelay on AWS: CDK constructs, and what the functions that they deploy are called and made of."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from sqsdelay.core.doors import on_first_use

@@ -1,7 +1,5 @@
 """sqsdelay over Amazon SQS (boto3)."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from sqsdelay.core.doors import on_first_use

@@ -19,7 +19,7 @@ from moto import mock_aws
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import QueueMissing
-from sqsdelay.relaying.mover import Status
+from sqsdelay.relaying.outcomes import Status
 from sqsdelay.sqs import create_endpoint
 from tests.functional.counted_requests import TravellingClock
 

@@ -31,8 +31,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox

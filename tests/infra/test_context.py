@@ -54,12 +54,9 @@ def test_existing_queue_names_the_endpoint(endpoint: str | None) -> None:
     deployment = read(queueArn=QUEUE_ARN, endpoint=endpoint)
     assert [e.name for e in deployment.endpoints] == ["orders"]
     assert deployment.queue_arn == QUEUE_ARN
-
-
-def test_existing_fifo_queue_names_a_fifo_endpoint() -> None:
-    """A FIFO queue is an endpoint as any other."""
-    [endpoint] = read(queueArn=QUEUE_ARN + ".fifo").endpoints
-    assert endpoint.fifo
+    # A FIFO queue is an endpoint as any other.
+    [fifo] = read(queueArn=QUEUE_ARN + ".fifo").endpoints
+    assert fifo.fifo
 
 
 @pytest.mark.parametrize(

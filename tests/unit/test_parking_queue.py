@@ -25,7 +25,7 @@ from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import Held, Outcome, RelaySettings, Status
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import (
     GROUP_BYTES,
     ForwardingRelay,
@@ -35,7 +35,7 @@ from sqsdelay.relaying.parker import (
     packed,
     unpacked,
 )
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.relay import Held, Relay
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.faulty import AWAY, FaultyQueues
 
