@@ -37,7 +37,7 @@ from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing.in_memory_store import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.grants import Actor
+from tests.acceptance.iam.grants import Actor
 
 HIDDEN_SECONDS: Final = 3600
 """Longer than the tests take: no run receives what the others need."""
