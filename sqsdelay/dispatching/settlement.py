@@ -15,7 +15,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import NOT_TRIED, SENT_BEFORE, Destination, retry_seconds
-from sqsdelay.errors import InvalidEndpoint, StoreError
+from sqsdelay.errors import InvalidEndpoint, InvalidMessage, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.ports.queues import Failure, Released
@@ -118,8 +118,14 @@ class Settlement:
         Where the store fails, what was not removed is claimed again."""
         if not messages:
             return
-        outcomes = list(zip(messages, self.destination.deliver(claim, messages), strict=True))
-        refused: list[tuple[StoredMessage, Failure]] = []
+        refused = [
+            (message, Failure("Unreadable", InvalidMessage(message.unreadable), transient=False))
+            for message in messages
+            if message.unreadable is not None
+        ]
+        readable = [message for message in messages if message.unreadable is None]
+        delivered = self.destination.deliver(claim, readable) if readable else []
+        outcomes = list(zip(readable, delivered, strict=True))
         for message, outcome in outcomes:
             if not isinstance(outcome, Failure):
                 done.released.append(message)

@@ -130,10 +130,11 @@ class TimeoutManager:
             QueueMissing, QueueUnavailable
         """
         received = self._transport.receive_timeouts(wait_seconds=self._settings.wait_seconds)
-        arrived: list[Arrived] = self._readable(received)
+        keep: list[Arrived] = []
+        due: list[Arrived] = []
         now_ms = self._transport.now_ms()
-        keep = [each for each in arrived if each[1].due_ms > now_ms]
-        due = [each for each in arrived if each[1].due_ms <= now_ms]
+        for each in self._readable(received):
+            (keep if each[1].due_ms > now_ms else due).append(each)
         sent: list[Arrived] = []
         hopeless: list[tuple[Arrived, str]] = []
         outcomes = self._destination.send([message for _, message in due])

@@ -33,6 +33,14 @@ def receive(
     return received
 
 
+def scheduled(aws: LocalAws, function_name: str, *, enabled: bool) -> None:
+    """Whether the function's schedule runs it: else nobody but the test does, and counts what it did."""
+    events = aws.client("events")
+    function = aws.client("lambda").get_function_configuration(FunctionName=function_name)
+    for name in events.list_rule_names_by_target(TargetArn=function["FunctionArn"])["RuleNames"]:
+        (events.enable_rule if enabled else events.disable_rule)(Name=name)
+
+
 def log_lines(aws: LocalAws, function_name: str) -> list[str]:
     """What the function has logged."""
     configuration = aws.client("lambda").get_function_configuration(FunctionName=function_name)

@@ -36,8 +36,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Change, ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.testing import InMemoryStore
 from tests.unit.relay_site import Site

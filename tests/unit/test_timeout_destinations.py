@@ -14,13 +14,12 @@ from sqsdelay.timeouts.settings import TimeoutStatus
 from tests.unit.timeout_site import DISPATCHER, ERRORS, TIMEOUTS, World
 
 
-@pytest.mark.parametrize("managers", [1, 2])
-def test_messages_for_a_deleted_queue_end_in_the_error_queue(managers: int) -> None:
+def test_messages_for_a_deleted_queue_end_in_the_error_queue() -> None:
     """200 of them: each announced once, tried eight times in two minutes, rejected with the reason.
 
     Fifty messages for a healthy queue, behind them, arrive within seconds.
     """
-    world = World(managers)
+    world = World(managers=2)
     world.delay_many("gone", 200, seconds=10)
     world.delay_many("well", 50, seconds=11)
     world.run(24)
@@ -59,20 +58,6 @@ def test_a_full_queue_is_waited_for_and_starves_nobody() -> None:
     assert (world.left(DISPATCHER), world.store.pending_count()) == (0, 0)
 
 
-def test_a_restart_announces_once_more() -> None:
-    """What waited in the memory of a dead process is in the store: announced when its hold ends."""
-    world = World()
-    world.queues.full = {"full"}
-    world.delay_many("full", 30)
-    world.run(30)
-    world.queues.full = set()
-    assert world.store.pending_count() == 30
-    world.managers = [world.another()]
-    world.run(301)
-    assert world.left("full") == 30
-    assert world.queues.sends[DISPATCHER] <= 60
-
-
 def test_due_on_arrival_for_a_deleted_queue() -> None:
     """It waits in the store, not in the timeouts queue, and goes the same way."""
     world = World(number_of_retries=2)
@@ -81,14 +66,6 @@ def test_due_on_arrival_for_a_deleted_queue() -> None:
     assert (world.left("orders-timeouts"), world.store.pending_count()) == (0, 3)
     world.run(10)
     assert (world.left(ERRORS), world.store.pending_count()) == (3, 0)
-
-
-def test_no_retries_reject_at_once() -> None:
-    """The seed's NumberOfRetries for stores, if that is what you want."""
-    world = World(number_of_retries=0)
-    world.delay_many("gone", 3)
-    world.run(3)
-    assert world.left(ERRORS) == 3
 
 
 def test_an_error_queue_that_is_full_loses_nothing() -> None:
@@ -105,7 +82,8 @@ def test_an_error_queue_that_is_full_loses_nothing() -> None:
 
 
 def test_20000_for_a_good_queue() -> None:
-    """Each is announced once and arrives, within so many turns as 500 a turn need; nothing is asked twice."""
+    """Two managers: each is announced once and arrives, within so many turns as 500 a turn need; nothing is
+    asked twice."""
     world = World(managers=2)
     world.delay_many("well", 20_000, seconds=60)
     while world.left(TIMEOUTS):

@@ -14,7 +14,6 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, OutgoingMessage, string
 from sqsdelay.errors import (
-    ConfigurationError,
     CriticalError,
     InvalidDelay,
     InvalidEndpoint,
@@ -28,7 +27,6 @@ from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs.timeouts import timeout_queues
 from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeouts import TimeoutSender
-from sqsdelay.timeouts.settings import TimeoutSettings
 from tests.unit.timeout_site import DISPATCHER, ERRORS, World
 
 
@@ -68,23 +66,17 @@ def test_what_is_due_on_arrival_is_sent_on_at_once(world: World) -> None:
 
 
 def test_the_destination_is_the_messages_own(world: World) -> None:
-    """A timeout manager serves whoever sends to it; the header says where to."""
+    """A timeout manager serves whoever sends to it; the header says where to. Delivered to it twice, a
+    message is stored once."""
+    world.delay("m", 10, to="billing")
     world.delay("m", 10, to="billing")
     world.manager.store_arrivals()
+    assert (world.left("orders-timeouts"), world.store.pending_count()) == (0, 1)
     world.clock.advance(10)
     world.manager.announce()
     world.manager.dispatch()
     assert world.arrived_ids("billing") == ["m"]
     assert world.arrived() == []
-
-
-def test_a_message_delivered_twice_is_stored_once(world: World) -> None:
-    """The queue delivers at least once; the store's key is the message id."""
-    world.delay("m", 10)
-    world.delay("m", 10)
-    world.manager.store_arrivals()
-    assert world.store.pending_count() == 1
-    assert world.left("orders-timeouts") == 0
 
 
 def announced(world: World, *names: str) -> None:
@@ -431,14 +423,8 @@ def test_names_must_leave_room_for_the_suffix() -> None:
     timeouts, dispatcher = timeout_queues(Endpoint.parse("a" * 60))
     assert len(dispatcher.name) == 80
     assert timeouts.name == "a" * 60 + "-timeouts"
-    with pytest.raises(
-        InvalidEndpoint, match="has 61 characters; with a timeout manager the limit is 60"
-    ):
+    with pytest.raises(InvalidEndpoint, match="61 characters; with a timeout manager the limit is"):
         timeout_queues(Endpoint.parse("a" * 61))
-
-
-def test_a_fifo_endpoint_is_refused() -> None:
-    """With what to do instead."""
     with pytest.raises(InvalidEndpoint, match=r"'orders\.fifo' is a FIFO queue"):
         timeout_queues(Endpoint.parse("orders.fifo"))
 
@@ -458,24 +444,6 @@ def test_a_fifo_destination_gets_its_message_by_way_of_its_due_queue(world: Worl
     world.manager.announce()
     world.manager.dispatch()
     assert len(world.arrived("bills-due")) == 1
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("outage_seconds", 0),
-        ("announce_again_seconds", -1),
-        ("batch_size", 0),
-        ("poll_seconds", 0),
-        ("wait_seconds", 21),
-        ("number_of_retries", -1),
-    ],
-)
-def test_a_setting_out_of_range_is_refused(setting: str, value: float) -> None:
-    """Value, limit, remedy."""
-    changed: dict[str, Any] = {setting: value}
-    with pytest.raises(ConfigurationError, match=f"{setting}={value}; use"):
-        TimeoutSettings(**changed)
 
 
 class Plain:

@@ -105,6 +105,7 @@ def terraform(folder: Path, aws: LocalAws, *arguments: str) -> str:
 if TERRAFORM is not None:
     # tests/infra/test_release.py compares the module's parameters with the template's on every machine.
 
+    @pytest.mark.nightly
     def test_the_module_delivers(aws: LocalAws, release: Path, tmp_path: Path) -> None:
         """Formatted, valid, applied."""
         aws.client("sqs").create_queue(QueueName="formed")

@@ -12,22 +12,18 @@ import pytest
 from infra.local import CdkCommand, CdkFailed
 from sqsdelay.stores import S3Store
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployment import given_up, receive, sqsdelay
+from tests.acceptance.deployed.conftest import Apps
+from tests.acceptance.deployment import given_up, receive, scheduled, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
-WHEEL = ("-c", "endpoint=wheel", "-c", "hopSeconds=1")
+STACK = "sqsdelay-wheel"
 
 
 @pytest.fixture(scope="module")
-def wheel(aws: LocalAws, cdk: CdkCommand) -> dict[str, str]:
+def wheel(aws: LocalAws, deployed: dict[str, dict[str, str]]) -> dict[str, str]:
     """The outputs of the endpoint `wheel` with an S3 store; nobody but the test runs its dispatcher."""
-    outputs = cdk.deploy(*WHEEL, "-c", "store=s3")
-    events = aws.client("events")
-    function = aws.client("lambda").get_function(FunctionName=outputs["DispatcherName"])
-    arn = function["Configuration"]["FunctionArn"]
-    for name in events.list_rule_names_by_target(TargetArn=arn)["RuleNames"]:
-        events.disable_rule(Name=name)
-    return outputs
+    scheduled(aws, deployed[STACK]["DispatcherName"], enabled=False)
+    return deployed[STACK]
 
 
 @pytest.fixture
@@ -91,13 +87,13 @@ def test_far_messages_gather_in_the_parking_queue_and_are_parked_together(
 
 @pytest.mark.last
 def test_a_second_deploy_keeps_the_bucket_and_lets_go_by_name_only(
-    aws: LocalAws, cdk: CdkCommand, wheel: dict[str, str]
+    aws: LocalAws, cdk: CdkCommand, app: Apps, wheel: dict[str, str]
 ) -> None:
     """The same again changes nothing; without the store it is refused; ``none`` keeps what waits."""
-    assert cdk.deploy(*WHEEL, "-c", "store=s3")["StoreUrl"] == wheel["StoreUrl"]
+    assert cdk.deploy(STACK, *app("first")) == {STACK: wheel}
     with pytest.raises(CdkFailed, match="the stack has a store in S3"):
-        cdk.deploy(*WHEEL)
-    outputs = cdk.deploy(*WHEEL, "-c", "store=none")
+        cdk.deploy(STACK, *app("forgotten"))
+    [outputs] = cdk.deploy(STACK, *app("given up")).values()
     assert "StoreUrl" not in outputs
     bucket = wheel["StoreUrl"].removeprefix("s3://")
     assert aws.client("s3").list_objects_v2(Bucket=bucket)["KeyCount"] > 0

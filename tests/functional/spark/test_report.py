@@ -143,6 +143,7 @@ def test_what_is_read_is_a_short_plan(spark: SparkSession, tmp_path: Path) -> No
         assert len(plan) < 20_000
 
 
+@pytest.mark.nightly
 def test_the_command_as_it_is_started(tmp_path: Path) -> None:
     """In a process of its own, with Spark's own settings; the bad lines in a file of many."""
     (tmp_path / "ledger").mkdir()
@@ -329,7 +330,9 @@ def test_no_line_is_drawn_where_nothing_arrived() -> None:
     assert len(re.findall(r"L\d", late)) == 2
 
 
-@pytest.mark.parametrize("store", ["s3://bucket/delays", "scheduler", "sqlite"])
+@pytest.mark.parametrize(
+    "store", ["s3://b/d", "sqlite", pytest.param("scheduler", marks=pytest.mark.nightly)]
+)
 def test_the_price_is_that_of_the_store_in_use(
     spark: SparkSession, tmp_path: Path, store: str
 ) -> None:

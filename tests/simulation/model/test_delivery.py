@@ -15,7 +15,7 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.received_message import DelayedMessage
 from sqsdelay.parking.parking import Parking, Schedule
 from sqsdelay.relaying import relay as consumer
-from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.relaying.outcomes import Outcome, Status
 from sqsdelay.sqs import outbox
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryStore, ManualClock
