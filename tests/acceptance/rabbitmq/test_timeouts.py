@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -32,10 +30,9 @@ from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeouts import TimeoutSender
 from sqsdelay.timeouts.manager import TimeoutManager
 from sqsdelay.timeouts.settings import TimeoutSettings, TimeoutStatus
-from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
+from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import DeafProxy, TcpProxy
-from tests.services.rabbitmq import RabbitNode
 
 TIMEOUTS = "orders.Timeouts"
 DISPATCHER = "orders.TimeoutsDispatcher"
@@ -391,43 +388,6 @@ def test_a_queue_deleted_while_it_is_received_from(
         transport.receive_timeouts(wait_seconds=5)
     with pytest.raises(QueueMissing, match=TIMEOUTS):
         transport.receive_timeouts(wait_seconds=5)
-
-
-def test_a_power_cut_of_the_broker_while_it_is_served(
-    fragile: RabbitNode, fragile_broker: Broker, tmp_path: Path
-) -> None:
-    """The manager goes on once the broker is back: none lost, none early, none in the error queue."""
-    create_timeout_queues(fragile_broker.url, "orders")
-    stop = threading.Event()
-    with (
-        closing(open_store(f"sqlite:///{tmp_path}/store.db", endpoint="orders")) as store,
-        closing(RabbitMqTimeouts(fragile_broker.url, "orders")) as transport,
-        ThreadPoolExecutor() as threads,
-    ):
-        store.set_up()
-        for n in range(100):
-            send(fragile_broker, due(20 * n), message_id=str(n))
-        time.sleep(REGISTERED_SECONDS)
-        manager = TimeoutManager(store, transport, settings=QUICK)
-        running = threads.submit(manager.run, stop)
-        try:
-            assert fragile_broker.wait_count(TIMEOUTS, 0) == 0
-            fragile.kill()
-            fragile.start()
-            with Inbox(fragile_broker.url, "orders") as inbox:
-                wanted = {str(n) for n in range(100)}
-                # What arrived without a confirmation waits to be sent again, and is removed then.
-                wait_for(lambda: ids(inbox) == wanted and not store.pending_count())
-        finally:
-            stop.set()
-        running.result(timeout=PATIENCE_SECONDS)
-    dues = [int(a.properties.headers["sqsdelay.WasDueAt"]) for a in inbox.arrivals]
-    assert all(a.at_ms >= due_ms for a, due_ms in zip(inbox.arrivals, dues, strict=True))
-    assert fragile_broker.count(ERRORS) == 0
-
-
-def ids(inbox: Inbox) -> set[str]:
-    return {arrival.properties.message_id for arrival in inbox.arrivals}
 
 
 def stored(message_id: str, *, in_ms: int = 0, destination: str = "orders") -> StoredMessage:
