@@ -488,10 +488,10 @@ def test_retries_of_one_send_are_one_message(site: Site, idempotent: bool) -> No
     """The broker took it, the answer was lost, and the same call tried again."""
     send_batch = site.queues.send_batch
 
-    def twice(*call: Any) -> Any:
-        send_batch(*call)
+    def twice(queue_url: str, entries: Any) -> Any:
+        send_batch(queue_url, entries)
         site.clock.advance(30)
-        return send_batch(*call)
+        return send_batch(queue_url, entries)
 
     site.queues.send_batch = twice  # type: ignore[method-assign]
     site.new_sender(idempotent=idempotent).send("orders", "x", delay=2000, message_id="m")
