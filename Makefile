@@ -59,10 +59,10 @@ test-all:  ## The same with every test: older Sparks, other languages, all fault
 	+@$(MAKE) --no-print-directory style
 	@# mypy's findings come last, or they would stand far above the tests' own.
 	@# Where CI is set, pytest's closing list has whole messages: the names of what failed get lost in them.
-	@# Four processes, also on two cores: acceptance tests wait more than they compute.
+	@# Six processes, also on two cores: acceptance tests wait more than they compute.
 	@# Compiled modules are kept, or each of a thousand Python processes would compile its own.
 	@mkdir -p build; $(BIN)/mypy > build/types.log 2>&1 & types=$$!; failed=0; \
-	  env -u CI -u BUILD_NUMBER -u MAKEFLAGS -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ONLY) $(if $(SEED),--seed $(SEED)) || failed=$$?; \
+	  env -u CI -u BUILD_NUMBER -u MAKEFLAGS -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ONLY) $(if $(SEED),--seed $(SEED)) || failed=$$?; \
 	  wait $$types || failed=$$?; cat build/types.log; exit $$failed
 
 check: setup lint docs  ## Fast: lint, types, documentation, unit tests

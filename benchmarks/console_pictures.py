@@ -22,10 +22,10 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from sqsdelay import DelaySender, Message
+from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, string
 from sqsdelay.core.received_message import ReceivedMessage

@@ -15,7 +15,7 @@ from sqsdelay.core.message import Route
 from sqsdelay.cost import shipped_prices
 from sqsdelay.ledger.events import Event, EventKind, Source, to_json
 from sqsdelay.limits import MAX_BATCH_ENTRIES
-from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.relaying.outcomes import Outcome, Status
 
 LOGS_PER_GB: Final = float(shipped_prices().cloudwatch_logs_gb)
 LOGS_EXTRA_BYTES: Final = 26

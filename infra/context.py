@@ -6,7 +6,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aws_cdk import RemovalPolicy
@@ -20,11 +20,7 @@ from sqsdelay.cdk.unrestricted_delay import STORES, STORES_TO_USE
 from sqsdelay.core.delay import checked_max_delay, delay_ms, parse_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    DEFAULT_MAX_DELAY_SECONDS,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.stores.dynamodb.dynamodb_store import (
     DEFAULT_SHARDS,
     MAX_SHARDS,
@@ -190,45 +186,26 @@ _NETWORK: Final = ("vpcId", "subnetIds", "securityGroupIds")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """The endpoints to deploy and the settings they share: those of `UnrestrictedDelay`, and what the
-    account wants of keys, network, memory, logs and roles.
+    """The endpoints to deploy and the settings they share, by name, as far as they are given: those of
+    `UnrestrictedDelay`, and what the account wants of keys, network, memory, logs and roles.
 
     ``queue_arn`` names an existing destination queue; None creates one per endpoint.
     """
 
     endpoints: tuple[Endpoint, ...] = ()
     queue_arn: str | None = None
-    hop_seconds: int = DEFAULT_HOP_SECONDS
-    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
-    alarm_topic_arn: str | None = None
-    removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
-    store: str | None = None
-    store_shards: int = DEFAULT_SHARDS
-    store_class: str = STANDARD
-    large_bodies: bool | None = None
-    ledger: bool | str | None = None
-    ledger_bucket: str | None = None
-    kms_key_arn: str | None = None
-    permissions_boundary_arn: str | None = None
-    vpc_id: str | None = None
-    subnet_ids: tuple[str, ...] = ()
-    security_group_ids: tuple[str, ...] = ()
-    memory_mb: int | None = None
-    log_retention_days: logs.RetentionDays = logs.RetentionDays.ONE_MONTH
-    tracing: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(
         cls, get: Callable[[str], Any], *, account: str | None = None, region: str | None = None
     ) -> Deployment:
-        """The deployment a context asks for; no endpoint is none to deploy, and no error.
+        """The deployment a context asks for; no endpoint is none to deploy, and no error. Raises
+        ConfigurationError, InvalidEndpoint: a value that cannot be used, and what can.
 
         Args:
             get: a context value by its key, None where it is not given.
             account, region: where the stacks go, as far as it is known.
-
-        Raises:
-            ConfigurationError, InvalidEndpoint: a value that cannot be used, and what can.
         """
         queue_arn = get("queueArn")
         endpoints = _endpoints(get("endpoint"))
@@ -241,23 +218,16 @@ class Deployment:
                 f"context {' and '.join(network)} alone; a network takes vpcId, subnetIds and "
                 "securityGroupIds, all three, for nothing is looked up in the account"
             )
-        return cls(
-            endpoints=endpoints,
-            queue_arn=queue_arn,
-            max_delay_seconds=_max_delay(get("maxDelay")),
-            **{_field(key): value for key, value in given.items()},
-        )
+        settings = {_field(key): value for key, value in given.items()}
+        if (longest := get("maxDelay")) is not None:
+            settings["max_delay_seconds"] = _max_delay(longest)
+        return cls(endpoints=endpoints, queue_arn=queue_arn, settings=settings)
 
 
 def refuse_unknown_keys(given: Iterable[str]) -> None:
-    """Refuse a key nobody asks for: a misspelt one would be a setting that was left out.
-
-    Args:
-        given: all context keys, from wherever: ``-c``, cdk.json, cdk.context.json, ~/.cdk.json.
-
-    Raises:
-        ConfigurationError: with the right name where there is a near one.
-    """
+    """Refuse a key nobody asks for: a misspelt one would be a setting that was left out. Raises
+    ConfigurationError: with the right name where there is a near one. ``given``: all context keys, from
+    wherever: ``-c``, cdk.json, cdk.context.json, ~/.cdk.json."""
     for key in given:
         if key in KEYS or key in _OF_THE_CDK or ":" in key or "/" in key:
             continue
@@ -328,8 +298,6 @@ def _existing(
 
 
 def _max_delay(value: Any) -> int:
-    if value is None:
-        return DEFAULT_MAX_DELAY_SECONDS
     try:
         return checked_max_delay(-(-delay_ms(parse_delay(str(value))) // 1000))
     except SqsDelayError as error:

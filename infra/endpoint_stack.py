@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from aws_cdk import CfnOutput, Stack
+from aws_cdk import CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
@@ -39,47 +39,31 @@ class EndpointStack(Stack):
         super().__init__(
             scope, construct_id, description=f"Unrestricted delays for {endpoint.name} (sqsdelay)"
         )
-        kept = deployment.removal_policy
-        encryption_key, boundary, topic, bucket = None, None, None, None
-        if (arn := deployment.kms_key_arn) is not None:
-            encryption_key = kms.Key.from_key_arn(self, "Key", arn)
+        given = dict(deployment.settings)
+        if (arn := given.pop("kms_key_arn", None)) is not None:
+            given["encryption_key"] = kms.Key.from_key_arn(self, "Key", arn)
         if (arn := deployment.queue_arn) is not None:
             queue: sqs.IQueue = sqs.Queue.from_queue_arn(self, "Destination", arn)
         else:
-            destination = DestinationQueue(
+            queue = DestinationQueue(
                 self,
                 "Destination",
                 endpoint=endpoint.name,
-                removal_policy=kept,
-                encryption_key=encryption_key,
+                removal_policy=given.get("removal_policy", RemovalPolicy.RETAIN),
+                encryption_key=given.get("encryption_key"),
+            ).queue
+        if (arn := given.pop("alarm_topic_arn", None)) is not None:
+            given["alarm_topic"] = sns.Topic.from_topic_arn(self, "AlarmTopic", arn)
+        if (arn := given.pop("permissions_boundary_arn", None)) is not None:
+            given["permissions_boundary"] = iam.ManagedPolicy.from_managed_policy_arn(
+                self, "PermissionsBoundary", arn
             )
-            queue = destination.queue
-        if (arn := deployment.alarm_topic_arn) is not None:
-            topic = sns.Topic.from_topic_arn(self, "AlarmTopic", arn)
-        if (arn := deployment.permissions_boundary_arn) is not None:
-            boundary = iam.ManagedPolicy.from_managed_policy_arn(self, "PermissionsBoundary", arn)
-        if (name := deployment.ledger_bucket) is not None:
-            bucket = s3.Bucket.from_bucket_attributes(
-                self, "LedgerBucket", bucket_name=name, encryption_key=encryption_key
+        if (name := given.get("ledger_bucket")) is not None:
+            given["ledger_bucket"] = s3.Bucket.from_bucket_attributes(
+                self, "LedgerBucket", bucket_name=name, encryption_key=given.get("encryption_key")
             )
-        delay = UnrestrictedDelay(
-            self,
-            "Delay",
-            queue=queue,
-            hop_seconds=deployment.hop_seconds,
-            max_delay_seconds=deployment.max_delay_seconds,
-            alarm_topic=topic,
-            removal_policy=kept,
-            store=deployment.store,
-            store_shards=deployment.store_shards,
-            store_class=deployment.store_class,
-            large_bodies=deployment.large_bodies,
-            ledger=deployment.ledger,
-            ledger_bucket=bucket,
-            encryption_key=encryption_key,
-            functions=_functions(self, deployment),
-            permissions_boundary=boundary,
-        )
+        functions = _functions(self, given)
+        delay = UnrestrictedDelay(self, "Delay", queue=queue, functions=functions, **given)
         for output, value in _outputs(queue, delay).items():
             CfnOutput(self, output, value=value)
 
@@ -88,26 +72,24 @@ _NOT_USED = "given-by-the-subnets"
 """The CDK wants a subnet's zone and routes, for uses that are not ours."""
 
 
-def _functions(scope: Construct, deployment: Deployment) -> FunctionSettings:
-    common: dict[str, Any] = {
-        "memory_mb": deployment.memory_mb,
-        "log_retention": deployment.log_retention_days,
-        "tracing": deployment.tracing,
-    }
-    if deployment.vpc_id is None:
+def _functions(scope: Construct, given: dict[str, Any]) -> FunctionSettings:
+    """Takes what it makes use of out of the settings given."""
+    names = {"memory_mb": "memory_mb", "log_retention_days": "log_retention", "tracing": "tracing"}
+    common = {names[name]: given.pop(name) for name in names if name in given}
+    if "vpc_id" not in given:
         return FunctionSettings(**common)
     subnets = [
         ec2.Subnet.from_subnet_attributes(
             scope, f"Subnet{number}", subnet_id=subnet_id, route_table_id=_NOT_USED
         )
-        for number, subnet_id in enumerate(deployment.subnet_ids)
+        for number, subnet_id in enumerate(given.pop("subnet_ids"))
     ]
     groups = [
         ec2.SecurityGroup.from_security_group_id(scope, f"SecurityGroup{number}", group_id)
-        for number, group_id in enumerate(deployment.security_group_ids)
+        for number, group_id in enumerate(given.pop("security_group_ids"))
     ]
     vpc = ec2.Vpc.from_vpc_attributes(
-        scope, "Network", vpc_id=deployment.vpc_id, availability_zones=[_NOT_USED]
+        scope, "Network", vpc_id=given.pop("vpc_id"), availability_zones=[_NOT_USED]
     )
     chosen = ec2.SubnetSelection(subnets=subnets)
     return FunctionSettings(vpc=vpc, subnets=chosen, security_groups=groups, **common)

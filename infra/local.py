@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -43,11 +42,8 @@ class CdkCommand:
         self._folder = folder
 
     def run(self, *arguments: str, checkout: Path = ROOT) -> str:
-        """Run one command to its end in a checkout; returns what it printed.
-
-        Raises:
-            CdkFailed: it ended with an error, or is not installed.
-        """
+        """Run one command to its end in a checkout; returns what it printed. Raises CdkFailed: it ended
+        with an error, or is not installed."""
         if not CDK.exists():
             raise CdkFailed(f"{CDK.relative_to(ROOT)} is missing; run: npm ci")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "CDK_"))}
@@ -75,37 +71,14 @@ class CdkCommand:
         """Prepare the account; from a folder without an app, which would be synthesised in vain."""
         self.run("bootstrap", f"aws://{LOCAL_ACCOUNT}/{REGION}", checkout=self._folder)
 
-    def deploy(self, *context: str, checkout: Path = ROOT) -> dict[str, str]:
-        """Deploy every stack of the app under a context; returns the outputs of the last."""
+    def deploy(self, *arguments: str, checkout: Path = ROOT) -> dict[str, dict[str, str]]:
+        """Deploy the stacks named, or ``--all``; returns the outputs of each."""
         outputs = self._folder / "outputs.json"
         outputs.unlink(missing_ok=True)
-        self.run(
-            "deploy",
-            "--all",
-            "--require-approval=never",
-            f"--outputs-file={outputs}",
-            *self.app(*context, checkout=checkout),
-            checkout=checkout,
-        )
+        given = ("--require-approval=never", f"--outputs-file={outputs}")
+        self.run("deploy", *given, *arguments, checkout=checkout)
         stacks: dict[str, dict[str, str]] = json.loads(outputs.read_text())
-        return list(stacks.values())[-1]
-
-    def destroy(self, *context: str) -> None:
-        """Remove every stack of the app under a context."""
-        self.run("destroy", "--all", "--force", *self.app(*context))
-
-    def app(self, *context: str, checkout: Path = ROOT) -> tuple[str, ...]:
-        """What to give a command for the app under a context: synthesised once, which is half of a
-        command's time."""
-        assembly = self.assembly(*context, checkout=checkout)
-        if (assembly / "manifest.json").exists():
-            return "--app", str(assembly)
-        return *context, "--output", str(assembly)
-
-    def assembly(self, *context: str, checkout: Path = ROOT) -> Path:
-        """The folder of what is synthesised under a context."""
-        name = sha256(repr((str(checkout), context)).encode()).hexdigest()[:16]
-        return self._folder / f"cdk.out-{name}"
+        return stacks
 
 
 def main() -> None:
@@ -116,7 +89,8 @@ def main() -> None:
             _say(f"local AWS on {aws.endpoint_url}; cdk bootstrap …")
             cdk.bootstrap()
             _say(f"cdk deploy -c endpoint={ENDPOINT} -c hopSeconds={HOP_SECONDS} …")
-            outputs = cdk.deploy("-c", f"endpoint={ENDPOINT}", "-c", f"hopSeconds={HOP_SECONDS}")
+            context = ("--all", "-c", f"endpoint={ENDPOINT}", "-c", f"hopSeconds={HOP_SECONDS}")
+            [outputs] = cdk.deploy(*context).values()
             for name, value in sorted(outputs.items()):
                 _say(f"  {name} = {value}")
             _say(_commands(aws))

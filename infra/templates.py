@@ -11,16 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from aws_cdk import (
-    App,
-    Aws,
-    CfnCondition,
-    CfnOutput,
-    CfnParameter,
-    DefaultStackSynthesizer,
-    Fn,
-    Stack,
-)
+import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
@@ -39,15 +30,15 @@ STORES: Final = {"sqsdelay": None, "sqsdelay-dynamodb": "dynamodb"}
 def template(name: str) -> dict[str, Any]:
     """The template of that name, as CloudFormation takes it."""
     context = json.loads((ROOT / "cdk.json").read_text(encoding="utf-8"))["context"]
-    stack = Stack(
-        App(context=context, analytics_reporting=False),
+    stack = cdk.Stack(
+        cdk.App(context=context, analytics_reporting=False),
         name,
         description="Unrestricted delays for one Amazon SQS queue (sqsdelay)",
-        synthesizer=DefaultStackSynthesizer(generate_bootstrap_version_rule=False),
+        synthesizer=cdk.DefaultStackSynthesizer(generate_bootstrap_version_rule=False),
     )
 
     def asked(parameter: str, description: str, **more: Any) -> str:
-        return CfnParameter(stack, parameter, description=description, **more).value_as_string
+        return cdk.CfnParameter(stack, parameter, description=description, **more).value_as_string
 
     endpoint = asked(
         "Endpoint",
@@ -59,8 +50,8 @@ def template(name: str) -> dict[str, Any]:
         "CodeKey", "The archive's key; another one for each version", default="functions.zip"
     )
     topic = asked("AlarmTopicArn", "SNS topic that every alarm notifies; may be empty", default="")
-    given = CfnCondition(
-        stack, "HasAlarmTopic", expression=Fn.condition_not(Fn.condition_equals(topic, ""))
+    given = cdk.CfnCondition(
+        stack, "HasAlarmTopic", expression=cdk.Fn.condition_not(cdk.Fn.condition_equals(topic, ""))
     )
     delay = UnrestrictedDelay(
         stack,
@@ -82,7 +73,7 @@ def template(name: str) -> dict[str, Any]:
     )
     for each in delay.node.find_all():
         if isinstance(each, cloudwatch.CfnAlarm):
-            actions = Fn.condition_if(given.logical_id, [topic], Aws.NO_VALUE)
+            actions = cdk.Fn.condition_if(given.logical_id, [topic], cdk.Aws.NO_VALUE)
             each.add_property_override("AlarmActions", actions)
     outputs = {
         "DelayQueueUrl": delay.delay_queue.queue_url,
@@ -95,7 +86,7 @@ def template(name: str) -> dict[str, Any]:
             "DispatcherName": delay.store.function.function_name,
         }
     for output, value in outputs.items():
-        CfnOutput(stack, output, value=value)
+        cdk.CfnOutput(stack, output, value=value)
     made: dict[str, Any] = stack.node.root.synth().get_stack_by_name(name).template  # type: ignore[attr-defined]
     return made
 

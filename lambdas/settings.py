@@ -20,7 +20,7 @@ from sqsdelay.ledger.events import Event, Ledger, as_fields
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings, Status
+from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings, Status
 from sqsdelay.sqs.client import default_client
 
 if TYPE_CHECKING:
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
 
 
 def whole_setting(variable: str, default: int) -> int:
-    """A whole number; the default where the variable is not set.
-
-    Raises:
-        ConfigurationError: any other value.
-    """
+    """A whole number; the default where the variable is not set. Raises ConfigurationError: any other
+    value."""
     text = os.environ.get(variable, str(default))
     value = whole_number(text)
     if value is None:
@@ -44,11 +41,8 @@ def whole_setting(variable: str, default: int) -> int:
 
 
 def relay_settings(store: ParkingPlace | None, **more: Any) -> RelaySettings:
-    """How copies are relayed, and parked in a store: what the environment says to both functions.
-
-    Raises:
-        ConfigurationError: a setting out of range.
-    """
+    """How copies are relayed, and parked in a store: what the environment says to both functions. Raises
+    ConfigurationError: a setting out of range."""
     park_after = whole_setting(
         function_names.PARK_AFTER_SECONDS_VARIABLE, DEFAULT_PARK_AFTER_SECONDS
     )
@@ -92,11 +86,7 @@ def _drop_trace_header(request: AWSRequest, **_: object) -> None:
 
 class PowertoolsLedger:
     """Logs events, each under ``ledger``, at level INFO, whatever level the environment gives the
-    function's own logger.
-
-    Args:
-        endpoint: its name; the lines' service is ``<endpoint>-ledger``.
-    """
+    function's own logger. ``endpoint``: its name; the lines' service is ``<endpoint>-ledger``."""
 
     def __init__(self, endpoint: str) -> None:
         # Powertools has one logger, with one level, for each service.
@@ -111,14 +101,8 @@ def ledger_if_on(variable: str, endpoint: str, *, until: Until) -> Ledger | None
     """The ledger that the environment's variable names, None where it is not set.
 
     ``true`` is the function's log; ``firehose://NAME`` a Firehose stream, and the log for what the stream
-    does not take.
-
-    Args:
-        until: the invocation's; no call to the stream outlasts it.
-
-    Raises:
-        ConfigurationError: any other value.
-    """
+    does not take. Raises ConfigurationError: any other value. ``until``: the invocation's; no call to the
+    stream outlasts it."""
     value = os.environ.get(variable, "")
     if not value:
         return None

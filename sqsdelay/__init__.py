@@ -1,9 +1,8 @@
 """Unrestricted delays for Amazon SQS: send with any delay; it arrives on time, once, intact."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from sqsdelay.core.doors import on_first_use
 
 if TYPE_CHECKING:
     from sqsdelay.boto3_client.unrestricted import unrestricted
@@ -28,23 +27,16 @@ __all__ = [
     "unrestricted",
 ]
 
-_HOMES = {
-    "AsyncDelaySender": "sqsdelay.sqs.sender",
-    "Change": "sqsdelay.parking.parking",
-    "DelayConsumer": "sqsdelay.sqs.consumer",
-    "DelaySender": "sqsdelay.sqs.sender",
-    "FileLedger": "sqsdelay.ledger.files",
-    "LoggerLedger": "sqsdelay.ledger.files",
-    "Message": "sqsdelay.core.message",
-    "Route": "sqsdelay.core.message",
-    "SendResult": "sqsdelay.sending.sender",
-    "record_received": "sqsdelay.ledger.files",
-    "unrestricted": "sqsdelay.boto3_client.unrestricted",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load on first use, so that importing sqsdelay does not import boto3."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+# Load on first use, so that importing sqsdelay does not import boto3.
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "sqsdelay.sqs.sender": "AsyncDelaySender DelaySender",
+        "sqsdelay.parking.parking": "Change",
+        "sqsdelay.sqs.consumer": "DelayConsumer",
+        "sqsdelay.ledger.files": "FileLedger LoggerLedger record_received",
+        "sqsdelay.core.message": "Message Route",
+        "sqsdelay.sending.sender": "SendResult",
+        "sqsdelay.boto3_client.unrestricted": "unrestricted",
+    },
+)

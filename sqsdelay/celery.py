@@ -10,23 +10,17 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError
 from celery import current_app
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.transport import SQS
 
+from sqsdelay import limits
+from sqsdelay.core.checked_message import id_of_try
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import QueueUnavailable, SqsDelayError
-from sqsdelay.limits import (
-    ANSWER_SECONDS,
-    CALL_ATTEMPTS,
-    CONNECT_SECONDS,
-    DEFAULT_HOP_SECONDS,
-    DEFAULT_MAX_DELAY_SECONDS,
-    ID,
-)
 from sqsdelay.sqs.sender import DelaySender
 
 if TYPE_CHECKING:
@@ -92,13 +86,13 @@ class Channel(SQS.Channel):
         """The app's, with limits of seconds for kombu's clients where ``client-config`` has no others."""
         options: dict[str, Any] = super().transport_options
         wait_seconds = options.get("wait_time_seconds", self.default_wait_time_seconds)
-        limits = {
-            "connect_timeout": CONNECT_SECONDS,
+        within = {
+            "connect_timeout": limits.CONNECT_SECONDS,
             # kombu sends and receives with one client, by long polls.
-            "read_timeout": wait_seconds + ANSWER_SECONDS,
-            "retries": {"mode": "standard", "total_max_attempts": CALL_ATTEMPTS},
+            "read_timeout": wait_seconds + limits.ANSWER_SECONDS,
+            "retries": {"mode": "standard", "total_max_attempts": limits.CALL_ATTEMPTS},
         }
-        return {**options, "client-config": limits | (options.get("client-config") or {})}
+        return {**options, "client-config": within | (options.get("client-config") or {})}
 
     def sqs(self, queue: str | None = None) -> Any:
         client = super().sqs(queue=queue)
@@ -111,8 +105,8 @@ class Channel(SQS.Channel):
             options = self.transport_options
             sender = DelaySender(
                 client,
-                hop_seconds=options.get(HOP_OPTION, DEFAULT_HOP_SECONDS),
-                max_delay_seconds=options.get(MAX_DELAY_OPTION, DEFAULT_MAX_DELAY_SECONDS),
+                hop_seconds=options.get(HOP_OPTION, limits.DEFAULT_HOP_SECONDS),
+                max_delay_seconds=options.get(MAX_DELAY_OPTION, limits.DEFAULT_MAX_DELAY_SECONDS),
                 idempotent=True,  # kombu publishes again what it got no answer for
             )
             known = self._senders[queue] = (client, sender)
@@ -133,12 +127,11 @@ class Transport(SQS.Transport):
     connection_errors = (*SQS.Transport.connection_errors, QueueUnavailable)
 
 
-class _Delayed:
+class _Delayed(NamedTuple):
     """When the message that is being sent is due, and its id."""
 
-    def __init__(self, due_at: datetime, message_id: str | None) -> None:
-        self.due_at = due_at
-        self.message_id = message_id
+    due_at: datetime
+    message_id: str | None
 
 
 class _Client:
@@ -176,7 +169,8 @@ def _delayed(headers: Mapping[str, Any]) -> _Delayed | None:
         return None
     # One without a time zone is read as the worker reads it.
     due_at = maybe_make_aware(eta, current_app.timezone)
-    return _Delayed(due_at, _message_id(headers)) if due_at > datetime.now(UTC) else None
+    message_id = id_of_try(headers.get("id"), headers.get("retries"))
+    return _Delayed(due_at, message_id) if due_at > datetime.now(UTC) else None
 
 
 def _may_have_been_sent(error: SqsDelayError) -> bool:
@@ -190,10 +184,3 @@ def _may_have_been_sent(error: SqsDelayError) -> bool:
         "HTTPStatusCode", HTTPStatus.INTERNAL_SERVER_ERROR
     )
     return bool(status >= HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
-def _message_id(headers: Mapping[str, Any]) -> str | None:
-    """The task's id, with the number of the retry: a retry is another message of the same task."""
-    retries = headers.get("retries") or 0
-    message_id = f"{headers.get('id')}.{retries}" if retries else headers.get("id")
-    return message_id if isinstance(message_id, str) and ID.fullmatch(message_id) else None

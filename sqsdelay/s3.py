@@ -15,22 +15,18 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay import errors
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import Attribute
 from sqsdelay.errors import (
-    BodyMissing,
     BodyStoreMissing,
     BodyStoreUnavailable,
     ConfigurationError,
-    InvalidSetting,
     MalformedMessage,
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
-from sqsdelay.sending.batches import (
-    Pointer,
-    read_pointer,
-)
+from sqsdelay.sending.batches import Pointer, read_pointer
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -61,7 +57,7 @@ def translated(bucket: str, *, key: str | None = None) -> Iterator[None]:
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         if code == _MISSING_OBJECT:
-            raise BodyMissing(
+            raise errors.BodyMissing(
                 f"the body {key} is no longer in bucket {bucket}; keep the message, and restore the "
                 "object or look for what deleted it (a lifecycle rule, another receiver)"
             ) from error
@@ -169,7 +165,7 @@ class Bucket:
         clock: Clock | None = None,
     ) -> None:
         if not 0 <= above_bytes <= MAX_MESSAGE_BYTES:
-            raise InvalidSetting(
+            raise errors.InvalidSetting(
                 f"use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS", above_bytes=above_bytes
             )
         self.name = name

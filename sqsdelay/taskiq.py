@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskiq import AsyncBroker, BrokerMessage
 
+from sqsdelay.core.checked_message import id_of_try
 from sqsdelay.errors import ConfigurationError, InvalidDelay
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS, ID
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -66,8 +68,10 @@ def unrestricted_tasks(
             endpoint_url=getattr(given, "_aws_endpoint_url", None),
         )
     delays = DelaySender(client, hop_seconds=hop_seconds, max_delay_seconds=max_delay_seconds)
-    known = given.kick
-    given.kick = _Kick(given, known.plain if isinstance(known, _Kick) else known, delays)
+    plain = given.kick
+    if isinstance(plain, partial) and plain.func is _kick:
+        plain = plain.args[0]
+    given.kick = partial(_kick, plain, given, delays)
     return broker
 
 
@@ -75,34 +79,26 @@ _CONNECTIONS = 8
 """Sends in flight at a time, each in a thread of its own: boto3 has no other way."""
 
 
-class _Kick:
-    """Stands in for a broker's method."""
-
-    def __init__(self, broker: Any, plain: Any, delays: DelaySender) -> None:
-        self._broker = broker
-        self._delays = delays
-        self.plain = plain
-
-    async def __call__(self, message: BrokerMessage) -> None:
-        seconds = _seconds(message.labels.get("delay"))
-        if not seconds:
-            await self.plain(message)
-            return
-        broker = self._broker
-        _, queue, queue_url = broker._resolve_queue(message)
-        # The broker's own request, subclasses' changes included, but for the delay it would refuse.
-        undelayed = message.model_copy(update={"labels": {**message.labels, "delay": 0}})
-        request = await broker.build_kick_kwargs(undelayed, queue=queue, queue_url=queue_url)
-        await asyncio.to_thread(
-            self._delays.send,
-            request["QueueUrl"],
-            request["MessageBody"],
-            delay=seconds,
-            attributes=request.get("MessageAttributes"),
-            message_id=_message_id(message),
-            message_group_id=request.get("MessageGroupId"),
-            message_deduplication_id=request.get("MessageDeduplicationId"),
-        )
+async def _kick(plain: Any, broker: Any, delays: DelaySender, message: BrokerMessage) -> None:
+    """Stands in for a broker's method, the plain one."""
+    seconds = _seconds(message.labels.get("delay"))
+    if not seconds:
+        await plain(message)
+        return
+    _, queue, queue_url = broker._resolve_queue(message)
+    # The broker's own request, subclasses' changes included, but for the delay it would refuse.
+    undelayed = message.model_copy(update={"labels": {**message.labels, "delay": 0}})
+    request = await broker.build_kick_kwargs(undelayed, queue=queue, queue_url=queue_url)
+    await asyncio.to_thread(
+        delays.send,
+        request["QueueUrl"],
+        request["MessageBody"],
+        delay=seconds,
+        attributes=request.get("MessageAttributes"),
+        message_id=id_of_try(message.task_id, message.labels.get("_retries")),
+        message_group_id=request.get("MessageGroupId"),
+        message_deduplication_id=request.get("MessageDeduplicationId"),
+    )
 
 
 def _seconds(label: Any) -> float:
@@ -115,10 +111,3 @@ def _seconds(label: Any) -> float:
         return float(label or 0)
     except (TypeError, ValueError) as error:
         raise InvalidDelay(f"the label delay={label!r} is not a number; give seconds") from error
-
-
-def _message_id(message: BrokerMessage) -> str | None:
-    """The task's id, with the number of the retry: a retry is another message to deduplicate on."""
-    retries = message.labels.get("_retries")
-    message_id = f"{message.task_id}.{retries}" if retries else message.task_id
-    return message_id if ID.fullmatch(message_id) else None

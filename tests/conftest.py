@@ -6,10 +6,12 @@ import logging
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.loaders import Loader
 from hypothesis import settings
 
 from sqsdelay.testing import LocalAws, ManualClock
@@ -22,7 +24,14 @@ for size in ("COLUMNS", "LINES"):
     # A test runner's own notion of a terminal; a console would keep it for good when it is made.
     os.environ.pop(size, None)
 
+# A boto3 session reads all services' models anew, and moto makes one for each test.
+_models: defaultdict[type, dict[Any, Any]] = defaultdict(dict)
+Loader._cache = property(lambda self: _models[type(self)], lambda *_: None)  # type: ignore[attr-defined]
+
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile(
+    "by day", max_examples=30, derandomize=True, deadline=None, print_blob=True
+)
 settings.register_profile("long", max_examples=5000, deadline=None, print_blob=True)
 settings.load_profile("repeatable")  # --hypothesis-profile=long looks for new ways to fail
 
@@ -33,6 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.getoption('seed')}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == "not nightly" and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("by day")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,34 +11,32 @@ if TYPE_CHECKING:
     import pytest
     from xdist.workermanage import WorkerController
 
-TOGETHER: Final = (
-    "tests/functional/spark/",
-    "tests/acceptance/deployed/",
-    "tests/infra/",
-)
-"""Folders whose tests share what is slow to start: a Spark session, an account, the CDK.
-The longest first."""
+FIRST: Final = ("tests/functional/spark/", "tests/acceptance/deployed/")
+"""Folders of minutes, the longest first."""
+
+TOGETHER: Final = (*FIRST, "tests/acceptance/iam/", "tests/infra/")
+"""Folders whose tests share what is slow to start: a Spark session, an account, the CDK."""
 
 ALONE: Final = (
     "tests/functional/spark/test_older_spark.py",
     "tests/functional/spark/test_cluster.py",
 )
-"""Long files of these folders that start processes of their own and share nothing."""
+"""Files of these folders that start processes of their own and share nothing."""
 
 
 class FilesAndFolders(LoadScopeScheduling):
     """A file's tests stay together, and so do those of a folder that shares a costly fixture.
 
-    Those folders first, each in a process of its own, and such files; then in the order of collection
-    (``--no-loadscope-reorder``), acceptance tests first and unit tests last: so that no process is left
-    alone with something long.
+    The longest folders first; then in the order of collection (``--no-loadscope-reorder``), acceptance tests
+    first and unit tests last: so that no process is left alone with something long, and not all that is
+    heavy starts at once.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        longest = next((each for each in (*TOGETHER, *ALONE) if each in self.workqueue), None)
+        longest = next((each for each in FIRST if each in self.workqueue), None)
         if longest is not None:
             self.workqueue.move_to_end(longest, last=False)
         super()._assign_work_unit(node)

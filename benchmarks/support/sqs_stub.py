@@ -124,7 +124,11 @@ class Stub:
         with closing(HTTPConnection(urlsplit(self.url).netloc, timeout=10)) as connection:
             headers = {"X-Amz-Target": f"Stub.{what}"}
             connection.request("POST", "/", json.dumps(argument), headers)
-            return dict(json.load(connection.getresponse()))
+            answer = connection.getresponse()
+            told = dict(json.load(answer))
+        if answer.status != 200:
+            raise RuntimeError(told["message"])
+        return told
 
 
 @contextmanager
@@ -225,8 +229,9 @@ class Service:
 
     def answer(self, target: str, body: bytes) -> tuple[int, dict[str, Any], float]:
         """HTTP status, JSON and the seconds to answer after."""
-        if target.startswith("Stub."):
-            return 200, self._controlled(target[5:], json.loads(body)), 0
+        control, _, what = target.partition(".")
+        if control == "Stub" and (told := self._controlled(what, json.loads(body))) is not None:
+            return 200, told, 0
         action = self._actions.get(target)
         if action is None:
             error = {"__type": "InvalidAction", "message": f"the stub has no action {target!r}"}
@@ -243,7 +248,7 @@ class Service:
             return 400, error, self.latency_seconds
         return 200, action(request), self.latency_seconds
 
-    def _controlled(self, what: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    def _controlled(self, what: str, wanted: dict[str, Any]) -> dict[str, Any] | None:
         match what:
             case "requests":
                 return dict(self._requests)
@@ -265,6 +270,8 @@ class Service:
             case "throttle":
                 rate, action = wanted["calls_per_second"], f"AmazonSQS.{wanted['action']}"
                 self._throttle = None if rate is None else Throttle(action, rate)
+            case _:
+                return None
         return {}
 
     def _refusal(self, target: str) -> str | None:

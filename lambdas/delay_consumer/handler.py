@@ -21,9 +21,8 @@ from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.relaying.mover import Mover
 from sqsdelay.relaying.parker import ForwardingRelay
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying.relay import DueRelay, Mover, Relay
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_place
@@ -57,11 +56,8 @@ class Function:
 
 @cache
 def function() -> Function:
-    """Wire the function from its environment, once, on the first invocation.
-
-    Raises:
-        InvalidEndpoint, ConfigurationError: a variable that cannot be used.
-    """
+    """Wire the function from its environment, once, on the first invocation. Raises InvalidEndpoint,
+    ConfigurationError: a variable that cannot be used."""
     endpoint = Endpoint.parse(os.environ.get(function_names.ENDPOINT_VARIABLE, ""))
     until = settings.Until()
     ledger = settings.ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
@@ -122,9 +118,7 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
             failed.append(str(record["messageId"]))
     outcomes = (
         _mover(this, records).process(
-            copies,
-            delete=False,
-            held=lambda: this.until.seconds_left() > kept_back,
+            copies, delete=False, held=lambda: this.until.seconds_left() > kept_back
         )
         if copies
         else []

@@ -27,7 +27,7 @@ from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS, SHOR
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import check
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
-from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.relaying.outcomes import Outcome, Status
 from sqsdelay.relaying.parker import Parker
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -115,13 +115,11 @@ def handler(event: object, context: Any) -> dict[str, int]:
     """Release batch after batch until time runs out, or none is due whose destination is in reach.
 
     Asked to park, it does that instead, until the parking queue is empty or time runs out. Where schedules
-    have sent more than one round, it starts more runs of itself.
+    have sent more than one round, it starts more runs of itself. Raises StoreError, QueueMissing,
+    QueueUnavailable: Lambda counts an error; the next run goes on.
 
     Returns:
         How many messages were released, rejected, failed and held; or how many copies met which fate.
-
-    Raises:
-        StoreError, QueueMissing, QueueUnavailable: Lambda counts an error; the next run goes on.
     """
     this = function()
     this.until.begin(context)

@@ -10,25 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay import errors, limits
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Message, size_of, text_of
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    QueueMissing,
-    QueueUnavailable,
-    SchemaMismatch,
-    SendFailed,
-    SqsDelayError,
-    StoreMissing,
-)
-from sqsdelay.limits import (
-    BATCH_ENTRY_ID,
-    FIFO_SUFFIX,
-    FORBIDDEN_BODY_CHARACTER,
-    MAX_BATCH_BYTES,
-    MAX_BATCH_ENTRIES,
-)
+from sqsdelay.errors import InvalidMessage, QueueMissing, SendFailed, SqsDelayError
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.sender import SendResult
 
@@ -42,12 +27,8 @@ SYSTEM_ATTRIBUTES: Final = "MD5OfMessageSystemAttributes"
 
 
 def md5s(entry: Mapping[str, Any]) -> dict[str, str]:
-    """What SQS answers for a message, under the names it uses.
-
-    Args:
-        entry: ``MessageBody``, ``MessageAttributes`` and ``MessageSystemAttributes`` in boto3's
-            shape, binary values as bytes.
-    """
+    """What SQS answers for a message, under the names it uses. ``entry``: ``MessageBody``,
+    ``MessageAttributes`` and ``MessageSystemAttributes`` in boto3's shape, binary values as bytes."""
     found = {BODY: _md5(entry["MessageBody"].encode())}
     if entry.get("MessageAttributes"):
         found[ATTRIBUTES] = _md5(_encoded(entry["MessageAttributes"]))
@@ -81,23 +62,15 @@ _INVALID: Final = ("InvalidParameterValue", "InvalidParameterValueException")
 
 
 def check_batch(client: Any, entries: Sequence[Mapping[str, Any]], *, any_size: bool) -> None:
-    """Refuse a batch that SQS refuses as a whole; parts of it could each pass.
-
-    Args:
-        any_size: large bodies will not be sent to SQS.
-
-    Raises:
-        ClientError: with the code SQS gives; nothing was sent.
-    """
+    """Refuse a batch that SQS refuses as a whole; parts of it could each pass. Raises ClientError: with
+    the code SQS gives; nothing was sent. ``any_size``: large bodies will not be sent to SQS."""
     count = len(entries)
-    if count > MAX_BATCH_ENTRIES:
-        text = (
-            f"Maximum number of entries per request are {MAX_BATCH_ENTRIES}. You have sent {count}."
-        )
+    if count > limits.MAX_BATCH_ENTRIES:
+        text = f"Maximum number of entries per request are {limits.MAX_BATCH_ENTRIES}. You have sent {count}."
         raise _batch_refusal(client, "TooManyEntriesInBatchRequest", text)
     ids = Counter(entry["Id"] for entry in entries)
     for entry_id, times in ids.items():
-        if not BATCH_ENTRY_ID.fullmatch(entry_id):
+        if not limits.BATCH_ENTRY_ID.fullmatch(entry_id):
             text = (
                 f"{entry_id!r}: a batch entry id can only contain alphanumeric characters, hyphens "
                 "and underscores. It can be at most 80 letters long."
@@ -108,8 +81,9 @@ def check_batch(client: Any, entries: Sequence[Mapping[str, Any]], *, any_size: 
     size = sum(
         size_of(entry["MessageBody"], entry.get("MessageAttributes", {})) for entry in entries
     )
-    if size > MAX_BATCH_BYTES and not any_size:
-        text = f"Batch requests cannot be longer than {MAX_BATCH_BYTES} bytes. You have sent {size} bytes."
+    if size > limits.MAX_BATCH_BYTES and not any_size:
+        most = limits.MAX_BATCH_BYTES
+        text = f"Batch requests cannot be longer than {most} bytes. You have sent {size} bytes."
         raise _batch_refusal(client, "BatchRequestTooLong", text)
 
 
@@ -120,7 +94,7 @@ def _batch_refusal(client: Any, name: str, text: str) -> Exception:
 def refusal(client: Any, operation: str, error: SqsDelayError, body: str) -> Exception:
     """What boto3 would raise: what it did raise where it was SQS that refused, else a like of it."""
     own = error.__cause__
-    of_sqs = isinstance(error, QueueUnavailable | SendFailed | ConfigurationError)
+    of_sqs = isinstance(error, errors.QueueUnavailable | SendFailed | errors.ConfigurationError)
     if of_sqs and isinstance(own, ClientError | BotoCoreError):
         return own
     raised = _client_error(
@@ -134,8 +108,8 @@ def is_senders_fault(error: SqsDelayError) -> bool:
     """Whether the same message will never be taken."""
     if isinstance(error, SendFailed):
         return not error.transient
-    known = ValueError | ConfigurationError | QueueMissing | SchemaMismatch | StoreMissing
-    return isinstance(error, known)
+    of_store = errors.SchemaMismatch | errors.StoreMissing
+    return isinstance(error, ValueError | errors.ConfigurationError | QueueMissing | of_store)
 
 
 def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
@@ -154,11 +128,11 @@ def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
 def _codes(error: SqsDelayError, body: str) -> tuple[str, str]:
     if isinstance(error, QueueMissing):
         return _PREFIX + "NonExistentQueue", "QueueDoesNotExist"
-    if isinstance(error, SchemaMismatch | StoreMissing):
+    if isinstance(error, errors.SchemaMismatch | errors.StoreMissing):
         return _PREFIX + "UnsupportedOperation", "UnsupportedOperation"
     if isinstance(error, SendFailed):
         return error.code, error.code
-    if isinstance(error, ValueError) and FORBIDDEN_BODY_CHARACTER.search(body):
+    if isinstance(error, ValueError) and limits.FORBIDDEN_BODY_CHARACTER.search(body):
         return "InvalidMessageContents", "InvalidMessageContents"
     return _INVALID if is_senders_fault(error) else ("ServiceUnavailable", "ServiceUnavailable")
 
@@ -174,12 +148,7 @@ def _client_error(
             "Type": "Sender" if sender else "Receiver",
             "Message": text,
         },
-        "ResponseMetadata": {
-            "RequestId": "",
-            "HTTPStatusCode": 400 if sender else 503,
-            "HTTPHeaders": {},
-            "RetryAttempts": 0,
-        },
+        "ResponseMetadata": {**_NO_REQUEST, "HTTPStatusCode": 400 if sender else 503},
     }
     raised: Exception = client.exceptions.from_code(name)(response, operation)
     return raised
@@ -189,12 +158,7 @@ _TRACE_HEADER: Final = "AWSTraceHeader"
 
 _BATCH: Final = "SendMessageBatch"
 _OUTCOMES: Final = ("Successful", "Failed")
-_NO_REQUEST: Final = {
-    "RequestId": "",
-    "HTTPStatusCode": 200,
-    "HTTPHeaders": {},
-    "RetryAttempts": 0,
-}
+_NO_REQUEST: Final = {"RequestId": "", "HTTPStatusCode": 200, "HTTPHeaders": {}, "RetryAttempts": 0}
 """``ResponseMetadata`` where SQS was not asked: the message was parked in a store."""
 
 
@@ -231,15 +195,11 @@ class LongDelays:
         seconds = entry.get("DelaySeconds") if isinstance(entry, dict) else None
         if not isinstance(seconds, int):
             return False
-        fifo = isinstance(queue_url, str) and queue_url.endswith(FIFO_SUFFIX)
+        fifo = isinstance(queue_url, str) and queue_url.endswith(limits.FIFO_SUFFIX)
         return seconds > (0 if fifo else self._above_seconds)
 
     def send(self, client: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to ``send_message``.
-
-        Raises:
-            ClientError, BotoCoreError: nothing was sent.
-        """
+        """The answer to ``send_message``. Raises ClientError, BotoCoreError: nothing was sent."""
         entry = _plain_bytes(kwargs)
         messages = _messages(client, "SendMessage", kwargs["QueueUrl"], [entry])
         seen = Seen()
@@ -251,14 +211,8 @@ class LongDelays:
     def send_batch(
         self, client: Any, kwargs: Mapping[str, Any], send_direct: Callable[..., Any]
     ) -> dict[str, Any]:
-        """The answer to ``send_message_batch``: two requests, one answer.
-
-        Args:
-            send_direct: sends the entries that are boto3's own affair.
-
-        Raises:
-            ClientError, BotoCoreError: nothing was sent.
-        """
+        """The answer to ``send_message_batch``: two requests, one answer. Raises ClientError,
+        BotoCoreError: nothing was sent. ``send_direct``: sends the entries that are boto3's own affair."""
         queue_url, entries = kwargs["QueueUrl"], [_plain_bytes(e) for e in kwargs["Entries"]]
         check_batch(client, entries, any_size=self._any_size)
         delayed = [entry for entry in entries if self.concern(queue_url, entry)]
@@ -268,9 +222,9 @@ class LongDelays:
         direct = send_direct(**{**kwargs, "Entries": others}) if others else {}
         seen = Seen()
         results = self._results(queue_url, messages, seen)
-        errors = [result.error for result in results]
-        if not others and errors[0] is not None and all(map(_call_failed, errors)):
-            raise refusal(client, _BATCH, errors[0], "")
+        wrong = [result.error for result in results]
+        if not others and wrong[0] is not None and all(map(_call_failed, wrong)):
+            raise refusal(client, _BATCH, wrong[0], "")
         answers: dict[str, Any] = {name: list(direct.get(name, ())) for name in _OUTCOMES}
         for entry, result in zip(delayed, results, strict=True):
             if result.error is None:
@@ -308,11 +262,8 @@ def _in_order(
 def _messages(
     client: Any, operation: str, queue_url: str, entries: Sequence[Mapping[str, Any]]
 ) -> list[Message | InvalidMessage]:
-    """The entries as messages of ours; what is wrong with one in its place.
-
-    Raises:
-        ClientError: what is wrong with all of them.
-    """
+    """The entries as messages of ours; what is wrong with one in its place. Raises ClientError: what is
+    wrong with all of them."""
     try:
         fifo = Endpoint.parse(queue_url).fifo
         return [_message(entry, fifo=fifo) for entry in entries]

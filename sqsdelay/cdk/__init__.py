@@ -1,9 +1,8 @@
 """sqsdelay on AWS: CDK constructs, and what the functions that they deploy are called and made of."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from sqsdelay.core.doors import on_first_use
 
 if TYPE_CHECKING:
     from sqsdelay.cdk.functions import FunctionSettings
@@ -11,14 +10,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FunctionSettings", "UnrestrictedDelay"]
 
-_HOMES = {
-    "FunctionSettings": "sqsdelay.cdk.functions",
-    "UnrestrictedDelay": "sqsdelay.cdk.unrestricted_delay",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load on first use: functions and builds need the names beside the constructs, and have no CDK."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+# Load on first use: functions and builds need the names beside the constructs, and have no CDK.
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "sqsdelay.cdk.functions": "FunctionSettings",
+        "sqsdelay.cdk.unrestricted_delay": "UnrestrictedDelay",
+    },
+)

@@ -19,15 +19,10 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay import limits
-from sqsdelay.cdk import function_names
+from sqsdelay.cdk import function_names, queues_and_buckets
 from sqsdelay.cdk.function_code import PYTHON_VERSION, functions_archive
 from sqsdelay.cdk.ledger import S3Ledger
-from sqsdelay.cdk.queues_and_buckets import (
-    acknowledge,
-    acknowledge_wildcards,
-    allow,
-    grant_queues,
-)
+from sqsdelay.cdk.queues_and_buckets import acknowledge, allow, grant_queues
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 DEFAULT_MAX_CONCURRENCY: Final = 10
@@ -146,6 +141,11 @@ class Wiring:
     settings: FunctionSettings
     variables: Mapping[str, str]
 
+    @property
+    def kept(self) -> dict[str, Any]:
+        """How what holds messages is kept."""
+        return {"removal_policy": self.removal_policy, "encryption_key": self.encryption_key}
+
 
 class Place(Construct):
     """Where messages may be parked: what the delay consumer has to have of it.
@@ -180,7 +180,7 @@ class Place(Construct):
         self.grant_key(role)
         if self.wildcard is not None:
             arn, reason = self.wildcard
-            acknowledge_wildcards(role, arn, reason=reason)
+            queues_and_buckets.acknowledge_wildcards(role, arn, reason=reason)
 
 
 def function_log(scope: Construct, settings: FunctionSettings) -> logs.LogGroup:

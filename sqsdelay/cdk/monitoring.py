@@ -56,10 +56,7 @@ Watched = Mapping[str, tuple[cloudwatch.Metric, float]]
 
 class Alarms(Construct):
     """Alarms that ring when one period's value is above the threshold, in the order of the documentation.
-
-    Args:
-        topic: told of every alarm that starts; nobody is when left out.
-    """
+    ``topic``: told of every alarm that starts; nobody is when left out."""
 
     def __init__(
         self, scope: Construct, watched: Watched, *, topic: sns.ITopic | None = None
@@ -149,11 +146,8 @@ def dashboard(
     dispatcher: lambda_.IFunction | None,
     alarms: list[cloudwatch.Alarm],
 ) -> None:
-    """Pending messages, hops and hand-overs, lateness, errors; with a store, what it released.
-
-    Args:
-        queues: the ``delay``, ``error``, ``due`` and ``parking`` queues, as far as there are any.
-    """
+    """Pending messages, hops and hand-overs, lateness, errors; with a store, what it released. ``queues``:
+    the ``delay``, ``error``, ``due`` and ``parking`` queues, as far as there are any."""
     names = function_names
 
     def told(statistic: str, **metrics: str) -> list[cloudwatch.Metric]:

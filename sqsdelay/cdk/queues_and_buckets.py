@@ -180,10 +180,7 @@ class DestinationQueue(Construct):
     """The queue, with a dead-letter queue for what the endpoint's own consumers cannot handle.
 
     Both are FIFO if the endpoint's name says so. ``settings`` are of both, as `EndpointQueue` takes them.
-
-    Raises:
-        InvalidEndpoint: no room in the name for the suffix of a FIFO dead-letter queue.
-    """
+    Raises InvalidEndpoint: no room in the name for the suffix of a FIFO dead-letter queue."""
 
     def __init__(
         self, scope: Construct, construct_id: str, *, endpoint: str, **settings: Any

@@ -15,17 +15,10 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay import limits
+from sqsdelay.cdk import queues_and_buckets
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
 from sqsdelay.cdk.monitoring import SILENT, Alarms, Watched, of_runs, of_store, oldest
-from sqsdelay.cdk.queues_and_buckets import (
-    USE_KEY,
-    PrivateBucket,
-    allow,
-    beside,
-    grant_key,
-    grant_queues,
-    waiting_queue,
-)
+from sqsdelay.cdk.queues_and_buckets import allow, beside, grant_key, grant_queues, waiting_queue
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
@@ -149,16 +142,12 @@ class S3MessageStore(Dispatched):
 
     def __init__(self, scope: Construct, construct_id: str, wiring: Wiring) -> None:
         super().__init__(scope, construct_id)
-        kept: dict[str, Any] = {
-            "removal_policy": wiring.removal_policy,
-            "encryption_key": wiring.encryption_key,
-        }
-        self.bucket = PrivateBucket(self, "Bucket", **kept)
+        self.bucket = queues_and_buckets.PrivateBucket(self, "Bucket", **wiring.kept)
         self.url = f"s3://{self.bucket.bucket_name}"
         # An action on a bucket's objects has no other resource.
         why = "All objects of one bucket, which holds nothing but this endpoint's messages."
         self.wildcard = self.bucket.arn_for_objects("*"), why
-        self.parking_queue = waiting_queue(self, "ParkingQueue", wiring.endpoint, **kept)
+        self.parking_queue = waiting_queue(self, "ParkingQueue", wiring.endpoint, **wiring.kept)
         # By which a bucket is found that was retained: CloudFormation makes up its name.
         Tags.of(self.parking_queue).add(STORE_TAG, self.url)
         dispatcher = self.dispatch(
@@ -180,7 +169,7 @@ class S3MessageStore(Dispatched):
 
     def grant_key(self, grantee: iam.IGrantable) -> None:
         """The key of bucket and parking queue."""
-        grant_key(grantee, self.bucket.encryption_key, ["s3", "sqs"], USE_KEY)
+        grant_key(grantee, self.bucket.encryption_key, ["s3", "sqs"], queues_and_buckets.USE_KEY)
 
     def store_statements(self, sid: str = "Store") -> list[iam.PolicyStatement]:
         """Objects of the bucket."""
@@ -202,11 +191,8 @@ def _empty(parking_queue: sqs.IQueue, wiring: Wiring) -> list[iam.PolicyStatemen
 class ScheduleGroup(Place):
     """Messages wait as one-time schedules of ``group``, which fire into ``parking_queue``.
 
-    ``function`` empties that every five minutes, and hands over. The group has the endpoint's name.
-
-    Raises:
-        ConfigurationError: a name too long for a group.
-    """
+    ``function`` empties that every five minutes, and hands over. The group has the endpoint's name. Raises
+    ConfigurationError: a name too long for a group."""
 
     def __init__(self, scope: Construct, construct_id: str, wiring: Wiring) -> None:
         super().__init__(scope, construct_id)
@@ -216,21 +202,12 @@ class ScheduleGroup(Place):
                 f"endpoint {endpoint!r} has {len(endpoint)} characters; a schedule group takes "
                 f"{MAX_GROUP_CHARS}; shorten it, or use store=dynamodb"
             )
-        self.parking_queue = waiting_queue(
-            self,
-            "ParkingQueue",
-            endpoint,
-            removal_policy=wiring.removal_policy,
-            encryption_key=wiring.encryption_key,
-        )
+        self.parking_queue = waiting_queue(self, "ParkingQueue", endpoint, **wiring.kept)
         self.group = scheduler.ScheduleGroup(
             self, "Group", schedule_group_name=endpoint, removal_policy=wiring.removal_policy
         )
         # Nobody else's schedule may borrow it: of this account, and of this group alone.
-        ours = {
-            "aws:SourceAccount": Aws.ACCOUNT_ID,
-            "aws:SourceArn": self.group.schedule_group_arn,
-        }
+        ours = {"aws:SourceAccount": Aws.ACCOUNT_ID, "aws:SourceArn": self.group.schedule_group_arn}
         # By its name, not by a reference: the queue has a tag that tells the role.
         parking = Stack.of(self).format_arn(
             service="sqs", resource=beside(endpoint, limits.PARKING_QUEUE_SUFFIX)

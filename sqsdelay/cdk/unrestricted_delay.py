@@ -104,7 +104,15 @@ class UnrestrictedDelay(Construct):
         super().__init__(scope, construct_id)
         endpoint = _name(queue)
         _check(queue, endpoint, hop_seconds, store)
-        _check_ledger(ledger, has_bucket=ledger_bucket is not None)
+        if isinstance(ledger, str) and ledger != LEDGER_IN_S3:
+            raise ConfigurationError(
+                f"ledger={ledger!r}; use {LEDGER_IN_S3!r} for a bucket, True for the functions' logs, or "
+                "False for none"
+            )
+        if ledger_bucket is not None and ledger != LEDGER_IN_S3:
+            raise ConfigurationError(
+                f"a ledger's bucket is for ledger={LEDGER_IN_S3!r}; add that, or leave the bucket out"
+            )
         left_out = {
             removal_guard.STORE: store not in (stores.DYNAMODB, removal_guard.NONE),
             removal_guard.S3_STORE: store not in (stores.S3, removal_guard.NONE),
@@ -231,15 +239,3 @@ def _check(queue: sqs.IQueue, endpoint: str, hop_seconds: int, store: str | None
         )
     if not Token.is_unresolved(endpoint):
         Endpoint.parse(endpoint)
-
-
-def _check_ledger(ledger: bool | str | None, *, has_bucket: bool) -> None:
-    if isinstance(ledger, str) and ledger != LEDGER_IN_S3:
-        raise ConfigurationError(
-            f"ledger={ledger!r}; use {LEDGER_IN_S3!r} for a bucket, True for the functions' logs, or "
-            "False for none"
-        )
-    if has_bucket and ledger != LEDGER_IN_S3:
-        raise ConfigurationError(
-            f"a ledger's bucket is for ledger={LEDGER_IN_S3!r}; add that, or leave the bucket out"
-        )

@@ -30,7 +30,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.relaying.mover import Outcome, Status
+from sqsdelay.relaying.outcomes import Outcome, Status
 from sqsdelay.testing.local_aws import LocalAws
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 @contextmanager
 def console_of(aws: LocalAws, endpoint: str, ledger: Path, *, hop: int) -> Iterator[None]:
     """A console of an endpoint on a local AWS, which is this process's AWS meanwhile; its address is told."""
+    from sqsdelay.console import ConsoleSettings
     from sqsdelay.console.guard import Access
     from sqsdelay.console.server import serving
     from sqsdelay.console.services import Services
-    from sqsdelay.console.source import ConsoleSettings
 
     before = dict(os.environ)
     for name in before:

@@ -33,22 +33,22 @@ from sqsdelay.opentelemetry import if_installed
 from sqsdelay.operating.status import naming_the_command
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, check
 from sqsdelay.ports.stores import TransactionMode
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES
-from sqsdelay.timeouts.arrivals import (
+from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES
+from sqsdelay.timeouts.manager import TimeoutManager
+from sqsdelay.timeouts.settings import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     DEFAULT_OUTAGE_SECONDS,
     DEFAULT_RETRIES,
     DEFAULT_WAIT_SECONDS,
     TimeoutSettings,
 )
-from sqsdelay.timeouts.manager import TimeoutManager
 
 if TYPE_CHECKING:
     from sqsdelay.dispatching.settlement import Round
     from sqsdelay.ports.stores import DelayedMessageStore
     from sqsdelay.ports.tracing import Tracing
     from sqsdelay.rabbitmq import RabbitMqOutbox, RabbitMqTimeouts
-    from sqsdelay.relaying.mover import Outcome
+    from sqsdelay.relaying.outcomes import Outcome
     from sqsdelay.sqs.outbox import SqsOutbox
     from sqsdelay.sqs.timeouts import SqsTimeouts
 

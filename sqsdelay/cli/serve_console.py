@@ -78,10 +78,10 @@ def serve_console(
 
     Listens on this machine only, until SIGTERM or Ctrl-C. Every change is logged with its user.
     """
+    from sqsdelay.console import ConsoleSettings, stores_of
     from sqsdelay.console.guard import Access
     from sqsdelay.console.server import serving
     from sqsdelay.console.services import Services
-    from sqsdelay.console.source import ConsoleSettings, stores_of
 
     access = Access(
         host=host,

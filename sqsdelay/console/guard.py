@@ -81,13 +81,13 @@ class Access:
     def __post_init__(self) -> None:
         if self.token is not None:
             for what, count, least in (
-                ("has {} characters", len(self.token), MIN_TOKEN_CHARS),
-                ("is made of {} different characters", len(set(self.token)), MIN_TOKEN_KINDS),
+                ("characters", len(self.token), MIN_TOKEN_CHARS),
+                ("different characters", len(set(self.token)), MIN_TOKEN_KINDS),
             ):
                 if count < least:
                     raise InvalidSetting(
-                        f"the console's token {what.format(count)}; use {least} or more, "
-                        "e.g. of: openssl rand -base64 32"
+                        f"the console's token has {count} {what}; use {least} or more, e.g. of: "
+                        "openssl rand -base64 32"
                     )
         if (self.user_header is None) != (not self.proxies) and not (self.proxies and self.token):
             raise InvalidSetting(
@@ -96,8 +96,9 @@ class Access:
             )
         for proxy in self.proxies:
             if _address(proxy) is None:
-                text = "is no address; give the IP address that the proxy calls from"
-                raise InvalidSetting(text, proxy=proxy)
+                raise InvalidSetting(
+                    "is no address; give the IP address that the proxy calls from", proxy=proxy
+                )
         found = _address(self.host.strip("[]"))
         here = self.host == "localhost" if found is None else found.is_loopback
         if not (here or self.token or self.user_header):
@@ -120,8 +121,8 @@ class Guesses:
     """Wrong tokens: each makes the wait for the next one longer."""
 
     def __init__(self) -> None:
-        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._all: deque[float] = deque(maxlen=GUESSES_IN_ALL)
+        self._wrong = OrderedDict[str, tuple[int, float]]()
+        self._all = deque[float](maxlen=GUESSES_IN_ALL)
 
     def wait(self, address: str, now: float) -> float:
         """Seconds until a token from there is looked at; 0 or less where it is at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -20,14 +21,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from sqsdelay import errors
-from sqsdelay.console import messages, rendering, sending, services, shown
+from sqsdelay.console import messages, services
 from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
 from sqsdelay.console.messages import Filter
-from sqsdelay.console.rendering import page, templates, wire
+from sqsdelay.console.rendering import SPANS, page, states_of, templates, wire
 from sqsdelay.console.services import MOST_CHANGED, ON_FAILED, Change, Chosen, Services, Work
-from sqsdelay.console.source import Source
-from sqsdelay.core.delay import due_at_ms, due_time, parse_due_at
+from sqsdelay.console.source import Body, Source
+from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
 from sqsdelay.core.readable import one_line
+from sqsdelay.cost import Workload, bill, recommend, shipped_prices
 from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError, StoreError
 from sqsdelay.operating.status import NOBODY
 
@@ -35,6 +37,8 @@ EXAMPLES: Final = 10
 """Messages named in a confirmation; the others are counted."""
 RECENT: Final = 12
 """Events on the overview."""
+START: Final = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}
+"""What the Cost page begins with."""
 
 # To look at.
 
@@ -52,17 +56,12 @@ def _source(request: Request) -> Source:
 
 
 def _overview(request: Request) -> Response:
-    console, span = _services(request), request.query_params.get("span", "")
-    span = span if span in rendering.SPANS else "hours"
-    values: dict[str, Any] = {
-        "span": span,
-        "spans": rendering.SPANS,
-        "nobody": NOBODY,
-        "recent": [],
-    }
+    console, span, recent = _services(request), request.query_params.get("span", ""), []
+    span = span if span in SPANS else "hours"
     with suppress(SqsDelayError):  # Why a ledger cannot be read is said above the page.
-        values["recent"] = console.ledger.recent(console.sources, RECENT)
-    return page(request, "overview.html", states=rendering.states_of(console, span), **values)
+        recent = console.ledger.recent(console.sources, RECENT)
+    values: dict[str, Any] = {"span": span, "spans": SPANS, "nobody": NOBODY, "recent": recent}
+    return page(request, "overview.html", states=states_of(console, span), **values)
 
 
 def _messages(request: Request) -> Response:
@@ -89,7 +88,7 @@ def _message(request: Request) -> Response:
 def _errors(request: Request) -> Response:
     source, which = _source(request), Filter.of(request.query_params)
     found = messages.failed(source, which)
-    groups = shown.grouped(found)
+    groups = messages.grouped(found)
     return page(request, "errors.html", of=source, which=which, groups=groups, found=len(found))
 
 
@@ -103,9 +102,36 @@ def _result(request: Request) -> Response:
 
 def _send_page(request: Request, source: Source, given: dict[str, str], **more: Any) -> Response:
     values = {"preview": None, "trouble": None, "key": secrets.token_urlsafe(12), **more}
-    values["given"] = dict.fromkeys(sending.FIELDS, "") | given
+    values["given"] = dict.fromkeys(services.FIELDS, "") | given
     status = 400 if values["trouble"] else 200
     return page(request, "send.html", status, of=source, **values)
+
+
+def _cost(request: Request) -> Response:
+    """A recommendation for what was typed, or why there is none."""
+    given = {name: request.query_params.get(name, value) for name, value in START.items()}
+    prices = shipped_prices()
+    values: dict[str, Any] = {"load": None, "advice": None, "trouble": None}
+    try:
+        values["load"] = load = Workload(
+            delay_seconds=round(parse_delay(given["delay"]).total_seconds()),
+            messages=_whole("messages", given["messages"]),
+            message_bytes=_whole("size", given["size"]),
+            batch=_whole("batch", given["batch"]),
+        )
+        values["advice"] = recommend(load, prices)
+        if not values["advice"]:
+            values["trouble"] = bill("relay", load, prices).impossible
+    except SqsDelayError as error:
+        values["trouble"] = one_line(error)
+    return page(request, "cost.html", given=given, prices=prices, **values)
+
+
+def _whole(name: str, text: str) -> int:
+    digits = re.sub(r"[\s,_]", "", text)
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
+        raise ConfigurationError(f"{name} is {text!r}; give a whole number")
+    return int(digits)
 
 
 def _sign_in(request: Request) -> Response:
@@ -176,9 +202,10 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
         ]
     else:
         if every:
-            every_one = messages.listed(source, which, after=None, limit=MOST_CHANGED, bodies=False)
-            marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in every_one.rows]
-            values["first"] = every_one.next is not None
+            after = unquote(_text(form, "after")) or None
+            these = messages.listed(source, which, after=after, limit=MOST_CHANGED, bodies=False)
+            marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in these.rows]
+            values["first"] = these.next is not None
         parked = [Chosen.of(mark) for mark in marks]
         sample = source.store_sample.get()
         known = sample.value if sample.tells(source.clock.now_ms()) else None
@@ -189,7 +216,7 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
         with suppress(SqsDelayError):
             kept = source.of_store(lambda place: [place.find(each.id) for each in some])
         values["examples"] = [
-            (each.id, each.due_ms, None, stored and shown.Body.of(stored.body))
+            (each.id, each.due_ms, None, stored and Body.of(stored.body))
             for each, stored in zip(some, kept, strict=False)
         ]
         if action == "reschedule" and any(given.values()):
@@ -213,14 +240,13 @@ def _check_count(marks: list[str]) -> None:
 def _do(request: Request, form: FormData, source: Source) -> Response:
     action, marks = _asked(form)
     _check_count(marks)
+    now, due_at = bool(_text(form, "undated_now")), _text(form, "due_at")
     if action in ON_FAILED:
-        now = bool(_text(form, "undated_now"))
         work = services.of_failed(source, action, marks, undated_now=now)
-        return _made(request, form, source, action, work, (marks, now))
-    due_at = _text(form, "due_at")
-    due_ms = due_at_ms(parse_due_at(due_at)) if action == "reschedule" else None
-    work = services.of_parked(source, action, [Chosen.of(mark) for mark in marks], due_ms)
-    return _made(request, form, source, action, work, (marks, due_at))
+    else:
+        due_ms = due_at_ms(parse_due_at(due_at)) if action == "reschedule" else None
+        work = services.of_parked(source, action, [Chosen.of(mark) for mark in marks], due_ms)
+    return _made(request, form, source, action, work, (marks, now, due_at))
 
 
 def _made(
@@ -236,18 +262,18 @@ def _made(
 
 def _previewed(request: Request, form: FormData, source: Source) -> Response:
     # A form's lines end in CR LF; the text in the field does not.
-    given = {name: _text(form, name).replace("\r\n", "\n") for name in sending.FIELDS}
+    given = {name: _text(form, name).replace("\r\n", "\n") for name in services.FIELDS}
     try:
-        preview = sending.preview(source, sending.message_of(source, given))
+        shown: Any = {"preview": services.preview(source, services.message_of(source, given))}
     except (SqsDelayError, ValueError) as error:
-        return _send_page(request, source, given, trouble=one_line(error))
-    return _send_page(request, source, given, preview=preview)
+        shown = {"trouble": one_line(error)}
+    return _send_page(request, source, given, **shown)
 
 
 def _sent(request: Request, form: FormData, source: Source) -> Response:
     """Send what was previewed; its fields are percent-encoded, so that no browser alters them."""
-    given = {name: unquote(_text(form, name)) for name in sending.FIELDS}
-    work = sending.sent(source, sending.message_of(source, given))
+    given = {name: unquote(_text(form, name)) for name in services.FIELDS}
+    work = services.sent(source, services.message_of(source, given))
     return _made(request, form, source, "send", work, given)
 
 
@@ -268,9 +294,7 @@ ROUTES: Final = [
     Route("/errors", _errors),
     Route("/results/{key}", _result),
     Route("/send", lambda request: _send_page(request, _source(request), {})),
-    Route(
-        "/cost", lambda request: page(request, "cost.html", **sending.advised(request.query_params))
-    ),
+    Route("/cost", _cost),
     Route("/sign-in", _sign_in),
     *(Route(path, _form(handle), methods=["POST"]) for path, handle in FORMS.items()),
     Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),

@@ -21,8 +21,7 @@ from starlette.templating import Jinja2Templates
 
 from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample, Sampled
 from sqsdelay.console.services import Services
-from sqsdelay.console.shown import BODY_SHOWN, Body, text_of
-from sqsdelay.console.source import BrokerStatus, Source
+from sqsdelay.console.source import BODY_SHOWN, Body, BrokerStatus, Source, text_of
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.readable import age, instant, one_line, plain
@@ -31,7 +30,7 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Source as Recorder
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.operating import status
-from sqsdelay.operating.status import EndpointStatus, Role
+from sqsdelay.operating.status import EndpointStatus, Role, StoreStatus
 
 LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SECONDS}
 """Within which a worker that records something is at work: a long poll, a run of the deployed one."""
@@ -63,21 +62,19 @@ def troubles(services: Services, *, ask: bool) -> list[str]:
         source.start()
     for source in sources:
         broker = "SQS" if source.on_sqs else "RabbitMQ"
-        stored, queued = source.store_sample, source.queues_sample
-        queues = queued.get() if ask else queued.known()
-        asked: Sequence[tuple[str, Sample[Any]]] = (
-            ("Store", stored.get() if ask else stored.known()),
-            (broker, queues),
-            ("Error queue", source.errors_sample.known()),
-            ("Ages of the oldest messages", source.ages_sample.known()),
-        )
-        for what, each in asked:
+        for what, sampled, awaited in (
+            ("Store", source.store_sample, ask),
+            (broker, source.queues_sample, ask),
+            ("Error queue", source.errors_sample, False),
+            ("Ages of the oldest messages", source.ages_sample, False),
+        ):
+            each: Sample[Any] = sampled.get() if awaited else sampled.known()
             seconds = 0 if each.trouble_ms is None else (now_ms - each.trouble_ms) // 1000
             ago = f" ({age(seconds)} ago)" if seconds > OLD_SECONDS else ""
-            if each.trouble:
-                found.append(f"{what}, {source.name}: {each.trouble}{ago}")
-        if isinstance(queues.value, BrokerStatus):
-            found += [f"{broker}, {source.name}: {fault}" for fault in queues.value.faults]
+            faults = [f"{each.trouble}{ago}"] if each.trouble else []
+            if isinstance(each.value, BrokerStatus):
+                faults += each.value.faults
+            found += [f"{what}, {source.name}: {fault}" for fault in faults]
     try:
         services.ledger.tail()
     except SqsDelayError as error:
@@ -97,21 +94,26 @@ def states_of(services: Services, span: str) -> list[dict[str, Any]]:
 
 
 def _state_of(services: Services, source: Source, due: Sampled[status.Outlook]) -> dict[str, Any]:
-    queues, store, ledger = source.queues_sample.get(), source.store_sample.get(), services.ledger
+    now_ms = services.clock.now_ms()
+    queues, store = source.queues_sample.get(), source.store_sample.get()
     lateness, seen = None, dict[Recorder, int]()
     # `troubles` says why a ledger cannot be read.
     with suppress(SqsDelayError):
+        ledger = services.ledger
         lateness, seen = ledger.lateness(source.name), ledger.last_seen_ms(source.name)
-    workers: list[tuple[object, ...]] = []
-    if source.on_sqs:
-        seen_ms = seen.get(Recorder.CONSUMER)
-        told = _consumer(source, queues, seen_ms)
-        workers.append(("delay consumer", queues, seen_ms, *told))
     # EventBridge Scheduler releases by itself.
-    if source.store_url and not source.store_url.startswith("scheduler:"):
-        seen_ms = seen.get(Recorder.DISPATCHER)
-        told = _dispatcher(source, store, seen_ms)
-        workers.append(("dispatcher", store, seen_ms, *told))
+    dispatched = source.store_url and not source.store_url.startswith("scheduler:")
+    workers = []
+    for name, recorder, sample, here, judged in (
+        ("delay consumer", Recorder.CONSUMER, queues, source.on_sqs, _consumer),
+        ("dispatcher", Recorder.DISPATCHER, store, dispatched, _dispatcher),
+    ):
+        seen_ms = seen.get(recorder)
+        lately = abs(now_ms - (seen_ms or 0)) <= LATELY_SECONDS[recorder] * 1000
+        value: Any = sample.value if sample.tells(now_ms) else None
+        if here:
+            state, text = judged(source, value, lately=lately)
+            workers.append((name, sample, seen_ms, state or sample.unknown, text))
     return {
         "source": source,
         "outlook": due.get(),
@@ -121,62 +123,52 @@ def _state_of(services: Services, source: Source, due: Sampled[status.Outlook]) 
     }
 
 
-def _lately(source: Source, recorder: Recorder, seen_ms: int | None) -> bool:
-    return source.clock.now_ms() - (seen_ms or 0) <= LATELY_SECONDS[recorder] * 1000
+Judged = tuple[str | None, str]
+"""A worker's state, None where it is not known, and what that is concluded from."""
 
 
-def _consumer(source: Source, sample: Sample[Any], seen_ms: int | None) -> tuple[str, str]:
-    """Its state, and what that is concluded from."""
-    queues: EndpointStatus | None = sample.value if sample.tells(source.clock.now_ms()) else None
+def _consumer(source: Source, queues: EndpointStatus | None, *, lately: bool) -> Judged:
     waiting = 0
     if queues is not None:
         waiting = sum(q.visible for q in queues.queues if q.role in (Role.DELAY, Role.DUE))
     now = source.clock.monotonic()
-    if queues is None or queues.in_flight or not waiting:
-        source.unserved_since = None
-    elif source.unserved_since is None:
-        source.unserved_since = now
-    unserved = 0.0 if source.unserved_since is None else now - source.unserved_since
+    since, watched = source.unserved or (now, now)
+    # What was there when nobody looked may have been received, and be others now.
+    since = since if now - watched <= OLD_SECONDS else now
+    source.unserved = (since, now) if queues and waiting and not queues.in_flight else None
     if queues is None:
-        return sample.unknown, "its queues cannot be read"
+        return None, "its queues cannot be read"
     if queues.in_flight:
         return "working", f"has {queues.in_flight:,} messages in hand"
-    if _lately(source, Recorder.CONSUMER, seen_ms):
+    if lately:
         return "working", "recorded something just now"
     received = f"{waiting:,} messages can be received"
-    if unserved > UNSERVED_SECONDS:
-        return "not seen", f"{received}, and none has been for {unserved:.0f} s"
+    if now - since > UNSERVED_SECONDS:
+        return "not seen", f"{received}, and none has been for {now - since:.0f} s"
     return "idle", received if waiting else "no message waits for it"
 
 
-def _dispatcher(source: Source, sample: Sample[Any], seen_ms: int | None) -> tuple[str, str]:
-    """Its state, and what that is concluded from."""
-    parked: status.StoreStatus | None = sample.value
-    if parked is None or not sample.tells(source.clock.now_ms()):
-        return sample.unknown, "its store cannot be read"
+def _dispatcher(_: Source, parked: StoreStatus | None, *, lately: bool) -> Judged:
+    if parked is None:
+        return None, "its store cannot be read"
     if parked.overdue:
         return "not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue"
-    if _lately(source, Recorder.DISPATCHER, seen_ms):
+    if lately:
         return "working", "recorded something just now"
     return "idle", "a message has just become due" if parked.late_ms else "nothing is due"
 
 
-def _late_copies(
-    source: Source, queues: EndpointStatus | BrokerStatus | None
-) -> list[tuple[str, status.QueueStatus]]:
+def _late_copies(source: Source, queues: object) -> list[tuple[str, status.QueueStatus]]:
     """What the deployed alarms ring for, as far as CloudWatch tells."""
-    if not isinstance(queues, EndpointStatus):
-        return []
-    limits = (
-        (Role.DELAY, "OldestMessage", source.settings.hop_seconds),
-        (Role.DUE, "OldestDueMessage", MAX_MESSAGE_TIMER_SECONDS),
-    )
+    limits = {
+        Role.DELAY: ("OldestMessage", source.settings.hop_seconds),
+        Role.DUE: ("OldestDueMessage", MAX_MESSAGE_TIMER_SECONDS),
+    }
     return [
-        (alarm, queue)
-        for role, alarm, seconds in limits
-        for queue in queues.queues
-        if queue.role is role
-        and (queue.oldest_seconds or 0) > seconds + status.OVERDUE_MARGIN_SECONDS
+        (limits[queue.role][0], queue)
+        for queue in (queues.queues if isinstance(queues, EndpointStatus) else ())
+        if queue.role in limits
+        and (queue.oldest_seconds or 0) > limits[queue.role][1] + status.OVERDUE_MARGIN_SECONDS
     ]
 
 

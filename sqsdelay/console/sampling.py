@@ -105,7 +105,7 @@ class Sample(Generic[T]):
 class Sampled(Generic[T]):
     """A question whose answer is shared by all who ask within ``fresh_seconds``. Thread-safe."""
 
-    def __init__(self, ask: Callable[[], T], *, fresh_seconds: float, clock: Clock) -> None:
+    def __init__(self, ask: Callable[[], T], fresh_seconds: float, *, clock: Clock) -> None:
         self._ask, self._fresh_seconds, self._clock = ask, fresh_seconds, clock
         self._lock = threading.Lock()
         self._sample: Sample[T] = Sample(poll_seconds=fresh_seconds)

@@ -1,11 +1,11 @@
-"""What the pages stand on: the endpoints, the ledger, and the changes that are made to messages."""
+"""What the pages stand on: the endpoints, and what is done to messages: changed, retried, sent."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -14,16 +14,21 @@ from typing import Any, Final, NamedTuple, Self
 from urllib.parse import unquote
 
 from sqsdelay import errors
+from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
-from sqsdelay.console.ledger_file import LedgerFile
+from sqsdelay.console.messages import LedgerFile, typed_due
 from sqsdelay.console.sampling import in_words
-from sqsdelay.console.shown import text_of
-from sqsdelay.console.source import ConsoleSettings, Source
+from sqsdelay.console.source import Source, text_of
+from sqsdelay.core.checked_message import attributes_of_texts, new_message_id
 from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import too_far
+from sqsdelay.core.delay import due_at_ms, due_time, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message, Route, attributes_of, size_of
 from sqsdelay.core.readable import instant, one_line
 from sqsdelay.core.rejection import Rejection
+from sqsdelay.cost import Workload, bill, dollars, shipped_prices
+from sqsdelay.cost.strategies import OF_STORE
+from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.error_queue import Discard, Retry, RetryStatus
 from sqsdelay.operating.status import CHANGED
 from sqsdelay.parking.parking import Change as Changed
@@ -38,7 +43,6 @@ MOST_CHANGED: Final = 1000
 """Messages that one change is for."""
 DONE_SHOWN: Final = 20
 """Messages of a change that are named although it was done to them; the others are counted."""
-STOPPED: Final = "the console was stopped; messages without an outcome were not touched"
 STOP_SECONDS: Final = 3.0
 """How long a console that is stopped waits for changes to let go of what they hold."""
 
@@ -91,7 +95,7 @@ class Services:
         self.ledger = LedgerFile(settings.ledger)
         self.changes: OrderedDict[str, Change] = OrderedDict()
         """Those whose result can be looked at, by the key of the form that asked for them."""
-        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
 
     def check_stores(self) -> None:
         """Raise SchemaMismatch for a store of another version. What else may be wrong with one its page
@@ -131,7 +135,8 @@ class Services:
 
     def close(self) -> None:
         """End changes after what they are at, and let go of connections."""
-        self._stop.set()
+        for source in self.sources.values():
+            source.stopping.set()
         with self._lock:
             running = [each for each in self.changes.values() if not each.ended.is_set()]
         for change in running:
@@ -151,9 +156,6 @@ class Services:
                     logger.info("%s: %s", label, told)
                     if each.result is not Result.DONE or counts[Result.DONE] <= DONE_SHOWN:
                         change.outcomes.append(each)
-                    if self._stop.is_set():
-                        change.error = STOPPED
-                        break
         except Exception as error:
             # Whoever waits for it must be told, and the log has to say why.
             change.error = in_words(error)
@@ -228,19 +230,19 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
     def attempt(message: Chosen) -> Outcome:
         try:
             answer = source.of_store(lambda place: change(place, message))
-        except errors.StoreUnavailable as error:
-            lost.append(error)
-            text = f"perhaps not done, look again: {error}"
         except errors.SqsDelayError as error:
             text = f"not done: {error}"
-        else:
-            text = CHANGED[answer].format(done=done)
-            return Outcome(message.id, results.get(answer, Result.NOT_DONE), text)
-        return Outcome(message.id, Result.NOT_DONE, text)
+            if isinstance(error, errors.StoreUnavailable):
+                lost.append(error)
+                text = f"perhaps not done, look again: {error}"
+            return Outcome(message.id, Result.NOT_DONE, text)
+        text = CHANGED[answer].format(done=done)
+        return Outcome(message.id, results.get(answer, Result.NOT_DONE), text)
 
     def run() -> Work:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for start in range(0, len(chosen), AT_ONCE):
+                source.check_not_stopping()
                 yield from pool.map(attempt, chosen[start : start + AT_ONCE])
                 if len(lost) == AT_ONCE:
                     # One that hangs would take many seconds for each of the others.
@@ -256,29 +258,31 @@ def of_failed(source: Source, action: str, keys: Sequence[str], *, undated_now: 
     ``keys`` are SQS's ids of the copies, for two may have one message id. With ``undated_now``, those that do
     not say when they are due are due now.
     """
-    queue, chosen = source.errors(), frozenset(keys)
+    chosen = frozenset(keys)
 
     def wanted(rejection: Rejection) -> bool:
+        # Asked before anything of a batch is changed.
+        source.check_not_stopping()
         return rejection.copy.sqs_message_id in chosen
 
-    def run() -> Work:
-        known = {each.key: each.message_id for each in source.errors_sample.known().value or ()}
-        missing = {key: text_of(known.get(key, key)) for key in keys}
-        answers: Any = queue.discard(where=wanted)
-        if action == "retry":
-            due_ms = source.latest_ms() if undated_now else None
-            answers = queue.retry(where=wanted, due_ms=due_ms)
-        with closing(answers):
-            for answer in answers:
-                missing.pop(answer.rejection.copy.sqs_message_id, None)
-                yield _answered(answer)
-                if not missing:
-                    return
-        text = "not found: somebody else has received it; unless deleted, it is back within two minutes"
-        for message_id in missing.values():
-            yield Outcome(message_id, Result.NOT_DONE, text)
-
-    return run()
+    known = {each.key: each.message_id for each in source.errors_sample.known().value or ()}
+    missing = {key: text_of(known.get(key, key)) for key in keys}
+    queue = source.errors()
+    answers: Any
+    if action == "retry":
+        due_ms = source.latest_ms() if undated_now else None
+        answers = queue.retry(where=wanted, due_ms=due_ms)
+    else:
+        answers = queue.discard(where=wanted)
+    with closing(answers):
+        for answer in answers:
+            missing.pop(answer.rejection.copy.sqs_message_id, None)
+            yield _answered(answer)
+            if not missing:
+                return
+    text = "not found: somebody else has received it; unless deleted, it is back within two minutes"
+    for message_id in missing.values():
+        yield Outcome(message_id, Result.NOT_DONE, text)
 
 
 def _answered(answer: Retry | Discard) -> Outcome:
@@ -293,3 +297,102 @@ def _answered(answer: Retry | Discard) -> Outcome:
     elif answer.status is RetryStatus.NOT_DELETED:
         text = f"sent to {answer.queue}, but still in the error queue: {answer.error}; discard it there"
     return Outcome(message_id, result, text_of(text))
+
+
+CONNECT_SECONDS: Final = 5.0
+FIELDS: Final = ("body", "delay", "due_at", "id", "group", "attributes")
+"""What the form has; attributes are lines of ``NAME=VALUE``."""
+_COUNTED: Final = {"dynamodb": "DynamoDB", "s3": "S3", "scheduler": "EventBridge Scheduler"}
+"""What a kind of store that is paid for by the message is called."""
+
+
+def message_of(source: Source, given: Mapping[str, str]) -> Message:
+    """The message that a form describes; raises what is wrong with it."""
+    if not given["body"]:
+        raise errors.ConfigurationError("the body is empty; SQS requires at least 1 character")
+    delay, due_at = typed_due(given["delay"], given["due_at"])
+    lines = [line.strip() for line in given["attributes"].splitlines() if line.strip()]
+    attributes = attributes_of_texts(lines)
+    group = given["group"].strip() or None
+    binary = any(isinstance(each, dict) and "BinaryValue" in each for each in attributes.values())
+    if not source.on_sqs and (group or binary):
+        raise errors.InvalidMessage(
+            "the console cannot send message groups or binary headers to RabbitMQ"
+        )
+    message_id = given["id"].strip() or None
+    return Message(given["body"], delay, due_at, attributes, message_id, group)
+
+
+def preview(source: Source, message: Message) -> dict[str, Any]:
+    """Where a message would go, when it would arrive, and what that costs, without fixed costs.
+
+    Nothing is sent, and what `QueueSender.send` would refuse is raised.
+    """
+    size = size_of(message.body, attributes_of(message.attributes))
+    if not source.on_sqs:
+        now_ms = source.latest_ms()
+        due_ms = due_time(message.delay, message.due_at).due_ms(now_ms)
+        problem = too_far(due_ms, now_ms, source.settings.max_delay_seconds)
+        if problem is not None:
+            raise errors.InvalidDelay(problem)
+        route = "delay-level" if due_ms > now_ms else "direct"
+        return {"route": route, "due_ms": due_ms, "bytes": size, "cost_of": "only your broker"}
+    sender = source.sender()
+    found = source.of_sqs(lambda: sender.preview(source.endpoint.address, message))
+    assert found.route is not None
+    assert found.due is not None
+    due_ms = due_at_ms(found.due)
+    seconds = seconds_until(due_ms, source.latest_ms())
+    kind = (source.store_url or "").partition(":")[0]
+    strategy, cost_of = "relay", "SQS requests and Lambda"
+    if seconds > MAX_MESSAGE_TIMER_SECONDS and found.route is not Route.DELAY_QUEUE:
+        if kind in OF_STORE:
+            strategy, cost_of = OF_STORE[kind], f"SQS, {_COUNTED[kind]} and Lambda"
+        else:
+            seconds, cost_of = 0, f"the send to its destination; the {kind or 'its'} store is extra"
+    load = Workload(
+        delay_seconds=seconds, message_bytes=max(1, size), hop_seconds=source.settings.hop_seconds
+    )
+    paid = bill(strategy, load, shipped_prices())
+    return {
+        "route": found.route,
+        "due_ms": due_ms,
+        "bytes": size,
+        "hops": found.route is Route.DELAY_QUEUE and load.hops,
+        "cost": None if paid.impossible else dollars(paid.for_messages),
+        "cost_of": cost_of,
+    }
+
+
+def sent(source: Source, message: Message) -> Work:
+    """Send a message."""
+    # Named now, by when it is due, so that every store finds it by its id.
+    due_ms = due_time(message.delay, message.due_at).due_ms(source.latest_ms())
+    message_id = message.message_id or new_message_id(due_ms)
+    given: dict[str, Any] = {
+        "delay": message.delay,
+        "due_at": message.due_at,
+        "message_id": message_id,
+    }
+    result: Any
+    if source.on_sqs:
+        result = source.sender().send(
+            source.endpoint.address,
+            message.body,
+            attributes=message.attributes,
+            message_group_id=message.message_group_id,
+            **given,
+        )
+    else:
+        from sqsdelay.rabbitmq import RabbitMqSender
+        from sqsdelay.rabbitmq.topology import OWN_PREFIX
+
+        url, prefix = source.settings.rabbitmq or "", source.settings.prefix or OWN_PREFIX
+        with RabbitMqSender(url, prefix=prefix, connect_seconds=CONNECT_SECONDS) as sender:
+            headers = {
+                name: str(value["StringValue"] if isinstance(value, dict) else value)
+                for name, value in message.attributes.items()
+            }
+            result = sender.send(source.name, message.body, headers=headers, **given)
+    due = result.due and f", due {result.due.isoformat(timespec='milliseconds')}"
+    yield Outcome(message_id, Result.DONE, f"sent ({result.route}){due or ''}")

@@ -1,26 +1,28 @@
-"""One endpoint as the console asks for it: its queues, its store, its error queue, its clock."""
+"""One endpoint as the console asks for it: its queues, its store, its clock, and what failed."""
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from botocore.exceptions import BotoCoreError, ConnectTimeoutError, ReadTimeoutError
 
 from sqsdelay import errors, limits
+from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.sampling import Patience, Sampled
-from sqsdelay.console.shown import Failed
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.errors import InvalidSetting, NoStore
+from sqsdelay.core.message import Attribute
+from sqsdelay.core.rejection import Rejection
+from sqsdelay.errors import NoStore
 from sqsdelay.ledger import FileLedger
 from sqsdelay.operating import status
-from sqsdelay.operating.error_queue import ErrorQueue
+from sqsdelay.operating.error_queue import NO_REASON, ErrorQueue
 from sqsdelay.operating.status import EndpointStatus, Outlook, StoreStatus
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
@@ -49,54 +51,93 @@ CLOCK_UNKNOWN_SECONDS: Final = 30.0
 NO_STORE_SECONDS: Final = 60.0
 """How long a deployed store that was not there is not looked for again."""
 CONNECTIONS: Final = 10
+BODY_SHOWN: Final = 64 * 1024
+"""Characters of a body that are sent to a browser."""
+TEXT_KEPT: Final = 4096
+"""Characters of a failed message's reason, and of each of its attributes, that are kept."""
+_VARIES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\b[\w-]*\d[\w.:-]*")
+"""Names in quotes, and words with a digit in them: ids, numbers, instants."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleSettings:
-    """What a console shows. `InvalidSetting` where there is no endpoint, or two have one name."""
-
-    endpoints: tuple[str, ...]
-    """Their names, URLs or ARNs."""
-    stores: Mapping[str, str] = field(default_factory=dict)
-    """The URL of each endpoint's store, by the endpoint's name."""
-    rabbitmq: str | None = None
-    """The broker the endpoints' messages are released to, instead of SQS."""
-    prefix: str | None = None
-    """Of the infrastructure on it."""
-    ledger: Path | None = None
-    """The file that senders, the delay consumer and the dispatcher record in."""
-    hop_seconds: int = limits.DEFAULT_HOP_SECONDS
-    max_delay_seconds: int = limits.DEFAULT_MAX_DELAY_SECONDS
-
-    def __post_init__(self) -> None:
-        if not self.endpoints:
-            raise InvalidSetting("the console has no endpoint to show; give --endpoint NAME")
-        names = [Endpoint.parse(each).name for each in self.endpoints]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
-            raise InvalidSetting(
-                f"endpoint {min(twice)!r} is named twice; run a console for each account or region"
-            )
+def text_of(raw: bytes | str) -> str:
+    """Text that a page can carry: what is no UTF-8, or half a character, as ``\\xff`` and ``\\ud800``."""
+    if isinstance(raw, str):
+        raw = raw.encode("utf-8", "surrogatepass")
+    return raw.decode("utf-8", "backslashreplace")
 
 
-def stores_of(given: Sequence[str], endpoints: Sequence[str]) -> dict[str, str]:
-    """The store of each endpoint: ``URL`` is every endpoint's, ``NAME=URL`` that one's."""
-    names = [Endpoint.parse(each).name for each in endpoints]
-    shared, found = [], {}
-    for each in given:
-        name, named, url = each.partition("=")
-        if not named or ":" in name:
-            shared.append(each)
-        elif name in names:
-            found[name] = url
-        else:
-            raise InvalidSetting(
-                f"--store {name}=…: {name!r} is not an endpoint of this console; its "
-                f"endpoints are {', '.join(names)}"
-            )
-    if len(shared) > 1:
-        raise InvalidSetting("more than one store without a name; give --store ENDPOINT=URL")
-    return {name: url for url in shared for name in names} | found
+def kind_of_body(body: str) -> str:
+    """What a body looks like: JSON, XML, text, or no text at all; a long one by its ends."""
+    ends = body[:BODY_SHOWN].lstrip()[:1] + body[-BODY_SHOWN:].rstrip()[-1:]
+    if ends in ("{}", "[]"):
+        try:
+            if len(body) <= BODY_SHOWN:
+                json.loads(body)
+        except (ValueError, RecursionError):
+            return "text"
+    told = {"": "empty", "{}": "JSON", "[]": "JSON", "<>": "XML"}
+    return told.get(ends) or ("binary" if "\\x" in body[:BODY_SHOWN] else "text")
+
+
+class Body(NamedTuple):
+    """A body: what it looks like, how many bytes it has, and its text, or the beginning of that."""
+
+    kind: str
+    size: int
+    text: str
+    cut: bool = False
+
+    @classmethod
+    def of(cls, raw: bytes | str) -> Self:
+        """The whole body."""
+        size = len(raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass"))
+        text = text_of(raw)
+        return cls(kind_of_body(text), size, text)
+
+
+class Failed(NamedTuple):
+    """A message of the error queue, without what no page shows: a thousand may have 1 MiB each.
+
+    ``key`` is SQS's id of the copy, for two may have one message id; ``kind`` is the
+    reason without the names and numbers in it: equal for messages that failed alike.
+    """
+
+    key: str
+    message_id: str
+    reason: str | None
+    kind: str
+    due_ms: int | None
+    rejected_ms: int | None
+    receives: int | None
+    body: Body
+    attributes: Mapping[str, Attribute]
+
+    @classmethod
+    def of(cls, rejection: Rejection) -> Self:
+        """What is kept of a message that was received."""
+        copy, original = rejection.copy, rejection.original
+        body = Body.of(original.body)
+        # As much of it as takes 64 KiB of memory, where Python takes up to 4 bytes a character.
+        most = BODY_SHOWN if body.text.isascii() else BODY_SHOWN // 4
+        reason = None if rejection.reason is None else text_of(rejection.reason[:TEXT_KEPT])
+        return cls(
+            key=copy.sqs_message_id,
+            message_id=rejection.message_id[:TEXT_KEPT],
+            reason=reason,
+            kind=NO_REASON if reason is None else text_of(_VARIES.sub("…", reason)),
+            due_ms=rejection.due if isinstance(rejection.due, int) else None,
+            rejected_ms=copy.sent_ms,
+            receives=copy.receive_count,
+            body=body._replace(text=body.text[:most], cut=len(body.text) > most),
+            attributes={name: _cut(value) for name, value in original.attributes.items()},
+        )
+
+
+def _cut(value: Attribute) -> Attribute:
+    if "BinaryValue" in value:
+        return {**value, "BinaryValue": value["BinaryValue"][:TEXT_KEPT]}
+    text = value["StringValue"]
+    return value if len(text) <= TEXT_KEPT else {**value, "StringValue": f"{text[:TEXT_KEPT]}…"}
 
 
 class BrokerStatus(NamedTuple):
@@ -122,8 +163,9 @@ class Source:
         self.on_sqs = settings.rabbitmq is None
         self.ledger = None if settings.ledger is None else FileLedger(settings.ledger)
         """Where what is done here is recorded."""
-        self.unserved_since: float | None = None
-        """Since when messages of its delay queue can be received, and none is."""
+        self.unserved: tuple[float, float] | None = None
+        """Since when messages of its delay queue can be received and none is; until when that was seen."""
+        self.stopping = threading.Event()
         self._lock = threading.Lock()
         # A store that hangs while it is opened keeps nobody from SQS.
         self._opening = threading.Lock()
@@ -138,35 +180,25 @@ class Source:
             parameters(settings.rabbitmq)
         counting = self.store_url and self.store_url.startswith(("sqlite:", "postgres"))
         fresh = FRESH_SECONDS if counting else PAID_STORE_FRESH_SECONDS
-        sampled = partial(Sampled[Any], clock=clock)
-        self.queues_sample: Sampled[EndpointStatus | BrokerStatus] = sampled(
-            self._ask_queues, fresh_seconds=FRESH_SECONDS
-        )
-        self.store_sample: Sampled[StoreStatus] = sampled(
-            lambda: self._of_known_store(
-                lambda place: status.store_status(place, now_ms=clock.now_ms())
-            ),
-            fresh_seconds=fresh,
-        )
-        self.errors_sample: Sampled[list[Failed]] = sampled(
-            lambda: self.errors().look(ERRORS_LOOKED_AT, Failed.of),
-            fresh_seconds=PAID_STORE_FRESH_SECONDS,
-        )
-        # Of the due queue too, where there is one; the destination's age is its receivers'.
-        self.ages_sample: Sampled[Mapping[QueueRef, int]] = sampled(
-            lambda: self._cloudwatch.ask([endpoint.delay_queue, endpoint.hand_over_queue]),
-            fresh_seconds=AGES_FRESH_SECONDS,
-        )
+        sampled = self._sampled = partial(Sampled[Any], clock=clock)
+        self.queues_sample: Sampled[EndpointStatus | BrokerStatus]
+        self.queues_sample = sampled(self._ask_queues, FRESH_SECONDS)
+        self.store_sample: Sampled[StoreStatus]
+        self.store_sample = sampled(partial(self._of_known_store, status.store_status), fresh)
+        self.errors_sample: Sampled[list[Failed]]
+        self.errors_sample = sampled(self._ask_errors, PAID_STORE_FRESH_SECONDS)
+        self.ages_sample: Sampled[Mapping[QueueRef, int]]
+        self.ages_sample = sampled(self._ask_ages, AGES_FRESH_SECONDS)
+        self._outlook_fresh = max(fresh, 5 * FRESH_SECONDS)
         self._outlooks: dict[str, Sampled[Outlook]] = {}
-        self._outlook_of = partial(sampled, fresh_seconds=max(fresh, 5 * FRESH_SECONDS))
 
     def outlook(self, name: str, edges_ms: Callable[[int], Sequence[int]]) -> Sampled[Outlook]:
         """How many parked messages become due between the edges there are at an instant, epoch ms."""
 
-        def ask(place: ParkingPlace) -> Outlook:
-            return status.outlook(place, edges_ms(self.clock.now_ms()))
+        def ask(place: ParkingPlace, *, now_ms: int) -> Outlook:
+            return status.outlook(place, edges_ms(now_ms))
 
-        asked = self._outlook_of(lambda: self._of_known_store(ask))
+        asked = self._sampled(partial(self._of_known_store, ask), self._outlook_fresh)
         return self._outlooks.setdefault(name, asked)
 
     @property
@@ -283,6 +315,13 @@ class Source:
         self.queues_sample.start()
         self.store_sample.start()
 
+    def check_not_stopping(self) -> None:
+        """Raise where the console is being stopped: a change goes no further."""
+        if self.stopping.is_set():
+            raise errors.SqsDelayError(
+                "the console was stopped; messages without an outcome were not touched"
+            )
+
     def changed(self) -> None:
         """Something was changed: what is known is out of date."""
         kept: list[Sampled[Any]] = [self.queues_sample, self.store_sample, self.errors_sample]
@@ -332,7 +371,14 @@ class Source:
         )
         return BrokerStatus(pending, counts.get(error_queue), queues, [unbound] if lost else [])
 
-    def _of_known_store(self, ask: Callable[[ParkingPlace], T]) -> T | None:
+    def _of_known_store(self, ask: Callable[..., T]) -> T | None:
         with suppress(NoStore):
-            return ask(self.place())
+            return ask(self.place(), now_ms=self.clock.now_ms())
         return None
+
+    def _ask_errors(self) -> list[Failed]:
+        return self.errors().look(ERRORS_LOOKED_AT, Failed.of)
+
+    def _ask_ages(self) -> Mapping[QueueRef, int]:
+        # Of the due queue too, where there is one; the destination's age is its receivers'.
+        return self._cloudwatch.ask([self.endpoint.delay_queue, self.endpoint.hand_over_queue])

@@ -9,18 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
+from sqsdelay.core import message as wire
 from sqsdelay.core.delay import DueTime, due_time
-from sqsdelay.core.message import (
-    Attribute,
-    AttributeInput,
-    Message,
-    attributes_of,
-    check_body,
-    check_ids,
-    check_trace_header,
-    size_of,
-)
+from sqsdelay.core.message import Attribute, AttributeInput, Message
 from sqsdelay.errors import InvalidMessage
+from sqsdelay.limits import ID
 
 _LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32. Source: the ULID specification; it has no ``u``, which so tells ours."""
@@ -50,6 +43,13 @@ def due_ms_of_id(message_id: str) -> int | None:
     for letter in made_up[1]:
         value = value << 5 | _VALUES[letter]
     return value
+
+
+def id_of_try(task_id: Any, retries: Any) -> str | None:
+    """A task's id as a message's, with the number of the retry: a retry is another message to deduplicate
+    on. None where it can be no message's."""
+    message_id = f"{task_id}.{retries}" if retries else task_id
+    return message_id if isinstance(message_id, str) and ID.fullmatch(message_id) else None
 
 
 def attributes_of_texts(texts: Iterable[str]) -> dict[str, AttributeInput]:
@@ -108,7 +108,7 @@ class CheckedMessage:
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", size_of(self.body, self.attributes))
+        object.__setattr__(self, "size", wire.size_of(self.body, self.attributes))
 
     @property
     def named(self) -> bool:
@@ -129,13 +129,13 @@ def checked(message: Message, *, fifo: bool) -> CheckedMessage:
     if not isinstance(message, Message):
         raise InvalidMessage(f"a {type(message).__name__} is not a Message; give Message(body, …)")
     due = due_time(message.delay, message.due_at)
-    check_body(message.body)
-    check_ids(message, fifo=fifo)
-    check_trace_header(message.trace_header)
+    wire.check_body(message.body)
+    wire.check_ids(message, fifo=fifo)
+    wire.check_trace_header(message.trace_header)
     return CheckedMessage(
         body=message.body,
         content=message.body,
-        attributes=attributes_of(message.attributes) if message.attributes else {},
+        attributes=wire.attributes_of(message.attributes) if message.attributes else {},
         due=due,
         fifo=fifo,
         message_id=message.message_id,

@@ -24,11 +24,9 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Wall clock, epoch milliseconds, UTC; may be wrong and may jump."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds since some fixed instant; never jumps back."""
-        ...
 
 
 class SystemClock:

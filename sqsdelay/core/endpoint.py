@@ -49,7 +49,12 @@ class Endpoint:
         if not isinstance(text, str):
             raise InvalidEndpoint(f"endpoint {text!r} is not a queue name, queue URL or queue ARN")
         if text.startswith("arn:"):
-            ref = _from_arn(text)
+            match = _ARN.fullmatch(text)
+            if match is None:
+                raise InvalidEndpoint(
+                    f"endpoint {text!r} is not a queue ARN; write arn:aws:sqs:REGION:ACCOUNT:NAME"
+                )
+            ref = QueueRef(match[3], match[2], match[1])
         elif "://" in text:
             ref = _from_url(text)
         else:
@@ -135,16 +140,6 @@ def collision(endpoint: Endpoint, exists: Callable[[QueueRef], bool]) -> str | N
         if exists(owner) and exists(Endpoint(owner).delay_queue):
             return f"{endpoint.name} is the {what} queue of the endpoint {owner.name}; rename the endpoint"
     return None
-
-
-def _from_arn(text: str) -> QueueRef:
-    match = _ARN.fullmatch(text)
-    if match is None:
-        raise InvalidEndpoint(
-            f"endpoint {text!r} is not a queue ARN; write arn:aws:sqs:REGION:ACCOUNT:NAME"
-        )
-    region, account_id, name = match.groups()
-    return QueueRef(name, account_id, region)
 
 
 def _from_url(text: str) -> QueueRef:

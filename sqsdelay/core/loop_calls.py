@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +34,6 @@ class _OneLoop(Generic[T, R]):
     def __init__(
         self,
         work: Work[T, R],
-        *,
         linger_seconds: float,
         lanes: int,
         max_waiting: int,
@@ -134,7 +133,8 @@ class _OneLoop(Generic[T, R]):
 
 
 class LoopCalls(Generic[T, R]):
-    """Makes calls for the tasks of one event loop at a time, until it is closed.
+    """Makes calls for the tasks of one event loop at a time, until it is closed. Raises ConfigurationError: a
+    setting out of range.
 
     Args:
         work: makes one call for the items of a key, in a thread; a result for each, in order.
@@ -142,9 +142,6 @@ class LoopCalls(Generic[T, R]):
         lanes: calls under way, and threads.
         max_waiting: items that wait or are in flight; further ones wait until one is done.
         within_seconds: how long an item may wait, for room too, before a call has it.
-
-    Raises:
-        ConfigurationError: a setting out of range.
     """
 
     def __init__(
@@ -158,11 +155,8 @@ class LoopCalls(Generic[T, R]):
     ) -> None:
         if max_waiting < 1:
             raise InvalidSetting("use 1 or more", max_waiting=max_waiting)
-        self._work = work
-        self._linger = checked_linger(linger_ms)
-        self._lanes = lanes
-        self._max_waiting = max_waiting
-        self._within = within_seconds
+        settings = checked_linger(linger_ms), lanes, max_waiting, within_seconds
+        self._begin: Callable[[], _OneLoop[T, R]] = partial(_OneLoop, work, *settings)
         self._closed = False
         self._here: _OneLoop[T, R] | None = None
 
@@ -198,11 +192,5 @@ class LoopCalls(Generic[T, R]):
                 )
             if here is not None:
                 here.end()
-            here = self._here = _OneLoop(
-                self._work,
-                linger_seconds=self._linger,
-                lanes=self._lanes,
-                max_waiting=self._max_waiting,
-                within_seconds=self._within,
-            )
+            here = self._here = self._begin()
         return here

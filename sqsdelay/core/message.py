@@ -30,7 +30,6 @@ AttributeInput = Attribute | str | bytes | bytearray | int | float | Decimal
 """What a caller may give: boto3's shape, or a plain value (text, bytes or a number)."""
 
 OUR_PREFIX: Final = "sqsdelay."
-DELAY_OF_NSERVICEBUS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
 _DATA_TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\s]{1,249})?")
 _RESERVED_BY_AWS: Final = ("aws.", "amazon.")
 
@@ -117,7 +116,7 @@ def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
 def carries_delay(name: object) -> bool:
     """Whether an attribute of that name is set by sqsdelay rather than by users."""
     ours = isinstance(name, str) and name.startswith(OUR_PREFIX)
-    return ours or name == DELAY_OF_NSERVICEBUS
+    return ours or name == DELAY_SECONDS
 
 
 def _attribute(name: str, value: AttributeInput) -> Attribute:
@@ -219,14 +218,8 @@ def check_trace_header(trace_header: str | None) -> None:
 
 
 def check_ids(message: Message, *, fifo: bool) -> None:
-    """Refuse ids the destination would refuse.
-
-    Args:
-        fifo: the destination is a FIFO queue.
-
-    Raises:
-        InvalidMessage
-    """
+    """Refuse ids the destination would refuse. Raises InvalidMessage. ``fifo``: the destination is a FIFO
+    queue."""
     if message.message_id is not None:
         check_id(message.message_id, "message_id")
     if message.message_group_id is not None:
@@ -272,14 +265,12 @@ def _utf8_bytes(text: str) -> int:
 
 
 def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> int:
-    """The size of a message in bytes, with the first additions, if SQS takes it with each of them.
+    """The size of a message in bytes, with the first additions, if SQS takes it with each of them. Raises
+    TooManyAttributes, MessageTooLarge: with value, limit and remedy.
 
     Args:
         attributes: the user's.
         additions: what sqsdelay adds, at one stage of the way after the other.
-
-    Raises:
-        TooManyAttributes, MessageTooLarge: with value, limit and remedy.
     """
     added = max((len(addition) for addition in additions), default=0)
     count = len(attributes) + added
@@ -299,7 +290,7 @@ def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> i
     return sizes[0]
 
 
-DELAY_SECONDS: Final = DELAY_OF_NSERVICEBUS
+DELAY_SECONDS: Final = "NServiceBus.AmazonSQS.DelaySeconds"
 DUE_AT: Final = "sqsdelay.DueAt"
 """Steers: on what waits in a delay, due or error queue, and never on what reaches a destination."""
 WAS_DUE_AT: Final = "sqsdelay.WasDueAt"

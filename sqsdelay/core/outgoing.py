@@ -10,35 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from sqsdelay.core import message as wire
+from sqsdelay.core import received_message
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    DEDUPLICATION_ID,
-    DELAY_ATTRIBUTES,
-    DELAY_MS,
-    DELAY_SECONDS,
-    DUE_AT,
-    GROUP_ID,
-    MESSAGE_ID,
-    MOST_ADDED,
-    MOST_ADDED_BYTES,
-    NSERVICEBUS_ID,
-    SQS_ID,
-    WAS_DUE_AT,
-    Attribute,
-    Attributes,
-    OutgoingMessage,
-    check_limits,
-    size_of,
-    string,
-    text_of,
-)
-from sqsdelay.core.received_message import (
-    DelayedMessage,
-    FifoIds,
-    ReceivedMessage,
-    read_fifo_ids,
-    whole_number,
-)
+from sqsdelay.core.message import Attribute, Attributes, OutgoingMessage, size_of, string, text_of
+from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMessage, whole_number
 from sqsdelay.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 
 
@@ -50,12 +26,9 @@ def new_send_deduplication_id() -> str:
 def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
     """An idempotent sender's: the same for equal copies of a message, different for any other message.
 
-    It binds id, content and due time, or the delay where that is relative.
-
-    Args:
-        wired: the attributes, as `delayed` made them.
-    """
-    left_out = {MESSAGE_ID, DELAY_SECONDS} if DUE_AT in wired else {MESSAGE_ID}
+    It binds id, content and due time, or the delay where that is relative. ``wired``: the attributes, as
+    `delayed` made them."""
+    left_out = {wire.MESSAGE_ID, wire.DELAY_SECONDS} if wire.DUE_AT in wired else {wire.MESSAGE_ID}
     parts: list[str | bytes] = [message_id, body]
     for name in sorted(wired.keys() - left_out):
         value = wired[name]
@@ -153,14 +126,11 @@ def of_new_trace(header: str | None, *, at_ms: int) -> str | None:
     return str(TraceHeader(trace_id, sampled=None if sent_with is None else sent_with.sampled))
 
 
-def identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
-    """The two attributes a receiver tells a message and its lateness by."""
-    return {MESSAGE_ID: string(message_id), WAS_DUE_AT: string(str(due_ms))}
-
-
-def waiting_identity(message_id: str, due_ms: int) -> dict[str, Attribute]:
-    """The same two on a queue of ours, where the due time steers."""
-    return {MESSAGE_ID: string(message_id), DUE_AT: string(str(due_ms))}
+def identity(message_id: str, due_ms: int, *, waits: bool = False) -> dict[str, Attribute]:
+    """The two attributes a receiver tells a message and its lateness by; on a queue of ours, where it
+    waits, the due time steers."""
+    when = wire.DUE_AT if waits else wire.WAS_DUE_AT
+    return {wire.MESSAGE_ID: string(message_id), when: string(str(due_ms))}
 
 
 def was_due_ms(attributes: Attributes) -> int | None:
@@ -168,7 +138,7 @@ def was_due_ms(attributes: Attributes) -> int | None:
 
     Earlier versions used the name that steers.
     """
-    return whole_number(text_of(attributes, WAS_DUE_AT) or text_of(attributes, DUE_AT))
+    return whole_number(text_of(attributes, wire.WAS_DUE_AT) or text_of(attributes, wire.DUE_AT))
 
 
 def with_identity(
@@ -186,9 +156,9 @@ def with_identity(
         waits: it goes to a queue of ours to wait, where its due time steers; not to a destination.
         limit: what the queue takes.
     """
-    identified = {n: v for n, v in attributes.items() if n not in (MESSAGE_ID, DUE_AT, WAS_DUE_AT)}
-    ours = (waiting_identity if waits else identity)(message_id, due_ms)
-    for name, value in ours.items():
+    former = (wire.MESSAGE_ID, wire.DUE_AT, wire.WAS_DUE_AT)
+    identified = {name: value for name, value in attributes.items() if name not in former}
+    for name, value in identity(message_id, due_ms, waits=waits).items():
         if fits(body, {**identified, name: value}, limit=limit):
             identified[name] = value
     return identified
@@ -199,7 +169,7 @@ def without_identity(entry: OutgoingMessage) -> OutgoingMessage | None:
 
     On the delay queue the due time goes, and the remaining seconds stay: such a copy may drift.
     """
-    dropped = {DUE_AT, *identity("", 0)}
+    dropped = {wire.DUE_AT, *identity("", 0)}
     left = {name: value for name, value in entry.attributes.items() if name not in dropped}
     if len(left) == len(entry.attributes):
         return None
@@ -219,8 +189,8 @@ def with_message_id(
         attributes: without the message id.
         size: of body and attributes, bytes.
     """
-    ours = {MESSAGE_ID: string(message_id)}
-    theirs = {} if NSERVICEBUS_ID in attributes else {NSERVICEBUS_ID: SQS_ID}
+    ours = {wire.MESSAGE_ID: string(message_id)}
+    theirs = {} if wire.NSERVICEBUS_ID in attributes else {wire.NSERVICEBUS_ID: wire.SQS_ID}
     identified = {**attributes, **ours}
     larger = size + size_of("", ours)
     after_their_hop = larger + size_of("", theirs)
@@ -250,15 +220,15 @@ def delayed(
             SentTimestamp, which only the first hop knows.
         deduplication_id: of a message for a FIFO queue.
     """
-    wired = {**attributes, DELAY_SECONDS: string(str(-(-remaining_ms // 1000)))}
+    wired = {**attributes, wire.DELAY_SECONDS: string(str(-(-remaining_ms // 1000)))}
     if due_ms is not None:
-        wired[DUE_AT] = string(str(due_ms))
+        wired[wire.DUE_AT] = string(str(due_ms))
     elif remaining_ms % 1000:
-        wired[DELAY_MS] = string(str(remaining_ms))
+        wired[wire.DELAY_MS] = string(str(remaining_ms))
     if message_group_id is not None:
-        wired[GROUP_ID] = string(message_group_id)
+        wired[wire.GROUP_ID] = string(message_group_id)
     if deduplication_id is not None:
-        wired[DEDUPLICATION_ID] = string(deduplication_id)
+        wired[wire.DEDUPLICATION_ID] = string(deduplication_id)
     return wired
 
 
@@ -270,20 +240,17 @@ def requeued(
     first_sent_ms: int | None = None,
 ) -> OutgoingMessage:
     """The next copy for the delay queue: due time set once, remaining seconds rewritten.
-
-    Args:
-        first_sent_ms: when the message was first sent, where another copy than this one tells it.
-    """
+    ``first_sent_ms``: when the message was first sent, where another copy than this one tells it."""
     attributes = {
         **copy.attributes,
-        DELAY_SECONDS: string(str(remaining_seconds)),
-        DUE_AT: string(str(message.due_ms)),
+        wire.DELAY_SECONDS: string(str(remaining_seconds)),
+        wire.DUE_AT: string(str(message.due_ms)),
     }
-    for name in (DELAY_MS, MESSAGE_ID, WAS_DUE_AT):
+    for name in (wire.DELAY_MS, wire.MESSAGE_ID, wire.WAS_DUE_AT):
         attributes.pop(name, None)
-    if DUE_AT not in copy.attributes and not fits(copy.body, attributes):
+    if wire.DUE_AT not in copy.attributes and not fits(copy.body, attributes):
         # A foreign sender left no room: fall back to its own format, which drifts but fits.
-        del attributes[DUE_AT]
+        del attributes[wire.DUE_AT]
     attributes, size = with_message_id(
         attributes, message.message_id, size=size_of(copy.body, attributes)
     )
@@ -307,8 +274,8 @@ def handed_over(
     the due time to tell lateness by. What our sender sent has room for both (`check_whole_way`); a
     foreign message of ten attributes or 1 MiB goes without rather than not at all.
     """
-    users, group = users_attributes(copy), text_of(copy.attributes, GROUP_ID)
-    ids = read_fifo_ids(copy) if endpoint.fifo else None
+    users, group = users_attributes(copy), text_of(copy.attributes, wire.GROUP_ID)
+    ids = received_message.read_fifo_ids(copy) if endpoint.fifo else None
     if isinstance(ids, FifoIds):
         return for_due_queue(
             copy.body,
@@ -360,11 +327,11 @@ def delivered(copy: ReceivedMessage, ids: FifoIds) -> OutgoingMessage:
     attributes = {
         name: value
         for name, value in copy.attributes.items()
-        if name not in (GROUP_ID, DEDUPLICATION_ID, DUE_AT, WAS_DUE_AT)
+        if name not in (wire.GROUP_ID, wire.DEDUPLICATION_ID, wire.DUE_AT, wire.WAS_DUE_AT)
     }
-    due_at = copy.attributes.get(DUE_AT)
-    if due_at is not None and fits(copy.body, {**attributes, WAS_DUE_AT: due_at}):
-        attributes[WAS_DUE_AT] = due_at
+    due_at = copy.attributes.get(wire.DUE_AT)
+    if due_at is not None and fits(copy.body, {**attributes, wire.WAS_DUE_AT: due_at}):
+        attributes[wire.WAS_DUE_AT] = due_at
     return OutgoingMessage(
         body=copy.body,
         attributes=attributes,
@@ -373,7 +340,7 @@ def delivered(copy: ReceivedMessage, ids: FifoIds) -> OutgoingMessage:
         deduplication_id=ids.deduplication_id,
         trace_header=of_new_trace(
             copy.trace_header,
-            at_ms=arrival_ms(copy, whole_number(text_of(copy.attributes, DUE_AT))),
+            at_ms=arrival_ms(copy, whole_number(text_of(copy.attributes, wire.DUE_AT))),
         ),
     )
 
@@ -387,35 +354,35 @@ def check_whole_way(
     due_ms: int,
     size: int,
 ) -> int:
-    """The size of a message for the delay queue, if it also fits at every hop and at the destination.
+    """The size of a message for the delay queue, if it also fits at every hop and at the destination. Raises
+    TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
 
     Args:
         attributes: the user's.
         wired: the user's and what `delayed` added.
         size: of body and ``wired``, bytes.
-
-    Raises:
-        TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
     """
-    room_for_all = len(attributes) + MOST_ADDED <= MAX_ATTRIBUTES
-    if room_for_all and size + MOST_ADDED_BYTES <= MAX_MESSAGE_BYTES:
+    room_for_all = len(attributes) + wire.MOST_ADDED <= MAX_ATTRIBUTES
+    if room_for_all and size + wire.MOST_ADDED_BYTES <= MAX_MESSAGE_BYTES:
         # At no stage are there more of ours. Nearly every message ends here.
         return size
     added = {name: value for name, value in wired.items() if name not in attributes}
-    optional = (DELAY_MS, MESSAGE_ID)
+    optional = (wire.DELAY_MS, wire.MESSAGE_ID)
     at_hops = {name: value for name, value in added.items() if name not in optional}
-    at_hops |= {DUE_AT: string(str(due_ms))}
-    at_destination = identity(message_id, due_ms)
-    if DEDUPLICATION_ID in added:
-        # On the due queue of a FIFO endpoint the queue's ids still travel as attributes.
-        at_destination = waiting_identity(message_id, due_ms)
-        at_destination |= {name: added[name] for name in (GROUP_ID, DEDUPLICATION_ID)}
-    return check_limits(body, attributes, added, at_hops, at_destination)
+    at_hops |= {wire.DUE_AT: string(str(due_ms))}
+    # On the due queue of a FIFO endpoint the queue's ids still travel as attributes.
+    fifo = wire.DEDUPLICATION_ID in added
+    at_destination = identity(message_id, due_ms, waits=fifo)
+    if fifo:
+        at_destination |= {name: added[name] for name in (wire.GROUP_ID, wire.DEDUPLICATION_ID)}
+    return wire.check_limits(body, attributes, added, at_hops, at_destination)
 
 
 def users_attributes(copy: ReceivedMessage) -> dict[str, Attribute]:
     """The copy's attributes without ours: those of its delay, and those an earlier life left on it."""
-    return {name: value for name, value in copy.attributes.items() if name not in DELAY_ATTRIBUTES}
+    return {
+        name: value for name, value in copy.attributes.items() if name not in wire.DELAY_ATTRIBUTES
+    }
 
 
 def arrival_ms(copy: ReceivedMessage, due_ms: int | None) -> int:

@@ -5,26 +5,14 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    DEDUPLICATION_ID,
-    DELAY_MS,
-    DELAY_SECONDS,
-    DUE_AT,
-    GROUP_ID,
-    MADE_HERE,
-    MESSAGE_ID,
-    NSERVICEBUS_ID,
-    WAS_DUE_AT,
-    Attribute,
-    string,
-    text_of,
-)
+from sqsdelay.core.message import Attribute, string, text_of
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import CONTRADICTION_MS, ID, MAX_DUE_MS, SQS_LAUNCH_MS
 
@@ -65,17 +53,17 @@ class ReceivedMessage:
         attributes. Without the attribute the id is the deduplication id or the group, unless both were
         made here.
         """
-        own = text_of(self.attributes, MESSAGE_ID)
+        own = text_of(self.attributes, wire.MESSAGE_ID)
         if (
             own
             and ID.fullmatch(own)
-            and not (self.sent_by_nservicebus or WAS_DUE_AT in self.attributes)
+            and not (self.sent_by_nservicebus or wire.WAS_DUE_AT in self.attributes)
         ):
             return own
         for found in (self.deduplication_id, self.group_id):
-            if found and not MADE_HERE.fullmatch(found):
+            if found and not wire.MADE_HERE.fullmatch(found):
                 return found
-        for found in (own, text_of(self.attributes, NSERVICEBUS_ID)):
+        for found in (own, text_of(self.attributes, wire.NSERVICEBUS_ID)):
             if found and ID.fullmatch(found):
                 return found
         return self.group_id or self.sqs_message_id
@@ -87,7 +75,7 @@ class ReceivedMessage:
 
         A copy that an NServiceBus endpoint requeued before any hop of ours tells of that hop only.
         """
-        made_here = MADE_HERE.fullmatch(self.deduplication_id or "")
+        made_here = wire.MADE_HERE.fullmatch(self.deduplication_id or "")
         if made_here is None:
             return self.sent_ms
         if made_here[1] is None:
@@ -99,45 +87,28 @@ class ReceivedMessage:
     def sent_by_nservicebus(self) -> bool:
         """Whether an NServiceBus endpoint sent it. When that delays a message again it copies the
         attributes it got, whatever they say, and sets the delay in seconds anew."""
-        own_id = text_of(self.attributes, NSERVICEBUS_ID)
+        own_id = text_of(self.attributes, wire.NSERVICEBUS_ID)
         return own_id is not None and own_id == self.deduplication_id
 
 
 def from_boto3(raw: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
     """A message as ``receive_message`` returns it. Raises MalformedMessage: body or receipt handle is
     missing."""
-    given = {
-        name: (value.get("DataType"), value.get("StringValue"), value.get("BinaryValue"))
-        for name, value in raw.get("MessageAttributes", {}).items()
-    }
-    return _received(
-        raw.get("Body"),
-        given,
-        raw.get("ReceiptHandle"),
-        raw.get("MessageId", ""),
-        raw.get("Attributes", {}),
-        received_at,
-    )
+    return _received(raw, str, received_at)
 
 
 def from_lambda_event(record: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
     """A record of a Lambda SQS event; its binary attributes are base64. Raises MalformedMessage: not a
     queue's record at all."""
     try:
-        given = {
-            name: (value.get("dataType"), value.get("stringValue"), _decoded(value))
-            for name, value in (record.get("messageAttributes") or {}).items()
-        }
-        return _received(
-            record.get("body"),
-            given,
-            record.get("receiptHandle"),
-            record.get("messageId", ""),
-            record.get("attributes") or {},
-            received_at,
-        )
+        return _received(record, _in_lambda, received_at)
     except (AttributeError, TypeError, ValueError) as error:
         raise MalformedMessage(f"event record is not an SQS record: {error}") from error
+
+
+def _in_lambda(name: str) -> str:
+    """boto3's name of a field, as a Lambda event spells it."""
+    return name[0].lower() + name[1:]
 
 
 def as_lambda_record(copy: ReceivedMessage) -> dict[str, Any]:
@@ -164,34 +135,32 @@ def _recorded(attribute: Attribute) -> dict[str, str]:
     return {"dataType": attribute["DataType"], **value}
 
 
-def _decoded(value: Mapping[str, Any]) -> bytes | None:
-    """A Lambda event's binary value; None, which fits no attribute, where it is no base64."""
-    encoded = value.get("binaryValue")
-    try:
-        return None if encoded is None else base64.b64decode(encoded, validate=True)
-    except (TypeError, ValueError):
+def _shaped(value: Mapping[str, Any], spelled: Callable[[str], str]) -> Attribute | None:
+    """A message attribute; None where its value is not of its type, or a Lambda event's is no base64."""
+    data_type = value.get(spelled("DataType"))
+    if not isinstance(data_type, str):
         return None
-
-
-def _shaped(data_type: Any, text: Any, binary: Any) -> Attribute | None:
-    if isinstance(data_type, str) and data_type.startswith("Binary"):
-        return {"DataType": data_type, "BinaryValue": binary} if isinstance(binary, bytes) else None
-    if isinstance(data_type, str) and isinstance(text, str):
-        return {"DataType": data_type, "StringValue": text}
-    return None
+    if not data_type.startswith("Binary"):
+        text = value.get(spelled("StringValue"))
+        return {"DataType": data_type, "StringValue": text} if isinstance(text, str) else None
+    binary: Any = value.get(spelled("BinaryValue"))
+    if spelled is _in_lambda:
+        try:
+            binary = base64.b64decode(binary, validate=True)
+        except (TypeError, ValueError):
+            return None
+    return {"DataType": data_type, "BinaryValue": binary} if isinstance(binary, bytes) else None
 
 
 def _received(
-    body: Any,
-    given: Mapping[str, tuple[Any, Any, Any]],
-    receipt_handle: Any,
-    sqs_message_id: Any,
-    system: Mapping[str, Any],
-    received_at: float,
+    raw: Mapping[str, Any], spelled: Callable[[str], str], received_at: float
 ) -> ReceivedMessage:
+    body, receipt_handle = raw.get(spelled("Body")), raw.get(spelled("ReceiptHandle"))
+    given = raw.get(spelled("MessageAttributes")) or {}
+    shaped = {name: _shaped(value, spelled) for name, value in given.items()}
     if not isinstance(body, str) or not isinstance(receipt_handle, str):
         raise MalformedMessage("a received message needs a body and a receipt handle")
-    shaped = {name: _shaped(*value) for name, value in given.items()}
+    system = raw.get(spelled("Attributes")) or {}
     unfit = [f"message attribute {n!r}" for n, attribute in shaped.items() if attribute is None]
     unfit += [f"{n}" for n in _TEXTS if not isinstance(system.get(n), str | None)]
     attributes = {name: attribute for name, attribute in shaped.items() if attribute is not None}
@@ -199,7 +168,7 @@ def _received(
         body=body,
         attributes=attributes,
         receipt_handle=receipt_handle,
-        sqs_message_id=str(sqs_message_id),
+        sqs_message_id=str(raw.get(spelled("MessageId"), "")),
         received_at=received_at,
         sent_ms=whole_number(system.get("SentTimestamp")),
         first_receive_ms=whole_number(system.get("ApproximateFirstReceiveTimestamp")),
@@ -232,13 +201,15 @@ def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
     """When the message is due, or why that is unknown. Never "now" by default."""
     if copy.unreadable is not None:
         return Reject(copy.unreadable)
-    delay_seconds = copy.attributes.get(DELAY_SECONDS)
-    due_at = copy.attributes.get(DUE_AT)
+    delay_seconds = copy.attributes.get(wire.DELAY_SECONDS)
+    due_at = copy.attributes.get(wire.DUE_AT)
     if delay_seconds is None:
-        return Reject(f"message attribute {DELAY_SECONDS} is missing")
+        return Reject(f"message attribute {wire.DELAY_SECONDS} is missing")
     seconds = whole_number(delay_seconds.get("StringValue"))
     if seconds is None:
-        return Reject(f"{DELAY_SECONDS} is {_shown(delay_seconds)}, not a whole number of seconds")
+        return Reject(
+            f"{wire.DELAY_SECONDS} is {_shown(delay_seconds)}, not a whole number of seconds"
+        )
     if copy.sent_ms is None:
         return Reject("SentTimestamp is missing, so the start of the delay is unknown")
     if due_at is None or copy.sent_by_nservicebus:
@@ -246,14 +217,15 @@ def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
     else:
         absolute = whole_number(due_at.get("StringValue"))
         if absolute is None:
-            return Reject(f"{DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
-        if SQS_LAUNCH_MS <= absolute <= copy.sent_ms and not _made_here(copy):
+            return Reject(f"{wire.DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
+        made_here = wire.MADE_HERE.fullmatch(copy.deduplication_id or "")
+        if SQS_LAUNCH_MS <= absolute <= copy.sent_ms and not made_here:
             # It had passed before the copy was sent to wait: left over from an earlier life.
             return DelayedMessage(copy.message_id, copy.sent_ms + seconds * 1000)
         apart = abs(absolute - (copy.sent_ms + seconds * 1000))
         if apart > CONTRADICTION_MS:
             return Reject(
-                f"{DUE_AT} {absolute} and {DELAY_SECONDS} {seconds} contradict each other: "
+                f"{wire.DUE_AT} {absolute} and {wire.DELAY_SECONDS} {seconds} contradict each other: "
                 f"{apart} ms apart, clock differences explain at most {CONTRADICTION_MS}"
             )
         due_ms = absolute
@@ -262,15 +234,11 @@ def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
     return DelayedMessage(copy.message_id, due_ms)
 
 
-def _made_here(copy: ReceivedMessage) -> bool:
-    return MADE_HERE.fullmatch(copy.deduplication_id or "") is not None
-
-
 def _exact_ms(copy: ReceivedMessage, seconds: int) -> int:
     """The delay from SentTimestamp in milliseconds, the part below a second included."""
     if copy.sent_by_nservicebus:
         return seconds * 1000
-    milliseconds = whole_number(text_of(copy.attributes, DELAY_MS))
+    milliseconds = whole_number(text_of(copy.attributes, wire.DELAY_MS))
     if milliseconds is None or -(-milliseconds // 1000) != seconds:
         # Absent, or left behind by a relay that rewrote only the whole seconds: those stand.
         return seconds * 1000
@@ -290,7 +258,10 @@ class FifoIds:
     deduplication_id: str
 
     def attributes(self) -> dict[str, Attribute]:
-        return {GROUP_ID: string(self.group_id), DEDUPLICATION_ID: string(self.deduplication_id)}
+        return {
+            wire.GROUP_ID: string(self.group_id),
+            wire.DEDUPLICATION_ID: string(self.deduplication_id),
+        }
 
 
 def read_fifo_ids(copy: ReceivedMessage) -> FifoIds | Reject:
@@ -298,7 +269,7 @@ def read_fifo_ids(copy: ReceivedMessage) -> FifoIds | Reject:
     if copy.unreadable is not None:
         return Reject(copy.unreadable)
     found = []
-    for name in (GROUP_ID, DEDUPLICATION_ID):
+    for name in (wire.GROUP_ID, wire.DEDUPLICATION_ID):
         text = text_of(copy.attributes, name)
         if text is None or not ID.fullmatch(text):
             shown = None if text is None else text[:40]
@@ -315,6 +286,6 @@ def misdirected(copy: ReceivedMessage, endpoint: Endpoint) -> Reject | None:
     if endpoint.fifo:
         ids = read_fifo_ids(copy)
         return ids if isinstance(ids, Reject) else None
-    if DEDUPLICATION_ID in copy.attributes:
+    if wire.DEDUPLICATION_ID in copy.attributes:
         return Reject(f"the message was sent for the FIFO queue {endpoint.twin.name}")
     return None

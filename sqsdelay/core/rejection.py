@@ -8,20 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
-from sqsdelay.core.message import (
-    DEDUPLICATION_ID,
-    DELAY_ATTRIBUTES,
-    DELAY_SECONDS,
-    DUE_AT,
-    ERROR,
-    GROUP_ID,
-    Attribute,
-    OutgoingMessage,
-    size_of,
-    string,
-    text_of,
-)
+from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string, text_of
 from sqsdelay.core.outgoing import fits, trace_header_to_pass_on, with_identity
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay, whole_number
 from sqsdelay.core.schedule_input import copy_of
@@ -67,13 +56,10 @@ def rejected(
 ) -> OutgoingMessage:
     """A copy as the error queue gets it: as it came, plus the reason as JSON in ``sqsdelay.Error``.
 
-    Where ten attributes leave no room the delay attributes move into that JSON; where nothing fits
-    (ten attributes of the user's, or 1 MiB) the copy goes without it, its message id as its message
-    group and its due time as far as that fits, and only the log has the reason.
-
-    Args:
-        limit: what the error queue takes, bytes; 0 leaves out all that can be.
-    """
+    Where ten attributes leave no room the delay attributes move into that JSON; where nothing fits (ten
+    attributes of the user's, or 1 MiB) the copy goes without it, its message id as its message group and
+    its due time as far as that fits, and only the log has the reason. ``limit``: what the error queue
+    takes, bytes; 0 leaves out all that can be."""
     about: dict[str, Any] = {
         "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
         "messageId": copy.message_id,
@@ -85,12 +71,12 @@ def rejected(
     }
     if copy.unreadable is not None:
         about["unreadable"] = copy.unreadable  # and left out: it is not whole any more
-    attributes = {**copy.attributes, ERROR: string(json.dumps(about))}
+    attributes = {**copy.attributes, wire.ERROR: string(json.dumps(about))}
     group_id = None
     if not fits(copy.body, attributes, limit=limit):
-        ours = [name for name in DELAY_ATTRIBUTES if name in copy.attributes]
+        ours = [name for name in wire.DELAY_ATTRIBUTES if name in copy.attributes]
         about["attributes"] = {name: _plain(attributes.pop(name)) for name in ours}
-        attributes[ERROR] = string(json.dumps(about))
+        attributes[wire.ERROR] = string(json.dumps(about))
     if not fits(copy.body, attributes, limit=limit):
         attributes = _with_due_time(copy, limit)
         group_id = copy.message_id if ID.fullmatch(copy.message_id) else None
@@ -105,10 +91,10 @@ def rejected(
 
 def _with_due_time(copy: ReceivedMessage, limit: int) -> dict[str, Attribute]:
     """The copy's attributes, and when it is due: a delay alone loses its start on the way."""
-    attributes = {name: value for name, value in copy.attributes.items() if name != ERROR}
+    attributes = {name: value for name, value in copy.attributes.items() if name != wire.ERROR}
     message = read_delay(copy)
     if isinstance(message, DelayedMessage):
-        dated = {**attributes, DUE_AT: string(str(message.due_ms))}
+        dated = {**attributes, wire.DUE_AT: string(str(message.due_ms))}
         return dated if fits(copy.body, dated, limit=limit) else attributes
     return attributes
 
@@ -124,11 +110,8 @@ def rejected_stored(
 ) -> OutgoingMessage:
     """A store's message as the error queue gets it: as it was, plus the reason.
 
-    A body that is no text of SQS's goes as base64, and says so.
-
-    Args:
-        limit: what the error queue takes, bytes; 0 leaves out all that can be.
-    """
+    A body that is no text of SQS's goes as base64, and says so. ``limit``: what the error queue takes,
+    bytes; 0 leaves out all that can be."""
     about: dict[str, Any] = {
         "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
         "messageId": message.message_id,
@@ -145,33 +128,22 @@ def rejected_stored(
     elif body.encode("utf-8") != message.body or FORBIDDEN_BODY_CHARACTER.search(body):
         about["bodyEncoding"] = "base64"
         body = base64.b64encode(message.body).decode("ascii")
-    attributes = {**message.attributes, ERROR: string(json.dumps(about))}
+    attributes = {**message.attributes, wire.ERROR: string(json.dumps(about))}
     if not fits(body, attributes, limit=limit):
         # Better without our words than not at all; the log has the reason.
         attributes = dict(message.attributes)
         if "bodyEncoding" not in about:
-            attributes = _with_identity(message, body, limit)
+            # Group, id and due time as attributes, as far as they fit.
+            if message.group_id is not None:
+                grouped = {**attributes, wire.GROUP_ID: string(message.group_id)}
+                attributes = grouped if fits(body, grouped, limit=limit) else attributes
+            told: Any = {"message_id": message.message_id, "due_ms": message.due_ms}
+            attributes = with_identity(body, attributes, waits=True, limit=limit, **told)
     return OutgoingMessage(
         body=body,
         attributes=attributes,
         size=size_of(body, attributes),
         trace_header=message.trace_header,
-    )
-
-
-def _with_identity(message: StoredMessage, body: str, limit: int) -> dict[str, Attribute]:
-    """A store's message with group, id and due time in attributes, as far as these fit."""
-    attributes = dict(message.attributes)
-    if message.group_id is not None:
-        grouped = {**attributes, GROUP_ID: string(message.group_id)}
-        attributes = grouped if fits(body, grouped, limit=limit) else attributes
-    return with_identity(
-        body,
-        attributes,
-        message_id=message.message_id,
-        due_ms=message.due_ms,
-        waits=True,
-        limit=limit,
     )
 
 
@@ -199,7 +171,7 @@ def read_rejection(copy: ReceivedMessage) -> Rejection:
 
 def _unsent(copy: ReceivedMessage) -> Rejection | None:
     """What a schedule could not send; None for any other copy."""
-    if text_of(copy.attributes, "TARGET_ARN") is None or ERROR in copy.attributes:
+    if text_of(copy.attributes, "TARGET_ARN") is None or wire.ERROR in copy.attributes:
         return None
     try:
         sent = copy_of(copy.body)
@@ -220,7 +192,7 @@ def _unsent(copy: ReceivedMessage) -> Rejection | None:
 def _original(copy: ReceivedMessage, about: Mapping[str, Any]) -> ReceivedMessage:
     """The copy as it was before it was rejected."""
     destination, moved = _text(about, "destination"), about.get("attributes")
-    attributes = {name: value for name, value in copy.attributes.items() if name != ERROR}
+    attributes = {name: value for name, value in copy.attributes.items() if name != wire.ERROR}
     group_id = copy.group_id
     if destination is not None:
         _restore_stored(attributes, about, fifo=destination.endswith(FIFO_SUFFIX))
@@ -229,7 +201,7 @@ def _original(copy: ReceivedMessage, about: Mapping[str, Any]) -> ReceivedMessag
             attributes |= {
                 name: string(value)
                 for name, value in moved.items()
-                if name in DELAY_ATTRIBUTES and isinstance(value, str)
+                if name in wire.DELAY_ATTRIBUTES and isinstance(value, str)
             }
         group_id = _text(about, "messageGroupId")
     return replace(
@@ -247,7 +219,7 @@ def _original(copy: ReceivedMessage, about: Mapping[str, Any]) -> ReceivedMessag
 
 def _about(copy: ReceivedMessage) -> dict[str, Any]:
     try:
-        about = json.loads(text_of(copy.attributes, ERROR) or "{}")
+        about = json.loads(text_of(copy.attributes, wire.ERROR) or "{}")
     except (ValueError, RecursionError):
         return {}
     return about if isinstance(about, dict) else {}
@@ -260,22 +232,24 @@ def _restore_stored(
     due_ms = _whole(about, "dueMs")
     group_id, message_id = _text(about, "messageGroupId"), _text(about, "messageId")
     if due_ms is not None:
-        attributes[DUE_AT] = string(str(due_ms))
+        attributes[wire.DUE_AT] = string(str(due_ms))
     if group_id is not None:
-        attributes[GROUP_ID] = string(group_id)
+        attributes[wire.GROUP_ID] = string(group_id)
     if fifo and message_id is not None:
-        attributes.setdefault(DEDUPLICATION_ID, string(message_id))
+        attributes.setdefault(wire.DEDUPLICATION_ID, string(message_id))
 
 
 def _due(original: ReceivedMessage) -> int | Reject:
     """As the delay consumer reads it; a due time alone, as a due queue or a store has it, will do."""
     attributes = original.attributes
-    if DELAY_SECONDS in attributes and (original.sent_ms is not None or DUE_AT not in attributes):
+    if wire.DELAY_SECONDS in attributes and (
+        original.sent_ms is not None or wire.DUE_AT not in attributes
+    ):
         message = read_delay(original)
         return message if isinstance(message, Reject) else message.due_ms
-    due_ms = whole_number(text_of(attributes, DUE_AT))
+    due_ms = whole_number(text_of(attributes, wire.DUE_AT))
     if due_ms is None or due_ms > MAX_DUE_MS:
-        return Reject(f"neither {DELAY_SECONDS} nor {DUE_AT} is present")
+        return Reject(f"neither {wire.DELAY_SECONDS} nor {wire.DUE_AT} is present")
     return due_ms
 
 

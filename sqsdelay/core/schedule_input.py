@@ -6,17 +6,12 @@ import hashlib
 import json
 from typing import Any, Final
 
+from sqsdelay.core import received_message
 from sqsdelay.core.delay import hidden_seconds
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DEDUPLICATION_ID, DUE_AT, Attribute, size_of, string, text_of
 from sqsdelay.core.outgoing import delayed, with_message_id
-from sqsdelay.core.received_message import (
-    DelayedMessage,
-    ReceivedMessage,
-    as_lambda_record,
-    from_lambda_event,
-    whole_number,
-)
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, whole_number
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import InvalidMessage, MalformedMessage, MessageTooLarge, StoreError
 from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
@@ -79,17 +74,14 @@ def check_keepable(message: StoredMessage, endpoint: Endpoint) -> None:
 
 
 def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_since_ms: int) -> str:
-    """The input of a message's schedule: ``SendMessage`` as JSON.
+    """The input of a message's schedule: ``SendMessage`` as JSON. Raises InvalidMessage: a body SQS does not
+    take; MessageTooLarge: above what a schedule holds.
 
     Args:
         queue_url: the parking queue's.
         fires_at: the schedule's time, epoch seconds.
         kept_since_ms: when the message came into the store, broker's clock. It travels in the
             deduplication id: amendments left later apply, earlier ones do not.
-
-    Raises:
-        InvalidMessage: a body SQS does not take.
-        MessageTooLarge: above what a schedule holds.
     """
     copy = ReceivedMessage(
         body=_body(message),
@@ -102,7 +94,7 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
         deduplication_id=_deduplication_id(message, kept_since_ms),
         trace_header=message.trace_header,
     )
-    record = as_lambda_record(copy)
+    record = received_message.as_lambda_record(copy)
     # As it is: JSON within JSON has four characters for a quote.
     body = record.pop("body")
     request = {
@@ -186,7 +178,7 @@ def copy_of(text: str) -> ReceivedMessage:
         record = record_of(
             request["MessageBody"], request["MessageAttributes"][COPY]["StringValue"]
         )
-        return from_lambda_event({**record, "receiptHandle": ""}, received_at=0)
+        return received_message.from_lambda_event({**record, "receiptHandle": ""}, received_at=0)
     except (KeyError, TypeError, AttributeError, RecursionError, MalformedMessage) as error:
         raise ValueError(f"no SendMessage request: {error!r}") from error
 

@@ -11,17 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from sqsdelay.core import message as wire
 from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    DEDUPLICATION_ID,
-    GROUP_ID,
-    Attribute,
-    Message,
-    check_limits,
-    string,
-    text_of,
-)
+from sqsdelay.core.message import Attribute, Message, string, text_of
 from sqsdelay.core.outgoing import identity, trace_header_to_pass_on, users_attributes
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import InvalidMessage
@@ -171,9 +164,9 @@ def as_stored(message: CheckedMessage, destination: str, *, now_ms: int) -> Stor
     attributes = dict(message.attributes)
     fifo_ids: dict[str, Attribute] = {}
     if deduplication_id is not None:
-        attributes[DEDUPLICATION_ID] = string(deduplication_id)
-        fifo_ids = {GROUP_ID: string(message.group_id or "")}
-    check_limits(message.body, attributes, fifo_ids | identity(message_id, due_ms))
+        attributes[wire.DEDUPLICATION_ID] = string(deduplication_id)
+        fifo_ids = {wire.GROUP_ID: string(message.group_id or "")}
+    wire.check_limits(message.body, attributes, fifo_ids | identity(message_id, due_ms))
     return StoredMessage(
         message_id=message_id,
         destination=destination,
@@ -187,10 +180,10 @@ def as_stored(message: CheckedMessage, destination: str, *, now_ms: int) -> Stor
 
 def parked(copy: ReceivedMessage, message: DelayedMessage, destination: str) -> StoredMessage:
     """A copy from the delay queue as it waits in a store: what a hand-over would send is kept."""
-    group = text_of(copy.attributes, GROUP_ID)
+    group = text_of(copy.attributes, wire.GROUP_ID)
     attributes = users_attributes(copy)
-    if DEDUPLICATION_ID in copy.attributes:
-        attributes[DEDUPLICATION_ID] = copy.attributes[DEDUPLICATION_ID]
+    if wire.DEDUPLICATION_ID in copy.attributes:
+        attributes[wire.DEDUPLICATION_ID] = copy.attributes[wire.DEDUPLICATION_ID]
     return StoredMessage(
         message_id=message.message_id,
         destination=destination,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import DeliveryFailed, InvalidMessage, QueueMissing, QueueUnavailable
+from sqsdelay.errors import DeliveryFailed, QueueMissing, QueueUnavailable
 from sqsdelay.ports.queues import Failure, Outbox, Released
 from sqsdelay.ports.stores import Claim, TransactionMode
 
@@ -82,18 +82,13 @@ class Destination:
 
     def _learn(self, messages: Sequence[StoredMessage], outcomes: Sequence[Outcome]) -> None:
         """Which queues pause, and which no longer, now that these messages were sent."""
-        well: set[str] = set()
-        failed: list[tuple[str, Failure]] = []
-        for message, outcome in zip(messages, outcomes, strict=True):
-            if isinstance(outcome, Failure):
-                failed.append((message.destination, outcome))
-            else:
-                well.add(message.destination)
-        # Of each queue the outcome that tells most of it.
-        failed.sort(key=lambda each: _tells(each[1]))
+        told = [(m.destination, outcome) for m, outcome in zip(messages, outcomes, strict=True)]
+        well = {name for name, outcome in told if not isinstance(outcome, Failure)}
+        failed = [(name, outcome) for name, outcome in told if isinstance(outcome, Failure)]
         count = Counter(name for name, _ in failed)
         unknown = self._those(lambda down, _: down.failure.outage)
-        for name, failure in dict(failed).items():
+        # Of each queue the outcome that tells most of it.
+        for name, failure in dict(sorted(failed, key=lambda each: _tells(each[1]))).items():
             if name in well or (_tells(failure) == _REFUSED_UNSENT and name in unknown):
                 continue
             reached = _tells(failure) != _NOT_REACHED
@@ -161,7 +156,7 @@ class Destination:
 
     @abstractmethod
     def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        """Deliver messages of the claim; an outcome for each, also for those that cannot be read."""
+        """Deliver messages of the claim; an outcome for each."""
 
     @abstractmethod
     def reject(
@@ -194,41 +189,24 @@ class AtLeastOnce(Destination):
         return self._outbox.now_ms()
 
     def reject(
-        self,
-        claim: Claim,  # noqa: ARG002 - an outbox knows of none
-        messages: Sequence[tuple[StoredMessage, str]],
+        self, _: Claim, messages: Sequence[tuple[StoredMessage, str]]
     ) -> list[Failure | None]:
         return self._outbox.reject(messages)
 
-    def deliver(
-        self,
-        claim: Claim,  # noqa: ARG002 - an outbox knows of none
-        messages: Sequence[StoredMessage],
-    ) -> list[Outcome]:
-        aside = {
-            place: _unreadable(m) or SENT_BEFORE
-            for place, m in enumerate(messages)
-            # Sent before, only the removal had failed: sending again would duplicate it.
-            if m.unreadable is not None or (self._sent and _key(m) in self._sent)
-        }
-        outcomes = self.send([m for place, m in enumerate(messages) if place not in aside])
-        for place, outcome in aside.items():
-            # In the order of their places: what is before each is in already.
-            outcomes.insert(place, outcome)
-        return outcomes
+    def deliver(self, _: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        if not self._sent:
+            return self.send(messages)
+        # Of what was sent before only the removal had failed: sending again would duplicate it.
+        before = [_key(message) in self._sent for message in messages]
+        sent = iter(self.send([m for m, was in zip(messages, before, strict=True) if not was]))
+        return [SENT_BEFORE if was else next(sent) for was in before]
 
     def send(self, messages: Sequence[StoredMessage]) -> list[Outcome]:
         """Send each message whose queue is not out of reach; an outcome per message. A queue that was gets
         one message first. The rest follow once it has arrived, or are refused with it if there is no such
         queue."""
         away = self.away()
-        probing = self._those(
-            lambda down, now: (
-                _is_missing(down.failure) or (down.failure.outage and down.until <= now)
-            )
-        )
-        if not away and not probing:
-            return self._send(messages)
+        probing = self._those(lambda down, _: down.failure.outage or _is_missing(down.failure))
         outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
 
         def send(places: Sequence[int]) -> None:
@@ -268,13 +246,6 @@ class AtLeastOnce(Destination):
         if self._sent:
             for message in messages:
                 self._sent.pop(_key(message), None)
-
-
-def _unreadable(message: StoredMessage) -> Failure | None:
-    """The failure of a store's row that is no message; None for one that is."""
-    if message.unreadable is None:
-        return None
-    return Failure("Unreadable", InvalidMessage(message.unreadable), transient=False)
 
 
 _REFUSED_UNSENT, _NOT_REACHED, _ANSWERED = range(3)
@@ -329,16 +300,11 @@ class InTransaction(Destination):
         return self._clock.now_ms()
 
     def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        outcomes: list[Outcome] = [_unreadable(message) for message in messages]
-        readable = [place for place, failure in enumerate(outcomes) if failure is None]
-        if not readable:
-            return outcomes
-        deliver = self._effects.deliver
-        together = _attempted(claim, deliver, [messages[place] for place in readable])
-        alone = together is not None and len(readable) > 1
-        for place in readable:
-            outcomes[place] = _attempted(claim, deliver, [messages[place]]) if alone else together
-        self._learn([messages[place] for place in readable], [outcomes[p] for p in readable])
+        together = _attempted(claim, self._effects.deliver, messages)
+        outcomes: list[Outcome] = [together] * len(messages)
+        if together is not None and len(messages) > 1:
+            outcomes = [_attempted(claim, self._effects.deliver, [each]) for each in messages]
+        self._learn(messages, outcomes)
         return outcomes
 
     def reject(

@@ -94,22 +94,21 @@ def take_turns(
     *,
     wake: threading.Event,
     stop: threading.Event,
-    poll_seconds: float,
+    poll_seconds: float | None,
 ) -> None:
     """Turn after turn, until ``stop`` is set. Each is told the longest sleep after it, and answers how long
     to sleep, or None to go on at once."""
-    idle_seconds = _FIRST_IDLE_SECONDS
+    most = poll_seconds or store.poll_seconds
+    idle_seconds = first = min(_FIRST_IDLE_SECONDS, most)
     with store.watch(wake.set):
         while not stop.is_set():
             wake.clear()
             pause = turn(idle_seconds)
-            if pause is None:
-                idle_seconds = _FIRST_IDLE_SECONDS
-                continue
-            wait_for(wake, stop, pause)
+            if pause is not None:
+                wait_for(wake, stop, pause)
             # Looking again soon after work finds what was committed just then, in any store.
-            again = _FIRST_IDLE_SECONDS if wake.is_set() else 2 * idle_seconds
-            idle_seconds = min(again, poll_seconds)
+            again = pause is None or wake.is_set()
+            idle_seconds = first if again else min(2 * idle_seconds, most)
 
 
 def wait_for(wake: threading.Event, stop: threading.Event, seconds: float) -> None:
@@ -166,7 +165,6 @@ class Dispatcher:
                 f"the destination's message timers allow 0 to {most}", release_ahead_seconds=ahead
             )
         self._ahead_ms = 1000 * (most if ahead is None else ahead)
-        self._poll_seconds = settings.poll_seconds or store.poll_seconds
         self._fetch = CircuitBreaker("fetch", settings.fetch_breaker_seconds, clock, on_critical)
         seconds = settings.dispatch_breaker_seconds
         self._sending = CircuitBreaker("dispatch", seconds, clock, on_critical)
@@ -239,13 +237,18 @@ class Dispatcher:
         self._go_on(stop)
 
     def _go_on(self, stop: threading.Event) -> None:
-        wake, poll_seconds = threading.Event(), self._poll_seconds
+        wake, poll_seconds = threading.Event(), self._settings.poll_seconds
         take_turns(self._store, self._turn, wake=wake, stop=stop, poll_seconds=poll_seconds)
 
     def _turn(self, idle_seconds: float) -> float | None:
         """One claim; then how long to sleep, or None to go on at once."""
         try:
-            pause = self._pause_after(self.dispatch(), idle_seconds)
+            done, pause = self.dispatch(), None
+            if not done.claimed:
+                pause = self._settlement.seconds_to_next(idle_seconds, ahead_ms=self._ahead_ms)
+            elif not (done.settled or done.held or done.failed):
+                # What failed is out of the next claim, which finds what is behind it.
+                pause = BUSY_PAUSE_SECONDS
             self._fetch.succeeded()
             return pause
         except StoreError as error:
@@ -253,15 +256,6 @@ class Dispatcher:
             self._fetch.failed(error)
             # Lost counts come so fast that their breaker can tell them from a single one.
             return BUSY_PAUSE_SECONDS if self._recovery.armed else OUTAGE_PAUSE_SECONDS
-
-    def _pause_after(self, done: Round, idle_seconds: float) -> float | None:
-        # What failed is out of the next claim: what is behind it goes ahead, and sleeps are short again.
-        if done.settled or done.held or done.failed:
-            return None
-        if done.claimed:
-            return BUSY_PAUSE_SECONDS
-        at_most = min(idle_seconds, self._poll_seconds)
-        return self._settlement.seconds_to_next(at_most, ahead_ms=self._ahead_ms)
 
 
 class DelayedDelivery(Dispatcher):
@@ -319,7 +313,7 @@ class DelayedDelivery(Dispatcher):
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
-            self._thread = None
+        self._thread = None
         self._check_runs()
 
     def _check_runs(self) -> None:

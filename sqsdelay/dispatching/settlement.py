@@ -15,7 +15,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import NOT_TRIED, SENT_BEFORE, Destination, retry_seconds
-from sqsdelay.errors import InvalidEndpoint, StoreError
+from sqsdelay.errors import InvalidEndpoint, InvalidMessage, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.ports.queues import Failure, Released
@@ -25,16 +25,6 @@ logger = logging.getLogger(__name__)
 
 OUTAGE_PAUSE_SECONDS: Final = 1.0
 BUSY_PAUSE_SECONDS: Final = 0.1
-
-
-def seconds_to_sleep(
-    next_due_ms: int | None, now_ms: int, *, ahead_ms: int, at_most: float
-) -> float:
-    """Seconds until the next is due. If it is already, another dispatcher has it: look again shortly."""
-    if next_due_ms is None:
-        return at_most
-    remaining = (next_due_ms - ahead_ms - now_ms) / 1000
-    return min(at_most, remaining if remaining > 0 else BUSY_PAUSE_SECONDS)
 
 
 @dataclass(slots=True)
@@ -86,22 +76,17 @@ class Settlement:
         """Claim a batch of due messages, and ``act`` on it. Those for destinations out of reach are passed
         over; those for queues that take nothing are claimed when nothing else is due."""
         away, last = self.destination.away(), self.destination.last()
-        done = self._claim_except(away | last, act, ahead_ms)
-        if last and not done.claimed:
-            done = self._claim_except(away, act, ahead_ms)
-        return done
-
-    def _claim_except(
-        self, destinations: frozenset[str], act: Callable[[Claim, Round], None], ahead_ms: int
-    ) -> Round:
-        done = Round(now_ms=self.destination.now_ms())
-        due_by_ms = done.now_ms + ahead_ms
-        claiming = self.store.claim(
-            self.batch_size, due_by_ms=due_by_ms, except_destinations=destinations
-        )
-        with self.claimed(claiming, done) as claim:
-            done.claimed = len(claim.messages)
-            act(claim, done)
+        for passed_over in (away | last, away):
+            done = Round(now_ms=self.destination.now_ms())
+            due_by_ms = done.now_ms + ahead_ms
+            claiming = self.store.claim(
+                self.batch_size, due_by_ms=due_by_ms, except_destinations=passed_over
+            )
+            with self.claimed(claiming, done) as claim:
+                done.claimed = len(claim.messages)
+                act(claim, done)
+            if done.claimed or not last:
+                break
         return done
 
     @contextmanager
@@ -122,16 +107,25 @@ class Settlement:
         """How long whoever found nothing may sleep: until a message is due, or a pause ends."""
         next_due_ms = self.store.next_due_ms(except_destinations=self.destination.away())
         at_most = min(at_most, self.destination.seconds_to_next() or inf)
-        now_ms = self.destination.now_ms()
-        return seconds_to_sleep(next_due_ms, now_ms, ahead_ms=ahead_ms, at_most=at_most)
+        if next_due_ms is None:
+            return at_most
+        seconds = (next_due_ms - ahead_ms - self.destination.now_ms()) / 1000
+        # What is due already another dispatcher has: look again shortly.
+        return min(at_most, seconds if seconds > 0 else BUSY_PAUSE_SECONDS)
 
     def release(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
         """Deliver messages of the claim and remove those that were released; count, hold or reject the rest.
         Where the store fails, what was not removed is claimed again."""
         if not messages:
             return
-        outcomes = list(zip(messages, self.destination.deliver(claim, messages), strict=True))
-        refused: list[tuple[StoredMessage, Failure]] = []
+        refused = [
+            (message, Failure("Unreadable", InvalidMessage(message.unreadable), transient=False))
+            for message in messages
+            if message.unreadable is not None
+        ]
+        readable = [message for message in messages if message.unreadable is None]
+        delivered = self.destination.deliver(claim, readable) if readable else []
+        outcomes = list(zip(readable, delivered, strict=True))
         for message, outcome in outcomes:
             if not isinstance(outcome, Failure):
                 done.released.append(message)

@@ -1,13 +1,6 @@
 """What happened to every message, as events; and where they go: a file, or a logger."""
 
-from sqsdelay.ledger.events import (
-    Event,
-    EventKind,
-    Ledger,
-    Source,
-    from_json,
-    to_json,
-)
+from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, from_json, to_json
 from sqsdelay.ledger.files import FileLedger, LoggerLedger, record_received
 
 __all__ = [

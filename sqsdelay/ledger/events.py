@@ -96,7 +96,6 @@ class Ledger(Protocol):
 
     def record(self, events: Sequence[Event]) -> None:
         """Keep these events, in order; whatever it raises is logged, and costs the events only."""
-        ...
 
 
 def record_safely(ledger: Ledger, events: Iterable[Event]) -> None:

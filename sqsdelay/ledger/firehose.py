@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -60,8 +60,7 @@ class FirehoseLedger:
         self._client = _default_client() if client is None else client
         self._may_call = may_call
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
-        self._paused_until: float | None = None
+        self._paused_until = -math.inf
 
     def record(self, events: Sequence[Event]) -> None:
         """Put the events into the stream, or else into the other ledger.
@@ -74,15 +73,14 @@ class FirehoseLedger:
                 self._otherwise.record(some)
 
     def _put(self, lines: bytes) -> bool:
-        if len(lines) > MAX_RECORD_BYTES or self._is_paused():
+        if len(lines) > MAX_RECORD_BYTES or self._clock.monotonic() < self._paused_until:
             return False
         if self._may_call is not None and not self._may_call():
             return False
         try:
             self._client.put_record(DeliveryStreamName=self.stream, Record={"Data": lines})
         except (BotoCoreError, ClientError) as error:
-            with self._lock:
-                self._paused_until = self._clock.monotonic() + PAUSE_SECONDS
+            self._paused_until = self._clock.monotonic() + PAUSE_SECONDS
             logger.warning(
                 "stream %s does not take events, they go elsewhere for %d s: %s",
                 self.stream,
@@ -91,10 +89,6 @@ class FirehoseLedger:
             )
             return False
         return True
-
-    def _is_paused(self) -> bool:
-        with self._lock:
-            return self._paused_until is not None and self._clock.monotonic() < self._paused_until
 
 
 def _records(events: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bytes]]:

@@ -6,9 +6,10 @@ program sets up, both classes do nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sqsdelay.core.doors import on_first_use
 
 if TYPE_CHECKING:
     from sqsdelay.ledger.events import Ledger
@@ -17,16 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenTelemetryLedger", "OpenTelemetryTracing"]
 
-_HOMES = {
-    "OpenTelemetryLedger": "sqsdelay.opentelemetry.telemetry",
-    "OpenTelemetryTracing": "sqsdelay.opentelemetry.telemetry",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = on_first_use(
+    __name__, {"sqsdelay.opentelemetry.telemetry": "OpenTelemetryLedger OpenTelemetryTracing"}
+)
 
 
 def if_installed(ledger: Ledger | None) -> tuple[Tracing | None, Ledger | None]:

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanContext,
-    SpanKind,
-    StatusCode,
-    TraceFlags,
-)
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from sqsdelay.core.outgoing import TraceHeader
 from sqsdelay.ledger.events import Event, Ledger, record_safely

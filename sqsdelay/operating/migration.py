@@ -98,9 +98,8 @@ class Migration:
             )
         self._store, self._sender, self._amendments_to = store, sender, amendments_to
         self._movable: Movable = store
-        if due_from_ms is None:
-            due_from_ms = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
-        self.due_from_ms = due_from_ms
+        a_day_on = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
+        self.due_from_ms = a_day_on if due_from_ms is None else due_from_ms
 
     def plan(self) -> Plan:
         """Count, without sending or removing anything."""

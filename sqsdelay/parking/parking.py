@@ -346,9 +346,8 @@ class Schedule:
         """
         self._check_can_be_found(message_id)
         self._amend(message_id, now_ms)
-        change = self._change(message_id, self._store.cancel([message_id]) == [True])
-        self._record(change, message_id, now_ms)
-        return change
+        done = self._store.cancel([message_id]) == [True]
+        return self._answer(done, message_id, now_ms)
 
     def reschedule(self, message_id: str, due_ms: int, *, now_ms: int) -> Change:
         """Move a message to another due time, epoch milliseconds; nothing of it that is sent later.
@@ -363,9 +362,8 @@ class Schedule:
         """
         self._check_far_ahead(message_id, due_ms, now_ms)
         self._amend(message_id, now_ms, due_ms)
-        change = self._change(message_id, self._store.reschedule(message_id, due_ms))
-        self._record(change, message_id, now_ms, due_ms)
-        return change
+        done = self._store.reschedule(message_id, due_ms)
+        return self._answer(done, message_id, now_ms, due_ms)
 
     def _check_can_be_found(self, message_id: str) -> StoredMessage | None:
         """Before an amendment is left: it would apply although the call was refused."""
@@ -411,18 +409,23 @@ class Schedule:
             yield from page
             after = (page[-1].due_ms, page[-1].message_id)
 
-    def _change(self, message_id: str, done: bool) -> Change:
-        if done:
-            return Change.DONE
-        return Change.REQUESTED if self._store.find(message_id) is None else Change.RELEASED
-
-    def _record(
-        self, change: Change, message_id: str, now_ms: int, due_ms: int | None = None
-    ) -> None:
+    def _answer(
+        self, done: bool, message_id: str, now_ms: int, due_ms: int | None = None
+    ) -> Change:
         """A change that was only requested is recorded by the delay consumer when it meets the message."""
-        if self._ledger is not None and change is Change.DONE:
-            done = _changed(self._endpoint, message_id, at_ms=now_ms + 1, due_ms=due_ms)
-            record_safely(self._ledger, done)
+        if not done:
+            return Change.REQUESTED if self._store.find(message_id) is None else Change.RELEASED
+        if self._ledger is not None:
+            event = Event(
+                kind=EventKind.CANCELLED if due_ms is None else EventKind.RESCHEDULED,
+                at_ms=now_ms + 1,
+                endpoint=self._endpoint,
+                message_id=message_id,
+                source=Source.SENDER,
+                due_ms=due_ms,
+            )
+            record_safely(self._ledger, [event])
+        return Change.DONE
 
     def _amend(self, message_id: str, now_ms: int, due_ms: int | None = None) -> None:
         # A sender that could not read amendments set its message apart from those left by its now.
@@ -432,17 +435,3 @@ class Schedule:
             # Clocks are known to the second: this one must cover what was sent since the last one.
             amendment = replace(amendment, at_ms=before.at_ms + 1)
         self._store.amend([amendment])
-
-
-def _changed(
-    endpoint: str, message_id: str, *, at_ms: int, due_ms: int | None = None
-) -> Iterator[Event]:
-    """A message that waits in a store was moved to ``due_ms``, or cancelled without one."""
-    yield Event(
-        kind=EventKind.CANCELLED if due_ms is None else EventKind.RESCHEDULED,
-        at_ms=at_ms,
-        endpoint=endpoint,
-        message_id=message_id,
-        source=Source.SENDER,
-        due_ms=due_ms,
-    )

@@ -95,7 +95,6 @@ class Queues(Protocol):
     @property
     def broker_clock(self) -> BrokerClock:
         """The broker's clock, as learned from all answers so far."""
-        ...
 
     def url(self, queue: QueueRef) -> str:
         """The queue's URL; remembered.
@@ -105,29 +104,18 @@ class Queues(Protocol):
             QueueUnavailable: could not be asked.
             InvalidEndpoint: the queue is in another region than the client.
         """
-        ...
 
     def synchronise(self, queue: QueueRef) -> None:
-        """Make one cheap request from whose answer ``broker_clock`` learns, if the broker tells.
-
-        Raises:
-            QueueMissing, QueueUnavailable
-        """
-        ...
+        """Make one cheap request from whose answer ``broker_clock`` learns, if the broker tells. Raises
+        QueueMissing, QueueUnavailable."""
 
     def attributes(self, queue_url: str) -> Mapping[str, str]:
-        """The queue's attributes under SQS's names.
-
-        Raises:
-            QueueMissing, QueueUnavailable
-        """
-        ...
+        """The queue's attributes under SQS's names. Raises QueueMissing, QueueUnavailable."""
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
     ) -> list[SendReceipt | Failure]:
         """Send; entries the broker failed for the moment have been retried."""
-        ...
 
     def receive_batch(
         self,
@@ -139,24 +127,18 @@ class Queues(Protocol):
     ) -> list[ReceivedMessage]:
         """Up to ``limit`` copies (1 to 10), waiting at most ``wait_seconds`` (0 to 20) for the first.
 
-        They stay hidden for ``visibility_seconds``, the queue's visibility timeout if left out.
-
-        Raises:
-            QueueMissing, QueueUnavailable
-        """
-        ...
+        They stay hidden for ``visibility_seconds``, the queue's visibility timeout if left out. Raises
+        QueueMissing, QueueUnavailable."""
 
     def delete_batch(
         self, queue_url: str, copies: Sequence[ReceivedMessage]
     ) -> list[Failure | None]:
         """Delete received copies; None means deleted."""
-        ...
 
     def hide_batch(
         self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
     ) -> list[Failure | None]:
         """Make each copy visible again after so many seconds (0 to 43,200); None means done."""
-        ...
 
 
 class QueueAges(Protocol):
@@ -164,7 +146,6 @@ class QueueAges(Protocol):
 
     def oldest_seconds(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
         """The ages, in seconds, of those queues whose oldest message it can tell; raises nothing."""
-        ...
 
 
 class LargeBodies(Protocol):
@@ -173,16 +154,10 @@ class LargeBodies(Protocol):
     @property
     def above_bytes(self) -> int:
         """Messages larger than this leave their body here."""
-        ...
 
     def put(self, body: str, *, needed_until_ms: int) -> str:
-        """Keep a body until it was received, at least until then; returns the pointer to send.
-
-        Raises:
-            ConfigurationError: it could be deleted before.
-            BodyStoreMissing, BodyStoreUnavailable
-        """
-        ...
+        """Keep a body until it was received, at least until then; returns the pointer to send. Raises
+        ConfigurationError: it could be deleted before; BodyStoreMissing, BodyStoreUnavailable."""
 
 
 class Outbox(Protocol):
@@ -196,7 +171,6 @@ class Outbox(Protocol):
     @property
     def max_ahead_seconds(self) -> int:
         """The longest message timer of the transport, 0 where it has none."""
-        ...
 
     def check(self) -> None:
         """Find out at the start whether messages can be sent, and rejected.
@@ -204,19 +178,15 @@ class Outbox(Protocol):
         Raises:
             ConfigurationError, QueueMissing, QueueUnavailable
         """
-        ...
 
     def now_ms(self) -> int:
         """Now by the clock that due times are measured with, epoch milliseconds."""
-        ...
 
     def send(self, messages: Sequence[StoredMessage]) -> Sequence[Failure | Released | None]:
         """Send each to its destination, with what remains until its due time as message timer."""
-        ...
 
     def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
         """Send each to the error queue, with the reason why."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +212,6 @@ class TimeoutTransport(Outbox, Protocol):
         Raises:
             QueueMissing, QueueUnavailable
         """
-        ...
 
     def receive_due_ids(self, *, wait_seconds: int) -> list[Delivery[str]]:
         """Ids of due messages, as announced.
@@ -250,23 +219,18 @@ class TimeoutTransport(Outbox, Protocol):
         Raises:
             QueueMissing, QueueUnavailable
         """
-        ...
 
     def announce(self, message_ids: Sequence[str]) -> list[Failure | None]:
         """Send the ids of due messages to the queue that ``receive_due_ids`` reads."""
-        ...
 
     def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
         """Send what cannot be read to the error queue, with the reason why."""
-        ...
 
     def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
         """Acknowledge them, if any. One that could not be settled is delivered again."""
-        ...
 
     def give_back(self, deliveries: Sequence[Delivery[Any]], *, seconds: int) -> None:
         """Have them delivered again, if any, after so many seconds."""
-        ...
 
 
 class TimeoutQueue(Protocol):
@@ -275,20 +239,14 @@ class TimeoutQueue(Protocol):
     @property
     def message_type(self) -> Callable[..., Any]:
         """The transport's own class of messages to send."""
-        ...
 
     def addressed(self, message: Any, destination: str) -> StoredMessage:
-        """A message to send, checked now for what would keep it from being sent when it is due.
-
-        Raises:
-            InvalidDelay, InvalidMessage, InvalidEndpoint
-            QueueMissing: where the destination can be looked up without a request each time.
-        """
-        ...
+        """A message to send, checked now for what would keep it from being sent when it is due. Raises
+        InvalidDelay, InvalidMessage, InvalidEndpoint; QueueMissing: where the destination can be looked up
+        without a request each time."""
 
     def put(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
         """Send messages to the queue, with their destination and due time in headers."""
-        ...
 
 
 MessageT = TypeVar("MessageT", contravariant=True)
@@ -301,17 +259,14 @@ class SentMessage(Protocol):
     @property
     def message_id(self) -> str | None:
         """What receivers deduplicate on; of a message that was sent never None."""
-        ...
 
     @property
     def due(self) -> datetime | None:
         """When it should arrive, aware."""
-        ...
 
     @property
     def error(self) -> SqsDelayError | None:
         """Why it was not sent; None if and only if the broker or the store has confirmed it."""
-        ...
 
 
 class Sender(Protocol[MessageT]):
@@ -338,11 +293,9 @@ class Sender(Protocol[MessageT]):
             QueueUnavailable: the broker cannot be reached.
             SendFailed: the broker did not take it.
         """
-        ...
 
     def send_many(self, endpoint: str, messages: Iterable[MessageT]) -> Sequence[SentMessage]:
         """Send many. One result per message, in order; one that failed carries its ``error``."""
-        ...
 
 
 logger = logging.getLogger(__name__)
@@ -378,11 +331,8 @@ class SizeLimits:
         return limit
 
     def check(self, queue: QueueRef, size: int) -> None:
-        """Refuse a message the queue would refuse.
-
-        Raises:
-            MessageTooLarge: with the queue, its limit and the remedy.
-        """
+        """Refuse a message the queue would refuse. Raises MessageTooLarge: with the queue, its limit and
+        the remedy."""
         limit = self.of(queue, size=size)
         if size > limit:
             raise MessageTooLarge(
@@ -417,12 +367,9 @@ def send_fitting(
 ) -> list[SendReceipt | Failure]:
     """Send, and what is refused for good once more without what we added to it.
 
-    So a message that fits its queue does not fail for our words, and nobody need be allowed to read
-    the queue's attributes.
-
-    Args:
-        smaller: the entry at this position without our own; None where it has nothing of ours.
-    """
+    So a message that fits its queue does not fail for our words, and nobody need be allowed to read the
+    queue's attributes. ``smaller``: the entry at this position without our own; None where it has nothing
+    of ours."""
     outcomes = queues.send_batch(queue_url, entries)
     again = {
         position: bare

@@ -38,20 +38,16 @@ class Claim(Protocol):
     @property
     def messages(self) -> Sequence[StoredMessage]:
         """The claimed messages, earliest due first."""
-        ...
 
     @property
     def transaction(self) -> Any:
         """Exactly once: the store's open transaction (its driver's connection). Else None."""
-        ...
 
     def attempt(self) -> AbstractContextManager[None]:
         """Exactly once: what is done inside is undone if it raises, and the claim still holds."""
-        ...
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         """Remove released messages. (NServiceBus's ``Remove``.)"""
-        ...
 
     def count_failures(
         self, message_ids: Sequence[str], *, retry_after_seconds: float
@@ -60,11 +56,9 @@ class Claim(Protocol):
 
         (NServiceBus's ``IncrementFailureCount``.)
         """
-        ...
 
     def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
         """Keep messages from being claimed for ``seconds``, without counting a failure."""
-        ...
 
 
 class ParkingPlace(Protocol):
@@ -281,16 +275,12 @@ class Movable(Protocol):
 
     def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
         """Messages that were taken before, and neither removed nor put back: one page."""
-        ...
 
     def remove_taken(self, message_ids: Sequence[str]) -> list[bool]:
         """Remove messages that were taken; False where a dispatcher has got it meanwhile."""
-        ...
 
     def put_back(self, message_ids: Sequence[str]) -> None:
         """Leave messages that were taken to the dispatchers again."""
-        ...
 
     def all_amendments(self, limit: int, *, after_id: str = "") -> list[Amendment]:
         """The amendments kept, by message id: one page, after that of the message of that id."""
-        ...

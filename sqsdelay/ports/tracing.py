@@ -12,11 +12,9 @@ class Delivery(Protocol):
     @property
     def header(self) -> str | None:
         """The trace header of the message as it arrives; None leaves it to be made up."""
-        ...
 
     def end(self, error: str | None = None) -> None:
         """The destination has the message, or why it has not."""
-        ...
 
 
 class Tracing(Protocol):
@@ -27,7 +25,6 @@ class Tracing(Protocol):
 
         Gives the trace header for those whose sender named none; None where nothing is traced.
         """
-        ...
 
     def delivering(
         self, endpoint: str, message_id: str, *, sent_with: str | None, due_ms: int | None
@@ -39,4 +36,3 @@ class Tracing(Protocol):
             sent_with: the trace header it was sent with.
             due_ms: when it is due, epoch milliseconds.
         """
-        ...

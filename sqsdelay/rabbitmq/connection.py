@@ -1,4 +1,4 @@
-"""Connections by URL, the broker's errors translated once, and the connection for administration."""
+"""Addresses, the broker's errors translated once, and the one way to open a connection."""
 
 from __future__ import annotations
 
@@ -24,13 +24,8 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    QueueMissing,
-    QueueUnavailable,
-    SqsDelayError,
-)
+from sqsdelay import errors
+from sqsdelay.errors import ConfigurationError, QueueUnavailable, SqsDelayError
 from sqsdelay.rabbitmq.topology import declare_command
 
 NOT_FOUND = 404
@@ -70,7 +65,7 @@ def parameters(url: str | Sequence[str]) -> Address:
     urls = url.split(";") if isinstance(url, str) else list(url)
     nodes = tuple(_node(each) for whole in urls for each in _one_host_each(whole.strip()))
     if len({(each.virtual_host, each.user) for each in map(Address, zip(nodes))}) != 1:
-        raise InvalidSetting(
+        raise errors.InvalidSetting(
             "the RabbitMQ URLs differ in virtual host or user; all nodes of a broker share both: "
             "write e.g. amqp://user:password@host-a,host-b/vhost"
         )
@@ -86,14 +81,14 @@ def _one_host_each(url: str) -> list[str]:
 
 def _node(url: str) -> pika.URLParameters:
     if not url.startswith(("amqp://", "amqps://")):
-        raise InvalidSetting(
+        raise errors.InvalidSetting(
             f"the RabbitMQ URL does not start with amqp:// or amqps://; write e.g. {_EXAMPLE}"
         )
     try:
         given = pika.URLParameters(url)
         given.client_properties = {**(given.client_properties or {}), "product": "sqsdelay"}
     except Exception as error:  # pika evaluates parts of the URL: anything may go wrong
-        raise InvalidSetting(
+        raise errors.InvalidSetting(
             f"the RabbitMQ URL cannot be used ({type(error).__name__}); write e.g. {_EXAMPLE}"
         ) from None
     return given
@@ -146,7 +141,7 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
     """The error to raise where the broker closed a channel."""
     if code == NOT_FOUND and "no queue" in text:
-        return QueueMissing(f"{where}: {text}; create the queue, or correct the name")
+        return errors.QueueMissing(f"{where}: {text}; create the queue, or correct the name")
     if code == NOT_FOUND:
         command = declare_command(text.partition("'")[2])
         return ConfigurationError(
@@ -224,24 +219,48 @@ ADMIN_SECONDS: Final = 30.0
 """The most that administrative steps may take together, from when the connection is open."""
 
 
-class Connection:
+class Session:
     """An open connection to the first node that answers, from number ``start`` on, and a channel. For one
-    thread, which serves it whenever it waits for something. All steps together may take ``seconds``."""
+    thread, which serves it whenever it waits for something. All steps together may take ``seconds``.
 
-    def __init__(self, given: Address, wire: Wire, *, seconds: float, start: int = 0) -> None:
-        self.given, self.wire = given, wire
-        errors: list[SqsDelayError] = []
+    As a context manager it raises `translated` errors. Its ``wire`` is its own if none is given.
+    """
+
+    def __init__(
+        self,
+        given: Address,
+        wire: Wire | None = None,
+        *,
+        seconds: float = ADMIN_SECONDS,
+        start: int = 0,
+    ) -> None:
+        self.given, self.wire = given, wire or Wire()
+        failures: list[SqsDelayError] = []
         for offset in range(len(given.nodes)):
             self.node = (start + offset) % len(given.nodes)
             try:
                 self._open(given.nodes[self.node], seconds)
-            except Exception as error:  # pika's own for this are no AMQPError
-                errors.append(translated(error, given))
-                errors[-1].__cause__ = error
-            else:
                 return
+            except Exception as error:  # pika's own for this are no AMQPError
+                failures.append(translated(error, given))
+                failures[-1].__cause__ = error
+        if wire is None:
+            self.wire.close()
         # Rather that of a node that a later attempt may reach.
-        raise next((e for e in errors if not isinstance(e, ConfigurationError)), errors[-1])
+        raise next((e for e in failures if not isinstance(e, ConfigurationError)), failures[-1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.close()
+        if isinstance(error, AMQPError | OSError):
+            raise translated(error, self.given) from error
+
+    def close(self) -> None:
+        """End the connection in order, or without the broker's answer if that does not come."""
+        self.disconnect()
+        self.wire.close()
 
     def _open(self, node: pika.URLParameters, seconds: float) -> None:
         self.lost: BaseException | None = None
@@ -359,29 +378,3 @@ class Connection:
 
     def _on_end(self, _: Any, reason: BaseException) -> None:
         self.lost = self.lost or reason
-
-
-class Session(Connection):
-    """A connection for administration, with a loop of its own. For one thread at a time; a context manager
-    that raises `translated` errors."""
-
-    def __init__(self, given: Address, *, seconds: float = ADMIN_SECONDS) -> None:
-        wire = Wire()
-        try:
-            super().__init__(given, wire, seconds=seconds)
-        except BaseException:
-            wire.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.close()
-        if isinstance(error, AMQPError | OSError):
-            raise translated(error, self.given) from error
-
-    def close(self) -> None:
-        """End the connection in order, or without the broker's answer if that does not come."""
-        self.disconnect()
-        self.wire.close()

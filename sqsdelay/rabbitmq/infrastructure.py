@@ -98,12 +98,12 @@ _racing: Final = tenacity.Retrying(
 """Calls again where another's declaration of the same moment was in the way."""
 
 
-def ensure_queue(session: Session, queue: Queue) -> bool:
-    """Leave a queue of that name as it is, whatever its arguments; declare a missing one, and say so."""
-    if session.count(queue.name) is not None:
-        return False
-    _racing(make, session, queue)
-    return True
+def create_missing(session: Session, *queues: Queue) -> list[str]:
+    """Declare those that are missing, and name them; one that is there stays, whatever its arguments."""
+    missing = [each for each in queues if session.count(each.name) is None]
+    for each in missing:
+        _racing(make, session, each)
+    return [each.name for each in missing]
 
 
 def bind(
@@ -288,7 +288,7 @@ def _check_empty(
             f"it is unknown whether {of} is empty: {UNCOUNTED}; or delete it anyway with --force "
             "(force=True)"
         )
-    count = sum(each.unseen for each in held(management, queues).values())
+    count = sum(each[-1].unseen for each in held(management, queues).values())
     session.allow(ADMIN_SECONDS)
     if count:
         raise ConfigurationError(

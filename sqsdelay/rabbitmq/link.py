@@ -17,18 +17,13 @@ import pika
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
-from sqsdelay.errors import (
-    ConfigurationError,
-    QueueMissing,
-    SendFailed,
-    SqsDelayError,
-    Unconfirmed,
-)
+from sqsdelay import errors
+from sqsdelay.errors import SqsDelayError
 from sqsdelay.rabbitmq.connection import (
     ACCESS_REFUSED,
     NOT_FOUND,
     Address,
-    Connection,
+    Session,
     Wire,
     place,
     refusal,
@@ -120,11 +115,6 @@ class BindJob(Job):
     def __post_init__(self) -> None:
         self.queue = self.topology.hand_over_queue(self.endpoint)
 
-    def lacks_queue(self, refusal: str) -> bool:
-        """Whether its hand-over queue is what the broker misses, and it was not to be declared."""
-        named = self.queue is not None and f"no queue '{self.queue.name}'" in refusal
-        return named and not self.declares
-
 
 @dataclass(slots=True)
 class Outstanding:
@@ -213,9 +203,8 @@ class Jobs:
 
     def fail(self, error: SqsDelayError, of: Callable[[Job], bool] = lambda _: True) -> None:
         """Settle those of which that is true, or all that waits."""
-        for job in [*self.bindings, *self.publications]:
-            if of(job):
-                job.settle(error)
+        for job in filter(of, [*self.bindings, *self.publications]):
+            job.settle(error)
         self.discard_settled()
 
     def discard_settled(self) -> None:
@@ -286,7 +275,9 @@ class Binder:
         self._channel = None
         if not self._asked or not self._link.amqp.is_open:
             return
-        declares = any(each.lacks_queue(str(reason)) for each in self._asked)
+        # Of a long name the broker says the beginning only.
+        missing = f"no queue '{self._asked[0].topology.hand_over}." in str(reason)
+        declares = missing and not all(each.declares for each in self._asked)
         if len(self._asked) == 1 and not declares:
             self._settle(self._asked[0], None, translated(reason, self._link.at))
             return
@@ -298,7 +289,7 @@ class Binder:
         self.ask()
 
 
-class Link(Connection):
+class Link(Session):
     """A connection whose channel confirms. It leaves in ``jobs`` what it has not asked the broker for; an
     answer may take ``confirm_seconds`` from when the socket has taken the message."""
 
@@ -410,7 +401,7 @@ class Link(Connection):
         method = frame.method
         error: SqsDelayError | None = None
         if isinstance(method, pika.spec.Basic.Nack):
-            error = SendFailed(
+            error = errors.SendFailed(
                 f"{self._where} refused the message (nack): a queue on its way is full or "
                 "has no leader; try again later",
                 code="nack",
@@ -443,12 +434,12 @@ class Link(Connection):
     def _on_return(self, _: Any, method: Any, properties: Any, __: bytes) -> None:
         error: SqsDelayError
         if not method.exchange:
-            error = QueueMissing(
+            error = errors.QueueMissing(
                 f"queue {method.routing_key} does not exist at {self._where}; create it, or correct "
                 "the name"
             )
         else:
-            error = SendFailed(
+            error = errors.SendFailed(
                 f"exchange {method.exchange} at {self._where} leads nowhere for "
                 f"{method.routing_key!r}: {method.reply_code} {method.reply_text}; repair its bindings "
                 f"with: {declare_command(method.exchange)}",
@@ -473,7 +464,7 @@ class Link(Connection):
             f"{self._where} did not confirm the message within "
             f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
         )
-        self._outstanding.give_up(Unconfirmed(told), lambda each: each.written_at < overdue)
+        self._outstanding.give_up(errors.Unconfirmed(told), lambda each: each.written_at < overdue)
         waiting, sent, since = self._jobs.publications, self._outstanding, self._answered_at
         if waiting and sent and max(since, sent.oldest.written_at) <= now - FIRST_ANSWER_SECONDS:
             # A queue does not answer: hold up nobody else for it any more.
@@ -492,7 +483,7 @@ class Link(Connection):
             f"the connection to {self._where} ended before the message was confirmed "
             f"({reason}); {MAYBE_SENT}"
         )
-        self._outstanding.give_up(Unconfirmed(told))
+        self._outstanding.give_up(errors.Unconfirmed(told))
         self._binder.give_back()
 
     def _refuse(self, told: str, text: str) -> None:
@@ -508,7 +499,7 @@ class Link(Connection):
             )
 
         self._outstanding.give_up(
-            ConfigurationError(told),
+            errors.ConfigurationError(told),
             lambda each: goes_there(each) and (by_key or each.exchange not in self._answered),
         )
-        self._jobs.fail(ConfigurationError(told), goes_there)
+        self._jobs.fail(errors.ConfigurationError(told), goes_there)

@@ -7,7 +7,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
@@ -18,9 +18,6 @@ from sqsdelay.rabbitmq.connection import Session
 from sqsdelay.rabbitmq.topology import Topology
 
 TIMEOUT_SECONDS: Final = 10.0
-
-STANDING_COUNTS: Final = 2
-"""Further counts by which a hand-over is found to stand. One that goes on falls between two of them."""
 
 _HELD: Final = "name,reductions,messages_unacknowledged,messages_dlx"
 
@@ -119,6 +116,9 @@ NEWER: Final = 2
 """Changes of a queue's figures after which they are surely newer than the first look: the first change
 may have been under way."""
 
+STANDING: Final = 2 * NEWER
+"""Changes that show whether a hand-over stands. One that goes on falls with one of them."""
+
 UNCOUNTED: Final = (
     "what the broker is handing over (messages_dlx) shows in its management API only; give "
     "--management http://user:password@host:15672 (management_url=; the plugin is enabled with: "
@@ -142,46 +142,30 @@ def hand_overs(held: Iterable[str], topology: Topology) -> dict[str, str]:
 
 
 def held(
-    management: Management,
-    names: Collection[str],
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    monotonic: Callable[[], float] = time.monotonic,
-) -> dict[str, Held]:
-    """What each queue of ``names`` holds, counted by the broker after this call began: takes 5 to 10 s."""
-    deadline = monotonic() + FRESH_SECONDS
-    marks: dict[str, set[int]] = {name: set() for name in names}
+    management: Management, names: Collection[str], changes: int = NEWER
+) -> dict[str, list[Held]]:
+    """What each queue of ``names`` holds: the broker's counts, one after the other, after so many of which
+    the last is newer than this call. Takes 5 to 10 s."""
+    patience = FRESH_SECONDS * changes / NEWER
+    deadline = time.monotonic() + patience
+    counts: dict[str, dict[int, Held]] = {name: {} for name in names}
     while True:
         counted = management.held()
-        for name in marks.keys() & counted.keys():
-            marks[name].add(counted[name].mark)
-        stale = [n for n in names if n not in counted or len(marks[n]) <= NEWER]
-        if not stale:
-            return {name: counted[name] for name in names}
-        if monotonic() > deadline:
+        for name in counts.keys() & counted.keys():
+            counts[name][counted[name].mark] = counted[name]
+        stale = next((name for name in names if len(counts[name]) <= changes), None)
+        if stale is None:
+            return {name: list(each.values()) for name, each in counts.items()}
+        if time.monotonic() > deadline:
             break
-        sleep(_POLL_SECONDS)
-    if marks[stale[0]]:
+        time.sleep(_POLL_SECONDS)
+    if counts[stale]:
         raise QueueUnavailable(
-            f"the counts of {stale[0]} in the management API at {management.place} did not change for "
-            f"{FRESH_SECONDS:g} s, so they may be old; try again later, or skip this check with --force"
+            f"the counts of {stale} in the management API at {management.place} did not change for "
+            f"{patience:g} s, so they may be old; try again later, or skip this check with --force"
         )
     raise ConfigurationError(
-        f"the management API at {management.place} does not count the messages of {stale[0]}; give the "
+        f"the management API at {management.place} does not count the messages of {stale}; give the "
         "URL of the same broker, with its statistics enabled (management.disable_stats = false), or "
         "skip this check with --force"
     )
-
-
-def standing(management: Management, before: Mapping[str, Held]) -> dict[str, int]:
-    """Those queues that hand nothing over, and of how many messages: at each of some newer counts they
-    hold as many as before, or more. Takes up to 20 s, and no time where ``before`` holds none."""
-    left = {name: each for name, each in before.items() if each.dead_lettering}
-    for _ in range(STANDING_COUNTS):
-        found = held(management, left) if left else {}
-        left = {
-            name: each
-            for name, each in found.items()
-            if each.dead_lettering >= left[name].dead_lettering
-        }
-    return {name: each.dead_lettering for name, each in left.items()}

@@ -9,31 +9,17 @@ from typing import Any, Final, TypeVar
 
 from pika import BasicProperties
 
+from sqsdelay import errors
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT, Attribute
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import (
-    InvalidMessage,
-    MessageTooLarge,
-    QueueMissing,
-    QueueUnavailable,
-    SendFailed,
-    SqsDelayError,
-)
+from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure
+from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.connection import Session, parameters
-from sqsdelay.rabbitmq.infrastructure import ensure_queue
+from sqsdelay.rabbitmq.infrastructure import create_missing
 from sqsdelay.rabbitmq.link import Publication
-from sqsdelay.rabbitmq.message import (
-    COPY_HEADERS,
-    DEATH_HEADERS,
-    MAX_MESSAGE_BYTES,
-    PERSISTENT,
-    PROPERTIES,
-    check_encoding,
-    unpacked,
-)
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, Publisher
 from sqsdelay.rabbitmq.topology import check_queue_name, lasting_queue
 
@@ -73,7 +59,7 @@ class RabbitMqOutbox:
         *,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = CONNECT_SECONDS,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_message_bytes: int = amqp.MAX_MESSAGE_BYTES,
         clock: Clock | None = None,
     ) -> None:
         self._given = parameters(url)
@@ -90,7 +76,7 @@ class RabbitMqOutbox:
         with Session(self._given) as session:
             for queue in self._needed:
                 session.ask("queue_declare", queue, passive=True)
-            ensure_queue(session, lasting_queue(self._error_queue))
+            create_missing(session, lasting_queue(self._error_queue))
 
     def now_ms(self) -> int:
         """The local clock's now."""
@@ -102,7 +88,7 @@ class RabbitMqOutbox:
         def to_destination(message: StoredMessage) -> Publication:
             if message.due_ms > now_ms:
                 # The clock was set back since the message was claimed. Never early.
-                raise QueueUnavailable(
+                raise errors.QueueUnavailable(
                     f"message {message.message_id} is due in {message.due_ms - now_ms} ms, and an "
                     "outbox to RabbitMQ has no message timer; it is released later"
                 )
@@ -113,10 +99,9 @@ class RabbitMqOutbox:
         return self._publish(messages, to_destination)
 
     def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
-        def to_error_queue(entry: tuple[StoredMessage, str]) -> Publication:
-            return Publication("", self._error_queue, *_rejected(*entry))
-
-        return self._publish(messages, to_error_queue)
+        return self._publish(
+            messages, lambda entry: Publication("", self._error_queue, *_rejected(*entry))
+        )
 
     def close(self) -> None:
         """End the connection; nothing that was answered for is affected."""
@@ -131,7 +116,7 @@ class RabbitMqOutbox:
                 publication = published(message)
                 # Found here, or it would end the channel, and with it everyone's messages.
                 if (size := len(publication.body)) > self._max_message_bytes:
-                    raise MessageTooLarge(
+                    raise errors.MessageTooLarge(
                         f"body of {size} bytes; the limit is {self._max_message_bytes}; store a pointer "
                         "to it instead, or, if the broker's max_message_size is higher, dispatch with "
                         "RabbitMqOutbox(max_message_bytes=…)"
@@ -140,39 +125,39 @@ class RabbitMqOutbox:
             except SqsDelayError as error:
                 outcomes.append(error)
         self._publisher.publish([each for each in outcomes if isinstance(each, Publication)])
-        errors = (each.error if isinstance(each, Publication) else each for each in outcomes)
-        return [None if error is None else _failure(error) for error in errors]
+        found = (each.error if isinstance(each, Publication) else each for each in outcomes)
+        return [None if error is None else _failure(error) for error in found]
 
 
 def _failure(error: SqsDelayError) -> Failure:
     """A message's own failure, or an outage, which says nothing about the message itself: no confirm, a nack
     (the queue is full, or has no leader), a refused login. What was not confirmed may arrive twice."""
-    code = error.code if isinstance(error, SendFailed) else type(error).__name__
+    code = error.code if isinstance(error, errors.SendFailed) else type(error).__name__
     invalid = isinstance(error, ValueError)
-    outage = not invalid and not isinstance(error, QueueMissing)
+    outage = not invalid and not isinstance(error, errors.QueueMissing)
     return Failure(code, error, transient=not invalid, outage=outage)
 
 
 def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperties:
     """A stored message's properties, and these headers, if AMQP 0-9-1 can hold them."""
-    properties = unpacked(message.attributes)
+    properties = amqp.unpacked(message.attributes)
     headers = properties.headers or {}
     for name, value in message.attributes.items():
-        if name != PROPERTIES:
+        if name != amqp.PROPERTIES:
             headers[name] = _header(name, value)
     for name, text in ((GROUP_ID, message.group_id), (TRACE_HEADER, message.trace_header)):
         if text is not None:
             headers[name] = text
     properties.headers = {**headers, **added}
     properties.message_id = message.message_id
-    properties.delivery_mode = PERSISTENT
-    check_encoding(properties)
+    properties.delivery_mode = amqp.PERSISTENT
+    amqp.check_encoding(properties)
     return properties
 
 
 def _header(name: str, attribute: Attribute) -> str | bytes:
     """Bytes of a Binary attribute, text of the others: a Number stays the text that it is on SQS."""
-    if name in COPY_HEADERS or name.startswith(DEATH_HEADERS):
+    if name in amqp.COPY_HEADERS or name.startswith(amqp.DEATH_HEADERS):
         raise InvalidMessage(
             f"attribute {name!r} is a header that RabbitMQ acts on; choose another name"
         )
@@ -202,7 +187,7 @@ def in_json(about: Mapping[str, Any], body: bytes) -> tuple[bytes, BasicProperti
     properties = BasicProperties(
         headers={ERROR: json.dumps({"bodyEncoding": "json"})},
         content_type="application/json",
-        delivery_mode=PERSISTENT,
+        delivery_mode=amqp.PERSISTENT,
     )
     encoded = base64.b64encode(body).decode("ascii")
     return json.dumps({**about, "body": encoded}).encode(), properties

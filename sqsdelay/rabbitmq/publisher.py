@@ -14,15 +14,8 @@ from typing import Any, Final
 import tenacity
 from pika import BasicProperties
 
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidEndpoint,
-    InvalidSetting,
-    QueueUnavailable,
-    SendFailed,
-    SqsDelayError,
-    Unconfirmed,
-)
+from sqsdelay import errors
+from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
 from sqsdelay.rabbitmq.link import MAYBE_SENT, BindJob, Job, Jobs, Link, Publication
@@ -78,7 +71,7 @@ class Publisher:
         blocked_seconds: float = inf,
     ) -> None:
         if confirm_seconds <= 0 or connect_seconds <= 0:
-            raise InvalidSetting(
+            raise errors.InvalidSetting(
                 f"confirm_seconds={confirm_seconds}, connect_seconds={connect_seconds}; "
                 "both must be more than 0"
             )
@@ -138,15 +131,15 @@ class Publisher:
     ) -> dict[str, SqsDelayError]:
         """Bind endpoints, all at once, so that due messages reach their queues; again is fine. The errors,
         by endpoint."""
-        errors: dict[str, SqsDelayError] = {}
+        refused: dict[str, SqsDelayError] = {}
         jobs: list[BindJob] = []
         for endpoint in endpoints:
             try:
                 jobs.append(BindJob(endpoint, topology))
-            except InvalidEndpoint as error:
-                errors[endpoint] = error
+            except errors.InvalidEndpoint as error:
+                refused[endpoint] = error
         self.publish(jobs, since=since)
-        return errors | {job.endpoint: job.error for job in jobs if job.error is not None}
+        return refused | {job.endpoint: job.error for job in jobs if job.error is not None}
 
     def _watch(self, call: _Call) -> None:
         """Settle what has no answer by the call's deadline, or look again then."""
@@ -161,10 +154,10 @@ class Publisher:
             return
         within = f"the message within {now - call.began:.3g} s{blocked}"
         where = f"RabbitMQ at {place(self._given)}"
-        untaken = QueueUnavailable(
+        untaken = errors.QueueUnavailable(
             f"{where} did not take {within}; it was not sent: try again later"
         )
-        taken = Unconfirmed(f"{where} did not confirm {within}; {MAYBE_SENT}")
+        taken = errors.Unconfirmed(f"{where} did not confirm {within}; {MAYBE_SENT}")
         for job in call.jobs:
             job.settle(taken if job.written else untaken)
         self._jobs.discard_settled()
@@ -177,7 +170,7 @@ class Publisher:
         properties = BasicProperties(expiration="0", message_id=nobody)
         probe = Publication(topology.delivery_exchange, routing_key(0, nobody), b"", properties)
         self.publish([probe], since=since)
-        if isinstance(probe.error, SendFailed) and not probe.error.transient:
+        if isinstance(probe.error, errors.SendFailed) and not probe.error.transient:
             return False
         if probe.error is not None:
             raise probe.error
@@ -216,7 +209,9 @@ class Publisher:
                 self._jobs.fail(translated(error, self._given))
             finally:
                 self._link = None
-        self._jobs.fail(QueueUnavailable("the sender was closed before the message was sent"))
+        self._jobs.fail(
+            errors.QueueUnavailable("the sender was closed before the message was sent")
+        )
         self._wire.close()
 
     def _connect(self) -> Link:

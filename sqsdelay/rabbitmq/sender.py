@@ -19,16 +19,10 @@ from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports.forks import in_each_child
+from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.link import Publication
-from sqsdelay.rabbitmq.message import (
-    MAX_MESSAGE_BYTES,
-    RabbitMqMessage,
-    body_of,
-    check_message,
-    delayed,
-    properties_of,
-)
+from sqsdelay.rabbitmq.message import RabbitMqMessage
 from sqsdelay.rabbitmq.publisher import (
     DEFAULT_CONFIRM_SECONDS,
     DEFAULT_CONNECT_SECONDS,
@@ -105,7 +99,7 @@ class RabbitMqSender:
         bind: bool = True,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_message_bytes: int = amqp.MAX_MESSAGE_BYTES,
     ) -> None:
         given = parameters(url)
         self._user = given.user
@@ -183,7 +177,7 @@ class RabbitMqSender:
         bound side by side."""
         began = time.monotonic()
         outcomes: list[Publication | RabbitMqSendResult] = []
-        delayed: list[tuple[str, Publication]] = []
+        to_bind: list[tuple[str, Publication]] = []
         for endpoint, message in messages:
             try:
                 outcomes.append(publication := self._publication(endpoint, message))
@@ -193,9 +187,9 @@ class RabbitMqSender:
                 continue
             # Without a delay it goes by the nameless exchange, straight to its queue.
             if publication.exchange:
-                delayed.append((endpoint, publication))
-        unbound = self._undeliverable({endpoint for endpoint, _ in delayed}, began)
-        for endpoint, publication in delayed:
+                to_bind.append((endpoint, publication))
+        unbound = self._undeliverable({endpoint for endpoint, _ in to_bind}, began)
+        for endpoint, publication in to_bind:
             if endpoint in unbound:
                 publication.settle(unbound[endpoint])
         publications = [each for each in outcomes if isinstance(each, Publication)]
@@ -228,15 +222,17 @@ class RabbitMqSender:
 
     def _publication(self, endpoint: str, message: RabbitMqMessage) -> Publication:
         """The message as it will be written, and written anew then, since its delay counts from there."""
-        check_message(message)
+        amqp.check_message(message)
         due = due_time(message.delay, message.due_at)
         now_ms = self._now_ms()
         due_ms = due.due_ms(now_ms)
         seconds = check_delay(seconds_until(due_ms, now_ms))
-        properties = properties_of(message, delay_seconds=seconds, due_ms=due_ms, user=self._user)
+        properties = amqp.properties_of(
+            message, delay_seconds=seconds, due_ms=due_ms, user=self._user
+        )
         return Publication(
             *self._address(endpoint, seconds),
-            body_of(message, limit=self._max_message_bytes),
+            amqp.body_of(message, limit=self._max_message_bytes),
             properties,
             due_ms=due_ms,
             on_write=partial(self._at_write, endpoint, due, properties) if seconds else None,
@@ -249,7 +245,7 @@ class RabbitMqSender:
         now_ms = self._now_ms()
         due_ms = due.due_ms(now_ms)
         seconds = min(seconds_until(due_ms, now_ms), MAX_DELAY_SECONDS)
-        written = delayed(properties, seconds=seconds, due_ms=due_ms)
+        written = amqp.delayed(properties, seconds=seconds, due_ms=due_ms)
         return *self._address(endpoint, seconds), written, due_ms
 
     def _address(self, endpoint: str, seconds: int) -> tuple[str, str]:

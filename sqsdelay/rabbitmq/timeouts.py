@@ -17,36 +17,21 @@ from typing import Any, Final
 from pika import BasicProperties
 from pika.exceptions import AMQPError
 
+from sqsdelay import errors
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import Reject, due_time
 from sqsdelay.core.message import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, string
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import (
-    InvalidEndpoint,
-    InvalidMessage,
-    QueueMissing,
-    QueueUnavailable,
-    SqsDelayError,
-)
+from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.forks import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
+from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.connection import Address, Session, parameters, translated
-from sqsdelay.rabbitmq.infrastructure import ensure_queue
+from sqsdelay.rabbitmq.infrastructure import create_missing
 from sqsdelay.rabbitmq.link import Publication
-from sqsdelay.rabbitmq.message import (
-    MAX_MESSAGE_BYTES,
-    PERSISTENT,
-    PROPERTIES,
-    RabbitMqMessage,
-    body_of,
-    check_encoding,
-    check_message,
-    packed,
-    properties_of,
-    resendable,
-)
+from sqsdelay.rabbitmq.message import RabbitMqMessage
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox, in_json, with_headers
 from sqsdelay.rabbitmq.topology import Queue, check_queue_name, lasting_queue
 from sqsdelay.timeouts.sender import (
@@ -135,12 +120,12 @@ class QueueConsumer:
         with self._lock:
             try:
                 return self._receive(wait_seconds)
-            except QueueMissing:
+            except errors.QueueMissing:
                 raise
             except (AMQPError, OSError, SqsDelayError) as error:
                 self._drop()
                 # A refused login, too: `check` has found it let in, so it may be again.
-                raise QueueUnavailable(str(translated(error, self.given))) from error
+                raise errors.QueueUnavailable(str(translated(error, self.given))) from error
 
     def _receive(self, wait_seconds: float) -> list[Received]:
         self._session = session = self._session or _Delivering(self)
@@ -220,7 +205,7 @@ def create_timeout_queues(url: str, endpoint: str) -> list[str]:
         lasting_queue(dispatcher),
     )
     with Session(parameters(url)) as session:
-        return [each.name for each in wanted if ensure_queue(session, each)]
+        return create_missing(session, *wanted)
 
 
 class RabbitMqTimeouts(RabbitMqOutbox):
@@ -241,15 +226,15 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         self._announced = QueueConsumer(self._given, self._dispatcher)
 
     def addressed(self, message: RabbitMqMessage, destination: str) -> StoredMessage:
-        check_message(message)
+        amqp.check_message(message)
         due_ms = due_time(message.delay, message.due_at).due_ms(self.now_ms())
-        kept = properties_of(message, delay_seconds=0, due_ms=due_ms, user=self._given.user)
+        kept = amqp.properties_of(message, delay_seconds=0, due_ms=due_ms, user=self._given.user)
         return StoredMessage(
             message_id=str(kept.message_id),
             destination=check_queue_name(destination),
             due_ms=due_ms,
-            body=body_of(message, limit=MAX_MESSAGE_BYTES),
-            attributes=packed(kept),
+            body=amqp.body_of(message, limit=amqp.MAX_MESSAGE_BYTES),
+            attributes=amqp.packed(kept),
         )
 
     def put(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
@@ -281,20 +266,19 @@ class RabbitMqTimeouts(RabbitMqOutbox):
 
     def announce(self, message_ids: Sequence[str]) -> list[Failure | None]:
         headers = {ANNOUNCED_AT: str(self.now_ms())}
-
-        def to_dispatcher(message_id: str) -> Publication:
-            properties = BasicProperties(headers=headers, delivery_mode=PERSISTENT)
-            return Publication("", self._dispatcher, id_body(message_id).encode(), properties)
-
-        return self._publish(message_ids, to_dispatcher)
+        properties = BasicProperties(headers=headers, delivery_mode=amqp.PERSISTENT)
+        return self._publish(
+            message_ids,
+            lambda each: Publication("", self._dispatcher, id_body(each).encode(), properties),
+        )
 
     def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
-        def to_error_queue(delivery: Delivery[Any]) -> Publication:
-            return Publication(
-                "", self._error_queue, *_unreadable(delivery.receipt, delivery.content.reason)
-            )
-
-        return self._publish(deliveries, to_error_queue)
+        return self._publish(
+            deliveries,
+            lambda each: Publication(
+                "", self._error_queue, *_unreadable(each.receipt, each.content.reason)
+            ),
+        )
 
     def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
         for delivery in deliveries:
@@ -326,7 +310,7 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
         return destination
     if isinstance(due_ms, Reject):
         return due_ms
-    kept = resendable(properties)
+    kept = amqp.resendable(properties)
     kept.headers = {name: value for name, value in kept.headers.items() if name not in _OURS}
     own_id = said[MESSAGE_ID]["StringValue"] if MESSAGE_ID in said else properties.message_id
     try:
@@ -335,24 +319,24 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
             destination=check_queue_name(destination),
             due_ms=due_ms,
             body=body,
-            attributes=packed(kept),
+            attributes=amqp.packed(kept),
         )
         # Found out now, when a person still knows the message; not when it is due.
         with_headers(message, {WAS_DUE_AT: str(due_ms)})
-    except (InvalidEndpoint, InvalidMessage) as error:
+    except (errors.InvalidEndpoint, errors.InvalidMessage) as error:
         return Reject(str(error))
     return message
 
 
 def _unreadable(received: Received, reason: str) -> tuple[bytes, BasicProperties]:
     """Body and properties as they were, plus why; all in a body of JSON if they leave no room."""
-    properties = resendable(received.properties)
-    properties.delivery_mode = PERSISTENT
-    encoded = base64.b64encode(packed(properties)[PROPERTIES]["BinaryValue"])
+    properties = amqp.resendable(received.properties)
+    properties.delivery_mode = amqp.PERSISTENT
+    encoded = base64.b64encode(amqp.packed(properties)[amqp.PROPERTIES]["BinaryValue"])
     properties.headers = {**properties.headers, ERROR: json.dumps({"reason": reason})}
     try:
-        check_encoding(properties)
-    except InvalidMessage:
+        amqp.check_encoding(properties)
+    except errors.InvalidMessage:
         about = {"reason": reason, "amqpProperties": encoded.decode("ascii")}
         return in_json(about, received.body)
     return received.body, properties

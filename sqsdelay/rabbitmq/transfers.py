@@ -101,7 +101,7 @@ def _handed_over(given: Address, management: Management, topology: Topology) -> 
     with Session(given) as session:
         names = [*ready(session, topology), *hand_overs(management.named("queues"), topology)]
     counted = [name for name in names if name != topology.undeliverable]
-    count = sum(each.dead_lettering for each in held(management, counted).values())
+    count = sum(each[-1].dead_lettering for each in held(management, counted).values())
     reason = (
         "they are due, and the broker is handing them over to the next queue (messages_dlx); bind "
         "their endpoints, make room in their queues, or wait"

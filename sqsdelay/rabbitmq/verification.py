@@ -19,7 +19,7 @@ from sqsdelay.rabbitmq.connection import (
     parameters,
 )
 from sqsdelay.rabbitmq.infrastructure import look, make
-from sqsdelay.rabbitmq.management import Management, hand_overs, standing
+from sqsdelay.rabbitmq.management import STANDING, Management, hand_overs, held
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import (
     DELIVERY_LIMIT,
@@ -117,7 +117,13 @@ def _declared(
             optional = topology.shared and each.name == topology.undeliverable
             yield Problem(subject, "is missing", command(topology, "declare"), fatal=not optional)
         elif management is None:
-            difference = _refused(session, each)
+            try:
+                make(session, each)
+            except ChannelClosedByBroker as error:
+                if error.reply_code == PRECONDITION_FAILED:
+                    difference = str(error.reply_text)
+                elif error.reply_code != ACCESS_REFUSED:
+                    raise
         elif found := listed[kind].get(each.name):  # which knows of it after some seconds
             difference = _difference(each, found)
         if difference:
@@ -126,18 +132,6 @@ def _declared(
                 f"differs from what is expected: {difference}",
                 "use another --prefix, or move its messages away, delete it and declare again",
             )
-
-
-def _refused(session: Session, wanted: Exchange | Queue) -> str:
-    """Why the broker does not take it for equal; empty where it does, or the user may not ask."""
-    try:
-        make(session, wanted)
-    except ChannelClosedByBroker as error:
-        if error.reply_code == PRECONDITION_FAILED:
-            return str(error.reply_text)
-        if error.reply_code != ACCESS_REFUSED:
-            raise
-    return ""
 
 
 def _difference(wanted: Exchange | Queue, found: Mapping[str, Any]) -> str:
@@ -176,10 +170,22 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     for queue in topology.queues():
         found = queues.get(queue.name, {})
         if queue.name != topology.undeliverable:
-            policy = found.get("effective_policy_definition") or {}
-            yield from _policies(queue.name, policy, management.virtual_host, topology, version)
+            yield from _policies(queue.name, found, management.virtual_host, topology, version)
         yield from _members(queue.name, found, len(nodes), management.virtual_host, topology)
-    yield from _missing_bindings(bindings, topology)
+    present = {
+        (b["source"], b["destination"], b["routing_key"], b["destination_type"] == "exchange")
+        for b in bindings
+    }
+    for each in topology.bindings():
+        # The catch-all's is optional where shared, as its exchange is.
+        optional = topology.shared and each.source == topology.undeliverable
+        key = (each.source, each.destination, each.routing_key, each.to_exchange)
+        if key not in present and not optional:
+            yield Problem(
+                f"binding {each.source} -> {each.destination}",
+                f"is missing (key {each.routing_key})",
+                command(topology, "declare"),
+            )
     if topology.shared:
         yield from _holding_up(management, queues, bindings, topology)
 
@@ -206,31 +212,33 @@ def _feature_flags(management: Management) -> Iterator[Problem]:
 
 def _handed_over(management: Management, topology: Topology) -> Iterator[Problem]:
     """Due messages that the next queue has not confirmed: a moment's worth, or a hand-over that stands."""
-    held = management.held()
-    for name, endpoint in hand_overs(held, topology).items():
-        if held[name].dead_lettering:
-            yield Problem(
-                f"endpoint {endpoint}",
-                f"{held[name].dead_lettering} messages are due, and wait in {name}; if this persists, its "
-                "queue refuses them: it is full, or has no leader",
-                "make room in it; the broker tries again every 3 minutes",
-                fatal=False,
-            )
+    now = {name: each for name, each in management.held().items() if each.dead_lettering}
+    for name, endpoint in hand_overs(now, topology).items():
+        yield Problem(
+            f"endpoint {endpoint}",
+            f"{now[name].dead_lettering} messages are due, and wait in {name}; if this persists, its "
+            "queue refuses them: it is full, or has no leader",
+            "make room in it; the broker tries again every 3 minutes",
+            fatal=False,
+        )
     names = [topology.level_name(level) for level in reversed(range(LEVELS))]
-    waiting = {name: held[name] for name in names if name in held and held[name].dead_lettering}
-    stuck = standing(management, waiting)
-    for name, each in waiting.items():
+    waiting = [name for name in names if name in now]
+    for name, counts in (held(management, waiting, changes=STANDING) if waiting else {}).items():
+        seen = [now[name].dead_lettering, *(each.dead_lettering for each in counts)]
+        if not seen[-1]:
+            continue  # all are handed over by now
+        stands = seen == sorted(seen)
         nowhere = (
             "; it has got nowhere while this looked: no queue is bound for them, or it refuses them, and "
             "all messages behind them wait too"
         )
         yield Problem(
             f"queue {name}",
-            f"{stuck.get(name, each.dead_lettering)} messages are due, and the broker is handing them "
-            f"over to the next queue (messages_dlx){nowhere if name in stuck else ''}",
+            f"{seen[-1]} messages are due, and the broker is handing them over to the next queue "
+            f"(messages_dlx){nowhere if stands else ''}",
             "make room in the endpoint's queue, or create it and bind it with: "
             f"{command(topology, 'bind', 'NAME')}; the broker tries again every 3 minutes",
-            fatal=name in stuck,
+            fatal=stands,
         )
 
 
@@ -311,9 +319,10 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _policies(
-    name: str, policy: Mapping[str, Any], virtual_host: str, topology: Topology, version: str
+    name: str, found: Mapping[str, Any], virtual_host: str, topology: Topology, version: str
 ) -> Iterator[Problem]:
     """A policy, or the lack of one, that ends a level's delays early or loses messages."""
+    policy = found.get("effective_policy_definition") or {}
     for key in sorted(set(policy) & set(HARMFUL_POLICIES)):
         yield Problem(
             f"queue {name}",
@@ -334,25 +343,6 @@ def _policies(
         f"{topology.prefix}.delay-levels '^{re.escape(topology.prefix)}\\.delay-level-' "
         f"'{{\"delivery-limit\":{DELIVERY_LIMIT}}}'",
     )
-
-
-def _missing_bindings(
-    bindings: Sequence[Mapping[str, Any]], topology: Topology
-) -> Iterator[Problem]:
-    present = {
-        (b["source"], b["destination"], b["routing_key"], b["destination_type"] == "exchange")
-        for b in bindings
-    }
-    for binding in topology.bindings():
-        if topology.shared and binding.source == topology.undeliverable:
-            continue  # optional there, as its exchange is
-        key = (binding.source, binding.destination, binding.routing_key, binding.to_exchange)
-        if key not in present:
-            yield Problem(
-                f"binding {binding.source} -> {binding.destination}",
-                f"is missing (key {binding.routing_key})",
-                command(topology, "declare"),
-            )
 
 
 def _undeliverable(session: Session, topology: Topology) -> Iterator[Problem]:

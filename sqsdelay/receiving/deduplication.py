@@ -70,19 +70,15 @@ class Inbox(Protocol):
 
     def set_up(self) -> None:
         """Create the table, if it is not there."""
-        ...
 
     def begin(self, message_id: str, *, claim: str, now_ms: int, until_ms: int) -> Copy:
         """Claim the message until then, if nobody holds it and it is not done."""
-        ...
 
     def done(self, message_id: str, *, until_ms: int) -> None:
         """Remember until then that the message was processed, whoever claims it."""
-        ...
 
     def release(self, message_id: str, *, claim: str) -> None:
         """Give up a claim; no effect on another's."""
-        ...
 
     def first(self, message_id: str, *, transaction: Any, now_ms: int, until_ms: int) -> bool:
         """Remember it in the caller's open transaction (the driver's connection); whether it is new.
@@ -92,11 +88,9 @@ class Inbox(Protocol):
         Raises:
             ConfigurationError: no connection of this database's driver, or not in a transaction.
         """
-        ...
 
     def forget(self, now_ms: int, *, limit: int) -> int:
         """Delete up to so many entries whose time is over; how many."""
-        ...
 
 
 class Deduplicator:
@@ -177,10 +171,7 @@ class Deduplicator:
         """
         now_ms = self._clock.now_ms()
         return self._inbox.first(
-            message_id,
-            transaction=transaction,
-            now_ms=now_ms,
-            until_ms=now_ms + self._remember_ms,
+            message_id, transaction=transaction, now_ms=now_ms, until_ms=now_ms + self._remember_ms
         )
 
     def forget(self) -> int:

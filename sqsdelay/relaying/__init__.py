@@ -1,6 +1,6 @@
 """Relaying: one hop of each copy that waits in a delay queue."""
 
-from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import ForwardingRelay
 from sqsdelay.relaying.relay import DueRelay, Relay
 

@@ -1,8 +1,8 @@
-"""The parking queue, and what gathers copies for a store that takes thousands of messages in one call.
+"""What gathers copies for a store that takes thousands of messages in one call, and the parking queue.
 
-The delay consumer's function is given ten copies at a time: it forwards them, many in one message
-(`ForwardingRelay`). The `Parker` empties the queue into the store; what a schedule has sent there is handed
-over. A worker gathers its copies in memory (`Gathering`).
+A worker gathers its copies in memory (`Gathering`). The delay consumer's function is given ten at a time: it
+forwards them to the parking queue, many in one message (`ForwardingRelay`). The `Parker` empties that queue
+into the store; what a schedule has sent there is handed over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final
 
 from sqsdelay import limits
-from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, full_batches, size_of, text_of
 from sqsdelay.core.readable import one_line
@@ -24,13 +23,86 @@ from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, fr
 from sqsdelay.core.schedule_input import COPY, record_of
 from sqsdelay.errors import InvalidSetting, MalformedMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
-from sqsdelay.relaying.mover import Held, Move, Mover, Outcome, RelaySettings, Status, failures
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
+from sqsdelay.relaying.relay import Held, Move, Mover, Relay, in_tens
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 logger = logging.getLogger(__name__)
 
 VERSION: Final = 1
+
+GROUP_BYTES: Final = 64 * 1024
+"""Of a group's body: SQS bills each 64 KiB of a message as one request (SQS pricing)."""
+
+AT_ONCE: Final = 500
+"""Copies of a round, where no store wants more at once: so that sends and deletes go in full tens."""
+
+RECEIVING_SECONDS: Final = 60
+"""Longest that a round receives: most of the time that its groups are hidden is left to settle them."""
+
+SENDING_SECONDS: Final = limits.DELAY_QUEUE_VISIBILITY_SECONDS - 20
+"""From its first receive, a round sends for no longer. One more call may take 18 s (`CALL_ATTEMPTS`), and
+then others are given the same groups."""
+
+MAX_BYTES: Final = 64 * 2**20
+"""Of groups that are parked in one call: the copies in them take several times as much memory."""
+
+GATHERED_SECONDS: Final = 10.0
+"""How long a copy may wait for others in memory. What is parked is due hours later."""
+
+MAX_GATHERED: Final = 5_000
+"""Copies of one worker: SQS lets 120,000 be in flight."""
+
+
+class Gathering:
+    """What a worker's receivers have gathered for a store that takes groups. Thread-safe.
+
+    Copies stay in their queue until the store has confirmed them.
+    """
+
+    def __init__(self, mover: Mover, visibility: Visibility) -> None:
+        self._mover = mover
+        self.most = mover.stored_at_once if isinstance(mover, Relay) else None
+        self._visibility = visibility
+        self._batches: list[InHand] = []
+        self._lock = threading.RLock()
+
+    def seconds_left(self) -> float | None:
+        """How long more may be waited for; None while nothing is gathered."""
+        with self._lock:
+            if not self._batches:
+                return None
+            return max(0.0, GATHERED_SECONDS - self._batches[0].age())
+
+    def keep(self, batch: InHand) -> InHand:
+        """Keep of a received batch what is to be parked; the rest, which may be none."""
+        if self.most is None or not isinstance(self._mover, Relay):
+            return batch
+        far = [copy for copy in batch.copies if self._mover.parks(copy)]
+        if not far:
+            return batch
+        kept, rest = self._visibility.divide(batch, far)
+        with self._lock:
+            self._batches.append(kept)
+        return rest
+
+    def park(self, *, only_if_full: bool = False) -> list[Outcome]:
+        """Park all of it in one call, now or if it is time to; one of the receivers does it."""
+        most = min(self.most or 0, MAX_GATHERED)
+        with self._lock:
+            count = sum(len(batch.copies) for batch in self._batches)
+            if not count or (only_if_full and count < most and self.seconds_left() != 0):
+                return []
+            batches, self._batches = self._batches, []
+        # Parked by two, a message would be twice in a store that cannot tell.
+        ours = [batch for batch in batches if batch.held()]
+        copies = [copy for batch in ours for copy in batch.copies]
+        try:
+            # Each is asked, since that counts as work going on.
+            return self._mover.process(copies, held=lambda: all(list(map(InHand.held, ours))))
+        finally:
+            for batch in batches:
+                self._visibility.done(batch)
 
 
 def packed(copy: ReceivedMessage) -> str:
@@ -64,9 +136,6 @@ def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
     except (ValueError, TypeError, KeyError, RecursionError, MalformedMessage) as error:
         return [replace(group, unreadable=f"not a group of copies: {error!r}"[:200])]
 
-
-GROUP_BYTES: Final = 64 * 1024
-"""Of a group's body: SQS bills each 64 KiB of a message as one request (SQS pricing)."""
 
 _FRAME_BYTES: Final = len(group_of(()))
 
@@ -136,27 +205,8 @@ class ForwardingRelay(Relay):
         return [*forwarded, *others]
 
 
-AT_ONCE: Final = 500
-"""Copies of a round, where no store wants more at once: so that sends and deletes go in full tens."""
-
-RECEIVING_SECONDS: Final = 60
-"""Longest that a round receives: most of the time that its groups are hidden is left to settle them."""
-
-SENDING_SECONDS: Final = limits.DELAY_QUEUE_VISIBILITY_SECONDS - 20
-"""From its first receive, a round sends for no longer. One more call may take 18 s (`CALL_ATTEMPTS`), and
-then others are given the same groups."""
-
-MAX_BYTES: Final = 64 * 2**20
-"""Of groups that are parked in one call: the copies in them take several times as much memory."""
-
 _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
 """Received messages of the parking queue, and the copies in each."""
-
-
-def _one(copy: ReceivedMessage) -> object:
-    """The same for the copies of a schedule, which have no id of SQS's but one of their own to know them by;
-    otherwise each is another."""
-    return (not copy.sqs_message_id and copy.deduplication_id) or id(copy)
 
 
 class Parker:
@@ -234,74 +284,20 @@ class Parker:
         done: list[ReceivedMessage] = []
         for message, copies in groups:
             failed = [copy for copy in copies if not of[_one(copy)].settled]
-            # A group may go once its copies are settled; those that are not may be in another.
-            if not failed or (len(failed) < len(copies) and held() and self._left(failed)):
+            # A group may go once its copies are settled, and those that are not are in another.
+            if not failed or (
+                len(failed) < len(copies)
+                and held()
+                and not any(forward(self._queues, self._endpoint, failed))
+            ):
                 done.append(message)
-        for _, failure in failures(partial(self._queues.delete_batch, url), done):
+        for failure in filter(None, in_tens(partial(self._queues.delete_batch, url), done)):
             # Parked again, a message is one when its slot's objects are merged.
             logger.warning("a group is not deleted: %s", one_line(failure.error))
         return outcomes
 
-    def _left(self, copies: Sequence[ReceivedMessage]) -> bool:
-        """Whether the queue has them in another group now."""
-        return not any(forward(self._queues, self._endpoint, copies))
 
-
-GATHERED_SECONDS: Final = 10.0
-"""How long a copy may wait for others. What is parked is due hours later."""
-
-MAX_GATHERED: Final = 5_000
-"""Copies of one worker: SQS lets 120,000 be in flight."""
-
-
-class Gathering:
-    """What a worker's receivers have gathered for a store that takes groups. Thread-safe.
-
-    Copies stay in their queue until the store has confirmed them.
-    """
-
-    def __init__(self, mover: Mover, visibility: Visibility, clock: Clock) -> None:
-        self._mover = mover
-        self.most = mover.stored_at_once if isinstance(mover, Relay) else None
-        self._visibility = visibility
-        self._clock = clock
-        self._batches: list[InHand] = []
-        self._lock = threading.RLock()
-
-    def seconds_left(self) -> float | None:
-        """How long more may be waited for; None while nothing is gathered."""
-        with self._lock:
-            if not self._batches:
-                return None
-            until = self._batches[0].received_at + GATHERED_SECONDS
-            return max(0.0, until - self._clock.monotonic())
-
-    def keep(self, batch: InHand) -> InHand:
-        """Keep of a received batch what is to be parked; the rest, which may be none."""
-        if self.most is None or not isinstance(self._mover, Relay):
-            return batch
-        far = [copy for copy in batch.copies if self._mover.parks(copy)]
-        if not far:
-            return batch
-        kept, rest = self._visibility.divide(batch, far)
-        with self._lock:
-            self._batches.append(kept)
-        return rest
-
-    def park(self, *, only_if_full: bool = False) -> list[Outcome]:
-        """Park all of it in one call, now or if it is time to; one of the receivers does it."""
-        most = min(self.most or 0, MAX_GATHERED)
-        with self._lock:
-            count = sum(len(batch.copies) for batch in self._batches)
-            if not count or (only_if_full and count < most and self.seconds_left() != 0):
-                return []
-            batches, self._batches = self._batches, []
-        # Parked by two, a message would be twice in a store that cannot tell.
-        ours = [batch for batch in batches if batch.held()]
-        copies = [copy for batch in ours for copy in batch.copies]
-        try:
-            # Each is asked, since that counts as work going on.
-            return self._mover.process(copies, held=lambda: all(list(map(InHand.held, ours))))
-        finally:
-            for batch in batches:
-                self._visibility.done(batch)
+def _one(copy: ReceivedMessage) -> object:
+    """The same for the copies of a schedule, which have no id of SQS's but one of their own to know them by;
+    otherwise each is another."""
+    return (not copy.sqs_message_id and copy.deduplication_id) or id(copy)

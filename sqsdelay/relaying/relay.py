@@ -1,15 +1,19 @@
-"""The delay consumer's work on one batch: hand over, requeue, park, cancel or reject each copy."""
+"""The walk of a received copy: what it says, where it goes, its send; once it has arrived, its deletion."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from sqsdelay.core import outgoing
-from sqsdelay.core.delay import Decision, HandOver, Park, Reject, decide, too_far
-from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import DUE_AT, text_of
+from sqsdelay.core.delay import Decision, HandOver, Park, Reject, decide, seconds_until, too_far
+from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.message import DUE_AT, OutgoingMessage, full_batches, text_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import (
     DelayedMessage,
@@ -19,6 +23,7 @@ from sqsdelay.core.received_message import (
     read_fifo_ids,
     whole_number,
 )
+from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import (
     ConfigurationError,
@@ -27,17 +32,41 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreUnavailable,
 )
+from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
+from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Stores
-from sqsdelay.ports.queues import Queues
-from sqsdelay.relaying.mover import Move, Mover, Outcome, RelaySettings, Status
+from sqsdelay.ports.queues import Failure, Queues, send_fitting
+from sqsdelay.ports.tracing import Delivery
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 
 logger = logging.getLogger(__name__)
 
+_FIRST_BACKOFF_SECONDS: Final = 5
+_REMEMBERED_COPIES: Final = 10_000
+_NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
+_UNREAD: Final = "whether it was cancelled or moved cannot be read now"
+
+_T = TypeVar("_T")
+
+Held = Callable[[], bool]
+"""Whether the consumer still holds its copies, and has time for one more call."""
 
 Amendments = Mapping[str, Amendment | None]
 """By message id; None of those that cannot be read."""
 
-UNREAD = "whether it was cancelled or moved cannot be read now"
+
+def always_held() -> bool:
+    """For a consumer without a time limit."""
+    return True
+
+
+@dataclass(slots=True)
+class Move:
+    """A send, and the outcome of its copy once it is confirmed."""
+
+    target: QueueRef
+    entry: OutgoingMessage
+    settled: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +78,223 @@ class ToStore:
     message: DelayedMessage
     stored: StoredMessage
     remaining_seconds: int
+
+
+class Mover(ABC):
+    """Settles the copies of one receive from ``source``; a subclass decides where each goes."""
+
+    def __init__(
+        self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
+    ) -> None:
+        self._queues = queues
+        self._endpoint = endpoint
+        self._settings = settings or RelaySettings()
+        self._undeleted: OrderedDict[str, Outcome] = OrderedDict()
+        self.source = endpoint.delay_queue
+
+    def process(
+        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always_held
+    ) -> list[Outcome]:
+        """Move a received batch on and settle it.
+
+        Args:
+            copies: what one receive returned, from ``source``.
+            delete: False where the caller deletes settled copies itself (Lambda does).
+            held: asked before each send. On False, the copies not yet sent fail and are left alone:
+                another consumer may have received them.
+
+        Returns:
+            An outcome per copy, in order. No message, whatever it holds, makes this raise.
+
+        Raises:
+            QueueMissing, QueueUnavailable: the queue cannot be found; nothing was sent.
+            SchemaMismatch: the store is of another version; nothing was sent.
+        """
+        source_url = self._queues.url(self.source)
+        for copy in copies:
+            if copy.receive_count == 1 and copy.first_receive_ms is not None:
+                self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
+        # Sent before, only the delete had failed: sending again would duplicate it.
+        known = [(copy, self._undeleted.get(_key(copy))) for copy in copies]
+        decided = list(self._decide([copy for copy, sent in known if sent is None]))
+        done = [each for each in decided if isinstance(each, Outcome)]
+        self._record([(outcome, None) for outcome in done], len(copies))
+        done += [replace(sent, copy=copy) for copy, sent in known if sent is not None]
+        done += self._sent([each for each in decided if isinstance(each, Move)], len(copies), held)
+        of = {id(outcome.copy): outcome for outcome in done}
+        outcomes = [of[id(copy)] for copy in copies]
+        failed = [outcome.copy for outcome in outcomes if not outcome.settled]
+        # A group of the parking queue comes back after the visibility timeout.
+        if failed and self.source != self._endpoint.parking_queue and held():
+            self._hide(source_url, failed)
+        if delete:
+            self._delete(source_url, [outcome for outcome in outcomes if outcome.settled])
+        return outcomes
+
+    @abstractmethod
+    def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterable[Move | Outcome]:
+        """The move or the outcome of each copy, in sending order."""
+
+    def _or_failed(
+        self, copy: ReceivedMessage, decide: Callable[..., _T], *about: Any
+    ) -> _T | Outcome:
+        try:
+            return decide(copy, *about)
+        except SqsDelayError as error:
+            return self._failed(copy, str(error))
+
+    def _failed(self, copy: ReceivedMessage, error: str, due_ms: int | None = None) -> Outcome:
+        name, why = one_line(copy.message_id), one_line(error)
+        logger.warning("message %s stays in %s: %s", name, self.source.name, why)
+        return Outcome(copy, Status.FAILED, due_ms, error=error)
+
+    def _reject(self, copy: ReceivedMessage, reason: str) -> Move:
+        outcome = Outcome(copy, Status.REJECTED, error=reason)
+        return Move(self._endpoint.error_queue, rejected(copy, reason), outcome)
+
+    def _broker_now(self, copy: ReceivedMessage) -> int:
+        """The broker's now: from the copy's own receive timestamp if fresh, else from the clock."""
+        clock = self._queues.broker_clock
+        if copy.receive_count == 1 and copy.first_receive_ms is not None:
+            now_ms = clock.after_ms(copy.first_receive_ms, copy.received_at)
+            # The copy may have travelled for long since its timestamp; other answers know better.
+            return max(now_ms, clock.now_ms()) if clock.synchronised else now_ms
+        if not clock.synchronised:
+            self._queues.synchronise(self.source)
+        return clock.now_ms()
+
+    def _sent(self, moves: Sequence[Move], received: int, held: Held) -> Iterator[Outcome]:
+        """Send in full batches. What is refused for good, and often enough, goes to the error queue."""
+        hopeless: list[Move] = []
+        for batch in full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size):
+            if not held():
+                for move in batch:
+                    yield self._failed(move.settled.copy, _NOT_HELD, move.settled.due_ms)
+                continue
+            for move in batch:
+                self._set_timer(move)
+            answered = list(zip(batch, self._send(batch), strict=True))
+            settled = [(move.settled, move.entry) for move, failure in answered if failure is None]
+            self._record(settled, received, len(batch))
+            for move, failure in answered:
+                copy = move.settled.copy
+                if failure is None:
+                    yield move.settled
+                elif (
+                    not failure.transient
+                    and move.target != self._endpoint.error_queue
+                    and (copy.receive_count or 0) >= self._settings.max_receives
+                ):
+                    hopeless.append(self._reject(copy, f"{failure.code}: {failure.error}"))
+                else:
+                    yield self._failed(copy, str(failure.error), move.settled.due_ms)
+        if hopeless:
+            yield from self._sent(hopeless, received, held)
+
+    def _set_timer(self, move: Move) -> None:
+        """Update a message timer right before its send: earlier sends took time."""
+        timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
+        if timer is None or due_ms is None:
+            return
+        try:
+            now_ms = self._broker_now(move.settled.copy)
+        except SqsDelayError:
+            return  # Late by what the sends before it took, and not early.
+        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
+        timer = min(timer, seconds_until(due_ms, now_ms))
+        move.entry.delay_seconds = timer
+        late_ms = now_ms + timer * 1000 - due_ms
+        move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
+
+    def _send(self, batch: list[Move]) -> list[Failure | None]:
+        """Send; what goes to the destination begins a new trace there."""
+        target, tracing, deliveries = batch[0].target, self._settings.tracing, list[Delivery]()
+        if tracing is not None and target == self._endpoint.queue:
+            for copy, due_ms, entry in ((m.settled.copy, m.settled.due_ms, m.entry) for m in batch):
+                delivery = tracing.delivering(
+                    self._endpoint.name, copy.message_id, sent_with=copy.trace_header, due_ms=due_ms
+                )
+                entry.trace_header = delivery.header or entry.trace_header
+                deliveries.append(delivery)
+
+        def smaller(position: int) -> OutgoingMessage | None:
+            move = batch[position]
+            if target != self._endpoint.error_queue:
+                return outgoing.without_identity(move.entry)
+            return rejected(move.settled.copy, move.settled.error or "", limit=0)
+
+        outcomes: list[Failure | None]
+        try:
+            url = self._queues.url(target)
+            sent = send_fitting(self._queues, url, [move.entry for move in batch], smaller)
+            outcomes = [outcome if isinstance(outcome, Failure) else None for outcome in sent]
+        except SqsDelayError as error:
+            outcomes = [Failure(type(error).__name__, error, transient=True)] * len(batch)
+        for delivery, failure in zip(deliveries, outcomes, strict=False):
+            delivery.end(None if failure is None else str(failure.error))
+        return outcomes
+
+    def _record(
+        self,
+        settled: Sequence[tuple[Outcome, OutgoingMessage | None]],
+        received: int,
+        batch: int | None = None,
+    ) -> None:
+        """What befell copies that were settled with one request, or with none. Before they are deleted: a
+        worker that dies in between sends, and records, again."""
+        if self._settings.ledger is None:
+            return
+        at_ms = self._queues.broker_clock.now_ms()
+        parks = self.source == self._endpoint.parking_queue
+        forwarded = sum(outcome.status is Status.FORWARDED for outcome, _ in settled)
+        # Where the ledger's word is another than the relay's.
+        kinds = {Status.REQUEUED: EventKind.HOP, Status.DELIVERED: EventKind.HANDED_OVER}
+        if self._endpoint.fifo:  # Its due queue is not the last step.
+            kinds[Status.HANDED_OVER] = EventKind.HOP
+        events = (
+            Event(
+                kind=kinds.get(outcome.status) or EventKind(outcome.status),
+                at_ms=at_ms,
+                endpoint=self._endpoint.name,
+                message_id=outcome.copy.message_id,
+                source=Source.DISPATCHER if parks else Source.CONSUMER,
+                due_ms=outcome.due_ms,
+                size=None if entry is None else entry.size,
+                batch=forwarded if outcome.status is Status.FORWARDED else batch,
+                # The parking queue's messages hold many copies.
+                receive_batch=None if parks else received,
+                timer_seconds=outcome.delay_seconds,
+                late_ms=None if kinds.get(outcome.status) is EventKind.HOP else outcome.late_ms,
+                reason=outcome.error,
+            )
+            for outcome, entry in settled
+            if outcome.settled
+        )
+        record_safely(self._settings.ledger, events)
+
+    def _hide(self, source_url: str, failed: Sequence[ReceivedMessage]) -> None:
+        entries = [(copy, backoff_seconds(copy.receive_count or 1)) for copy in failed]
+        answers = in_tens(partial(self._queues.hide_batch, source_url), entries)
+        for copy, failure in zip(failed, answers, strict=True):
+            if failure is not None:
+                # Harmless: it comes back after the queue's visibility timeout instead.
+                name, why = one_line(copy.message_id), one_line(failure.error)
+                logger.info("backoff of %s not set: %s", name, why)
+
+    def _delete(self, source_url: str, settled: Sequence[Outcome]) -> None:
+        copies = [outcome.copy for outcome in settled]
+        answers = in_tens(partial(self._queues.delete_batch, source_url), copies)
+        for copy in copies:
+            self._undeleted.pop(_key(copy), None)
+        for outcome, failure in zip(settled, answers, strict=True):
+            if failure is not None:
+                name, why = one_line(outcome.copy.message_id), one_line(failure.error)
+                logger.warning("message %s sent on but not deleted: %s", name, why)
+                # Its outcome, without what it holds: content takes memory.
+                bare = replace(outcome.copy, body="", attributes={})
+                self._undeleted[_key(bare)] = replace(outcome, copy=bare)
+                if len(self._undeleted) > _REMEMBERED_COPIES:
+                    self._undeleted.popitem(last=False)
 
 
 class Relay(Mover):
@@ -64,10 +310,9 @@ class Relay(Mover):
     def __init__(
         self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
     ) -> None:
-        settings = settings or RelaySettings()
-        super().__init__(queues, endpoint, endpoint.delay_queue, settings)
-        self.hop_seconds = settings.hop_seconds
-        parking = settings.parking
+        super().__init__(queues, endpoint, settings)
+        self.hop_seconds = self._settings.hop_seconds
+        parking = self._settings.parking
         self._parking = None if parking is None else Stores(parking).parking(endpoint.name)
 
     @property
@@ -90,6 +335,9 @@ class Relay(Mover):
         except SqsDelayError:
             return False
 
+    def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
+        return misdirected(copy, self._endpoint) or read_delay(copy)
+
     def _next(self, message: DelayedMessage, now_ms: int) -> Decision:
         after = None if self._parking is None else self._parking.after_seconds
         hop = self.hop_seconds
@@ -105,11 +353,8 @@ class Relay(Mover):
             else self._or_failed(copy, self._decide_one, message, amendments)
             for copy, message in read
         ]
-        parked = iter(self._park([each for each in decided if isinstance(each, ToStore)]))
+        parked = self._park([each for each in decided if isinstance(each, ToStore)])
         return [next(parked) if isinstance(each, ToStore) else each for each in decided]
-
-    def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
-        return misdirected(copy, self._endpoint) or read_delay(copy)
 
     def _amendments(self, messages: Sequence[DelayedMessage]) -> Amendments:
         if self._parking is None or not messages:
@@ -120,21 +365,19 @@ class Relay(Mover):
         self, copy: ReceivedMessage, message: DelayedMessage, amendments: Amendments
     ) -> Move | Outcome | ToStore:
         amendment = amendments.get(message.message_id)
-        if amendment is not None and amendment.cancels(copy.first_sent_ms):
-            return Outcome(copy, Status.CANCELLED, message.due_ms)
         if amendment is not None:
-            due_ms = amendment.new_due_ms(copy.first_sent_ms)
-            message = message if due_ms is None else replace(message, due_ms=due_ms)
+            if amendment.cancels(copy.first_sent_ms):
+                return Outcome(copy, Status.CANCELLED, message.due_ms)
+            moved_ms = amendment.new_due_ms(copy.first_sent_ms)
+            message = message if moved_ms is None else replace(message, due_ms=moved_ms)
         now_ms = self._broker_now(copy)
         problem = too_far(message.due_ms, now_ms, self._settings.max_delay_seconds)
         if problem is not None:
             return self._reject(copy, problem)
         decision = self._next(message, now_ms)
-        if message.message_id in amendments and amendment is None:
-            # It hops on, or stays here, until it is known.
-            if isinstance(decision, HandOver) or not self._hops:
-                raise StoreUnavailable(UNREAD)
-            return self._requeue(copy, message, decision.remaining_seconds, now_ms)
+        unread = amendment is None and message.message_id in amendments
+        if unread and (isinstance(decision, HandOver) or not self._hops):
+            raise StoreUnavailable(_UNREAD)
         if isinstance(decision, HandOver):
             seconds = decision.delay_seconds
             late_ms = now_ms + seconds * 1000 - message.due_ms
@@ -143,7 +386,8 @@ class Relay(Mover):
                 outgoing.handed_over(copy, message, self._endpoint, delay_seconds=seconds),
                 Outcome(copy, Status.HANDED_OVER, message.due_ms, seconds, late_ms),
             )
-        if not isinstance(decision, Park):
+        # What is unread hops on until it is known.
+        if unread or not isinstance(decision, Park):
             return self._requeue(copy, message, decision.remaining_seconds, now_ms)
         try:
             stored = parked(copy, message, self._endpoint.address)
@@ -168,36 +412,34 @@ class Relay(Mover):
             Outcome(copy, Status.REQUEUED, message.due_ms),
         )
 
-    def _park(self, given: Sequence[ToStore]) -> list[Move | Outcome]:
+    def _park(self, given: Sequence[ToStore]) -> Iterator[Move | Outcome]:
         """Park in one call; what the store does not take hops on, which loses nothing."""
         if self._parking is None or not given:
-            return []
+            return
+        answers = self._parking.park([each.stored for each in given])
         answered = [
             (each, self._met_again(each, is_new) if isinstance(is_new, MessageConflict) else is_new)
-            for each, is_new in zip(
-                given, self._parking.park([each.stored for each in given]), strict=True
-            )
+            for each, is_new in zip(given, answers, strict=True)
         ]
         # What was there already may be another message of this id, sent after the amendment was left.
         new = {each.message.message_id for each, is_new in answered if is_new is True}
-        last_sent: dict[str, int | None] = {}
-        for each, _ in sorted(answered, key=lambda one: one[0].copy.first_sent_ms or 0):
-            if each.message.message_id in new:
-                last_sent[each.message.message_id] = each.copy.first_sent_ms
+        last_sent = {
+            each.message.message_id: each.copy.first_sent_ms
+            for each in sorted(given, key=lambda one: one.copy.first_sent_ms or 0)
+            if each.message.message_id in new
+        }
         cancelled, taken_back = self._parking.apply_amendments(last_sent)
-        settled: list[Move | Outcome] = []
         for each, is_new in answered:
-            message_id, due_ms = each.message.message_id, each.message.due_ms
+            copy, message_id, due_ms = each.copy, each.message.message_id, each.message.due_ms
             if isinstance(is_new, MessageConflict):
-                settled.append(self._reject(each.copy, f"conflict: {is_new}"))
+                yield self._reject(copy, f"conflict: {is_new}")
             elif isinstance(is_new, SqsDelayError):
-                settled.append(self._or_failed(each.copy, self._hop_instead, each, is_new))
+                yield self._or_failed(copy, self._hop_instead, each, is_new)
             elif message_id in taken_back:
-                settled.append(self._failed(each.copy, UNREAD, due_ms))
+                yield self._failed(copy, _UNREAD, due_ms)
             else:
                 status = Status.CANCELLED if message_id in cancelled else Status.PARKED
-                settled.append(Outcome(each.copy, status, due_ms))
-        return settled
+                yield Outcome(copy, status, due_ms)
 
     def _hop_instead(
         self, copy: ReceivedMessage, each: ToStore, error: SqsDelayError
@@ -215,7 +457,7 @@ class Relay(Mover):
         message_id, amendments = each.message.message_id, self._amendments([each.message])
         amendment = amendments.get(message_id)
         if amendment is None and message_id in amendments:
-            return StoreUnavailable(UNREAD)
+            return StoreUnavailable(_UNREAD)
         due_ms = None if amendment is None else amendment.new_due_ms(each.copy.first_sent_ms)
         if due_ms is None:
             return conflict
@@ -239,7 +481,8 @@ class DueRelay(Mover):
     def __init__(
         self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
     ) -> None:
-        super().__init__(queues, endpoint, endpoint.due_queue, settings or RelaySettings())
+        super().__init__(queues, endpoint, settings)
+        self.source = endpoint.due_queue
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
         for copy in sorted(copies, key=_due_order):
@@ -253,6 +496,23 @@ class DueRelay(Mover):
         late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
         outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
         return Move(self._endpoint.queue, outgoing.delivered(copy, ids), outcome)
+
+
+def in_tens(
+    call: Callable[[Sequence[_T]], list[Failure | None]], items: Sequence[_T]
+) -> list[Failure | None]:
+    """Make calls for as many items as one takes; an answer for each."""
+    starts = range(0, len(items), MAX_BATCH_ENTRIES)
+    return [answer for n in starts for answer in call(items[n : n + MAX_BATCH_ENTRIES])]
+
+
+def backoff_seconds(receive_count: int) -> int:
+    """How long a failed copy stays hidden: doubling from 5 s, below the deduplication interval."""
+    return min(MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS << min(receive_count - 1, 10))
+
+
+def _key(copy: ReceivedMessage) -> str:
+    return f"{copy.sqs_message_id}:{copy.sent_ms}"
 
 
 def _due_ms(copy: ReceivedMessage) -> int | None:

@@ -41,6 +41,10 @@ class InHand:
         self.touched_at = self.clock.monotonic()
         return self.touched_at < self.hidden_until
 
+    def age(self) -> float:
+        """Seconds since it was received."""
+        return self.clock.monotonic() - self.received_at
+
 
 class Visibility:
     """Receives for a worker, and keeps what it works on hidden. Thread-safe.
@@ -121,8 +125,7 @@ class Visibility:
             batches = list(self._in_hand)
         for batch in batches:
             now = self._clock.monotonic()
-            longest = batch.received_at + DELAY_QUEUE_VISIBILITY_SECONDS - now
-            seconds = int(min(self._seconds, longest))
+            seconds = int(min(self._seconds, DELAY_QUEUE_VISIBILITY_SECONDS - batch.age()))
             due = batch.hidden_until - now < self._seconds - self.beat_seconds / 2
             if not (due and now < batch.hidden_until < now + seconds):
                 continue

@@ -287,7 +287,7 @@ class Router:
             delay_seconds=remaining,
             trace_header=message.trace_header,
         )
-        added = ids.attributes() | outgoing.waiting_identity(message_id, due_ms)
+        added = ids.attributes() | outgoing.identity(message_id, due_ms, waits=True)
         check_limits(message.body, message.attributes, added)
         self._check_arrival(endpoint, message)
         queue_url = asked.once(self._queues.url, endpoint.due_queue)

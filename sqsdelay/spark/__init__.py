@@ -6,8 +6,9 @@ Importing this does not import pyspark.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sqsdelay.core.doors import on_first_use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,27 +17,17 @@ if TYPE_CHECKING:
     from sqsdelay.spark.report.write import write_report
     from sqsdelay.spark.sink.send import send
 
-__all__ = [
-    "reconcile",
-    "register",
-    "replay",
-    "send",
-    "write_report",
-]
+__all__ = ["reconcile", "register", "replay", "send", "write_report"]
 
-_HOMES = {
-    "reconcile": "sqsdelay.spark.reconciliation",
-    "replay": "sqsdelay.spark.reconciliation",
-    "send": "sqsdelay.spark.sink.send",
-    "write_report": "sqsdelay.spark.report.write",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load on first use: Spark may not be installed."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+# Load on first use: Spark may not be installed.
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "sqsdelay.spark.reconciliation": "reconcile replay",
+        "sqsdelay.spark.sink.send": "send",
+        "sqsdelay.spark.report.write": "write_report",
+    },
+)
 
 
 def register(spark: SparkSession) -> None:

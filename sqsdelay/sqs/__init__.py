@@ -1,9 +1,8 @@
 """sqsdelay over Amazon SQS (boto3)."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from sqsdelay.core.doors import on_first_use
 
 if TYPE_CHECKING:
     from sqsdelay.core.endpoint import Endpoint
@@ -27,21 +26,17 @@ __all__ = [
     "create_endpoint",
 ]
 
-_HOMES = {
-    "DelayConsumer": "sqsdelay.sqs.consumer",
-    "DelaySender": "sqsdelay.sqs.sender",
-    "Endpoint": "sqsdelay.core.endpoint",
-    "Problem": "sqsdelay.core.readable",
-    "SqsOutbox": "sqsdelay.sqs.outbox",
-    "SqsQueues": "sqsdelay.sqs.queues",
-    "SqsTimeouts": "sqsdelay.sqs.timeouts",
-    "check_endpoint": "sqsdelay.sqs.endpoints",
-    "create_endpoint": "sqsdelay.sqs.endpoints",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load on first use: who sends does without what relays."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+# Load on first use: who sends does without what relays.
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "sqsdelay.sqs.consumer": "DelayConsumer",
+        "sqsdelay.sqs.sender": "DelaySender",
+        "sqsdelay.core.endpoint": "Endpoint",
+        "sqsdelay.core.readable": "Problem",
+        "sqsdelay.sqs.outbox": "SqsOutbox",
+        "sqsdelay.sqs.queues": "SqsQueues",
+        "sqsdelay.sqs.timeouts": "SqsTimeouts",
+        "sqsdelay.sqs.endpoints": "check_endpoint create_endpoint",
+    },
+)

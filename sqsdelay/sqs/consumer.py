@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import tenacity
-
 from sqsdelay import limits
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
@@ -25,9 +23,9 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, check, parking_settings
-from sqsdelay.relaying.mover import DEFAULT_MAX_RECEIVES, Mover, Outcome, RelaySettings
+from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings
 from sqsdelay.relaying.parker import Parker
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying.relay import DueRelay, Mover, Relay
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.sending.router import refuse_collision
 from sqsdelay.sqs.client import default_client
@@ -194,7 +192,7 @@ class DelayConsumer:
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )
-        outcomes = [o for each in self._parked(threading.Event()) for o in each]
+        outcomes = list(self._parked(threading.Event()))
         for mover in self._movers:
             batch = self._visibility.receive(mover.source, wait_seconds=longest)
             if batch.copies:
@@ -203,16 +201,15 @@ class DelayConsumer:
 
     def _parked(
         self, stop: threading.Event, crowded: Callable[[], object] | None = None
-    ) -> Iterator[list[Outcome]]:
-        """Empty the parking queue, into which schedules fire; the rounds, which are not kept."""
+    ) -> Iterator[Outcome]:
+        """Empty the parking queue, into which schedules fire; no round is kept."""
         if self._parker is not None:
-            rounds = self._parker.rounds(more=lambda: not stop.is_set(), crowded=crowded)
-            yield from map(self._told, rounds)
+            for outcomes in self._parker.rounds(more=lambda: not stop.is_set(), crowded=crowded):
+                yield from self._told(outcomes)
 
     def _park_until_stopped(self, stop: threading.Event) -> None:
         """Every five minutes: what became visible meanwhile shares its requests."""
-        helpers: list[Future[Any]] = []
-        told = False
+        helpers, told = list[Future[Any]](), False
 
         def park(*crowded: Callable[[], object]) -> None:
             deque(self._parked(stop, *crowded), maxlen=0)
@@ -220,11 +217,10 @@ class DelayConsumer:
         def send_for_help() -> None:
             helpers.extend(in_thread(park) for _ in range(_HELPERS))
 
-        waiting = retrying_until(stop, tenacity.retry_if_exception_type(Exception))
+        waiting = retrying_until(stop)
         while not stop.is_set():
             waiting(park, send_for_help)
-            wait(helpers)
-            failed = [error for each in helpers if (error := each.exception()) is not None]
+            failed = [error for each in wait(helpers).done if (error := each.exception())]
             if failed and not told:
                 logger.warning(
                     "%d of %d threads that help to empty %s failed, the next round goes on: %s",
@@ -254,7 +250,7 @@ class DelayConsumer:
         Raises:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
         """
-        retrying = retrying_until(stop, tenacity.retry_if_exception_type(QueueUnavailable))
+        retrying = retrying_until(stop, only=QueueUnavailable)
         queues: Queues = self._queues
         if self._receivers != 1:
             queues = SharedBatches(queues, lanes=self._most)

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ALL_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from typing import Any, Final, NamedTuple
 
 import tenacity
@@ -18,9 +18,9 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, STOP_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
-from sqsdelay.relaying.mover import Mover, Outcome
+from sqsdelay.relaying.outcomes import Outcome
 from sqsdelay.relaying.parker import Gathering
-from sqsdelay.relaying.relay import DueRelay
+from sqsdelay.relaying.relay import DueRelay, Mover
 from sqsdelay.relaying.visibility import InHand, Visibility
 
 LEAST_RECEIVERS: Final = 2
@@ -53,7 +53,6 @@ class Concurrency:
         self._least = min(least, most)
         self._most = most
         self._since: tuple[float, float] | None = None
-        self._running = 0
         self._lock = threading.Lock()
         self.wanted = self._least
 
@@ -75,22 +74,6 @@ class Concurrency:
                 self.wanted = min(self._most, 2 * self.wanted)
             elif share > OVERLOADED:
                 self.wanted = max(self._least, self.wanted * 3 // 4)
-
-    def to_start(self) -> int:
-        """How many receivers to start; they count as started."""
-        with self._lock:
-            more = max(0, self.wanted - self._running)
-            self._running += more
-            return more
-
-    def one_too_many(self) -> bool:
-        """Whether a receiver should end."""
-        return self._running > self.wanted
-
-    def ended(self) -> None:
-        """A receiver has ended."""
-        with self._lock:
-            self._running -= 1
 
 
 LINGER_MS: Final = 5.0
@@ -153,10 +136,11 @@ back empty from a queue that is not. Source: sqs-short-and-long-polling.html."""
 
 
 class _Served(NamedTuple):
-    """A queue's mover, the number of its receivers, and what they have gathered together."""
+    """A queue's mover, the number of its receivers, they themselves, and what they have gathered together."""
 
     mover: Mover
     concurrency: Concurrency
+    receivers: set[Future[None]]
     gathering: Gathering
 
 
@@ -189,10 +173,9 @@ class Receivers:
         self._wait_seconds = wait_seconds
         self._told = told
         self._stop, self._over = threading.Event(), threading.Event()
-        self._running: set[Future[None]] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._served = [
-            _Served(mover, _concurrency(mover, number, most), Gathering(mover, visibility, clock))
+            _Served(mover, _concurrency(mover, number, most), set(), Gathering(mover, visibility))
             for mover in movers
         ]
 
@@ -200,21 +183,26 @@ class Receivers:
         """Serve until ``stop`` is set; then finish what is in hand as far as calls are answered."""
         self._stop = stop
         for served in self._served:
-            for _ in range(served.concurrency.to_start()):
-                self._start(self._receive_until_stopped, served)
+            self._start(self._receive_until_stopped, served)
         in_thread(self._extend_until_over)
         stop.wait()
         self._finish()
         self._over.set()
 
-    def _start(self, loop: Callable[[_Served], None], served: _Served) -> None:
-        receiver = in_thread(loop, served)
+    def _running(self, served: _Served) -> list[Future[None]]:
         with self._lock:
-            self._running = {each for each in self._running if not each.done()} | {receiver}
+            served.receivers.difference_update([each for each in served.receivers if each.done()])
+            return list(served.receivers)
+
+    def _start(self, loop: Callable[[_Served], None], served: _Served) -> None:
+        """As many receivers as are wanted more."""
+        with self._lock:
+            for _ in range(served.concurrency.wanted - len(self._running(served))):
+                served.receivers.add(in_thread(loop, served))
 
     def _receive_until_stopped(self, served: _Served) -> None:
         # Whatever goes wrong with one batch, its copies come back; a receiver must not die of it.
-        waiting = retrying_until(self._stop, tenacity.retry_if_exception_type(Exception))
+        waiting = retrying_until(self._stop)
         while not self._stop.is_set():
             waiting(self._poll, served, self._wait_seconds)
         self._told(served.gathering.park())
@@ -222,20 +210,19 @@ class Receivers:
     def _receive_while_busy(self, served: _Served) -> None:
         """A receiver above the least. In trouble it ends: the others wait until that is over."""
         try:
-            busy = True
-            while busy and not self._stop.is_set():
+            busy = not self._stop.is_set()
+            while busy:
                 busy = self._poll(served, min(_EXTRA_WAIT_SECONDS, self._wait_seconds))
-                busy = busy and not served.concurrency.one_too_many()
+                too_many = len(self._running(served)) > served.concurrency.wanted
+                busy = busy and not too_many and not self._stop.is_set()
             if self._stop.is_set():
                 self._told(served.gathering.park())
         except Exception as error:
             logger.warning("one receiver less: %s", one_line(repr(error)))
-        finally:
-            served.concurrency.ended()
 
     def _poll(self, served: _Served, wait_seconds: int) -> bool:
         """Receive a batch and work on it; whether there was one."""
-        mover, concurrency, gathering = served
+        mover, concurrency, _, gathering = served
         left = gathering.seconds_left()
         if left is not None:
             wait_seconds = min(wait_seconds, int(left))
@@ -245,7 +232,7 @@ class Receivers:
             return False
         now, cpu_seconds = self._clock.monotonic(), time.process_time()
         concurrency.received(len(batch.copies), now=now, cpu_seconds=cpu_seconds)
-        for _ in range(concurrency.to_start()):
+        if not self._stop.is_set():
             self._start(self._receive_while_busy, served)
         # What is to be parked waits until there is enough of it.
         work = gathering.keep(batch)
@@ -263,8 +250,7 @@ class Receivers:
         local = SystemClock()
         stopped_at = local.monotonic()
         while True:
-            with self._lock:
-                running = [each for each in self._running if not each.done()]
+            running = [each for served in self._served for each in self._running(served)]
             touched = self._visibility.last_touched()
             if not running or (
                 touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS
@@ -273,7 +259,7 @@ class Receivers:
             if touched is not None and self._clock.monotonic() - touched > STOP_SECONDS:
                 logger.warning("stopped while SQS does not answer; copies in hand come back")
                 return
-            wait(running, timeout=_STOP_LOOK_SECONDS, return_when=ALL_COMPLETED)
+            wait(running, timeout=_STOP_LOOK_SECONDS)
 
 
 def _concurrency(mover: Mover, number: int | None, most: int) -> Concurrency:
@@ -304,10 +290,12 @@ def in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:
     return result
 
 
-def retrying_until(stop: threading.Event, retry: tenacity.retry_base) -> tenacity.Retrying:
-    """Retries with growing pauses until it works or ``stop`` is set."""
+def retrying_until(
+    stop: threading.Event, *, only: type[Exception] = Exception
+) -> tenacity.Retrying:
+    """Retries with growing pauses until it works, ``stop`` is set, or it fails otherwise."""
     return tenacity.Retrying(
-        retry=retry,
+        retry=tenacity.retry_if_exception_type(only),
         wait=tenacity.wait_random_exponential(multiplier=1, max=MAX_PAUSE_SECONDS),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),

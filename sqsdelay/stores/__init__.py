@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from sqsdelay.core.clock import Clock as Clock
 from sqsdelay.core.clock import SystemClock as SystemClock
+from sqsdelay.core.doors import on_first_use
 from sqsdelay.core.stored_message import Amendment as Amendment
 from sqsdelay.core.stored_message import StoredMessage as StoredMessage
 from sqsdelay.core.stored_message import check_stored_due as check_stored_due
@@ -35,29 +35,22 @@ if TYPE_CHECKING:
     from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox as SqliteInbox
     from sqsdelay.stores.sqlite.sqlite_store import SqliteStore as SqliteStore
 
-_MODULES = {
-    "stores.dynamodb.dynamodb_store": ("DynamoDbStore",),
-    "stores.dynamodb.table": ("table_definition",),
-    "stores.postgres.postgres_store": ("PostgresInbox", "PostgresStore"),
-    "stores.s3.s3_store": ("S3Store",),
-    "stores.scheduler.scheduler_store": ("SchedulerStore",),
-    "stores.sqlite.sqlite_store": ("SqliteInbox", "SqliteStore"),
+_HOMES = {
+    "sqsdelay.stores.dynamodb.dynamodb_store": "DynamoDbStore",
+    "sqsdelay.stores.dynamodb.table": "table_definition",
+    "sqsdelay.stores.postgres.postgres_store": "PostgresInbox PostgresStore",
+    "sqsdelay.stores.s3.s3_store": "S3Store",
+    "sqsdelay.stores.scheduler.scheduler_store": "SchedulerStore",
+    "sqsdelay.stores.sqlite.sqlite_store": "SqliteInbox SqliteStore",
 }
-_HOMES = {name: f"sqsdelay.{module}" for module, names in _MODULES.items() for name in names}
 __all__ = [
     *("Claim", "DelayedMessageStore", "ParkingPlace", "TransactionMode"),
     *("Amendment", "Clock", "StoredMessage", "SystemClock", "check_stored_due"),
     *("from_store", "latest_amendments", "to_store"),
     *("open_place", "open_store"),
-    *_HOMES,
+    *" ".join(_HOMES.values()).split(),
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Load on first use: a store's driver may not be installed."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = on_first_use(__name__, _HOMES)
 
 
 SCHEDULER: Final = "scheduler"
@@ -166,11 +159,7 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
 
 
 def s3_settings_of(parts: SplitResult) -> dict[str, Any]:
-    """The arguments of `S3Store` that a URL gives.
-
-    Raises:
-        ConfigurationError: one that is not known.
-    """
+    """The arguments of `S3Store` that a URL gives. Raises ConfigurationError: one that is not known."""
     takes = "an S3 store takes lookup=on or off, slots=SECONDS:SECONDS:…"
     settings = _settings(parts, takes, {"lookup": _SWITCH.get, "slots": _numbers})
     return {"prefix": unquote(parts.path.strip("/")), **settings}

@@ -27,16 +27,14 @@ R = TypeVar("R")
 
 
 class Calls:
-    """What a store on an AWS service calls it with.
+    """What a store on an AWS service calls it with. Raises ConfigurationError: no region, an unknown profile,
+    or another setting boto3 cannot use.
 
     Args:
         service: its name in boto3.
         client: a boto3 client; None to make one of the default session, and to close it with this. A service
             that does not answer is given up within seconds.
         connect_seconds, answer_seconds: the longest that one of its attempts waits.
-
-    Raises:
-        ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
     """
 
     def __init__(
@@ -73,11 +71,7 @@ class Calls:
         return [future.result() for future in futures]
 
     def answered(self, call: Callable[..., R], **arguments: Any) -> R:
-        """The service's answer.
-
-        Raises:
-            StoreError: as `_refused` has it.
-        """
+        """The service's answer. Raises StoreError: as `_refused` has it."""
         try:
             return call(**arguments)
         except (ClientError, BotoCoreError) as error:
@@ -129,11 +123,8 @@ def answered_ms(response: Mapping[str, Any]) -> int | None:
 
 
 class ServiceClock:
-    """The service's now, epoch milliseconds.
-
-    Args:
-        given: tests only: this clock instead of the dates of answers.
-    """
+    """The service's now, epoch milliseconds. ``given``: tests only: this clock instead of the dates of
+    answers."""
 
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
     """Seconds since some time; another one in virtual time."""
@@ -168,15 +159,12 @@ class ServiceClock:
 
 
 def check_no_transaction(store: str, mode: TransactionMode | None, transaction: Any = None) -> None:
-    """Refuse what only a database can do.
+    """Refuse what only a database can do. Raises ConfigurationError.
 
     Args:
         store: what the store is, e.g. "an S3 store".
         mode: what a dispatcher asks for; None of a sender.
         transaction: what a sender gives.
-
-    Raises:
-        ConfigurationError
     """
     if transaction is not None:
         raise ConfigurationError(

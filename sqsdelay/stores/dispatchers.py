@@ -95,11 +95,8 @@ class StoreClock:
         return self._learned.now_ms()
 
     def latest_ms(self) -> int:
-        """The most the store's clock may read now, epoch milliseconds: what a delay counts from.
-
-        Raises:
-            StoreUnavailable, StoreMissing: the server cannot be asked.
-        """
+        """The most the store's clock may read now, epoch milliseconds: what a delay counts from. Raises
+        StoreUnavailable, StoreMissing: the server cannot be asked."""
         asked_at = self.monotonic()
         told_ms = self._store.now_ms()
         if told_ms is None:

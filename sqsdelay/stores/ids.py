@@ -70,11 +70,8 @@ class Amendments(ABC):
     """An endpoint's amendments, which expire.
 
     One record more tells until when there may be any: it is written before the first of them, and outlives
-    them all. So where nobody cancels or moves messages, a batch of copies costs one read instead of one each.
-
-    Args:
-        now_ms: what they expire by, epoch milliseconds.
-    """
+    them all. So where nobody cancels or moves messages, a batch of copies costs one read instead of one
+    each. ``now_ms``: what they expire by, epoch milliseconds."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -90,11 +87,8 @@ class Amendments(ABC):
             self._write(list(last.values()))
 
     def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        """The amendments of those messages that have one.
-
-        Raises:
-            StoreError: one of them is malformed, or of another version.
-        """
+        """The amendments of those messages that have one. Raises StoreError: one of them is malformed, or
+        of another version."""
         with _readable(message_ids):
             if message_ids and self._now_ms() >= self._some_until_ms:
                 # That there are none is asked for each time.

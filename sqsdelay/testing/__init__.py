@@ -5,9 +5,9 @@ pytest has the fixture `virtual_sqs`, a `VirtualSqs`. `StoreContract`, `OutboxCo
 (which need pytest, too) test a delayed message store and a broker of your own.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sqsdelay.core.doors import on_first_use
 from sqsdelay.testing.in_memory_queues import InMemoryQueues, ManualClock
 from sqsdelay.testing.in_memory_store import InMemoryLedger, InMemoryOutbox, InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
@@ -32,18 +32,12 @@ __all__ = [
     "VirtualSqs",
 ]
 
-_HOMES = {
-    "Arrival": "sqsdelay.testing.virtual_time",
-    "VirtualSqs": "sqsdelay.testing.virtual_time",
-    "OutboxContract": "sqsdelay.testing.broker_contract",
-    "ParkingContract": "sqsdelay.testing.store_contract",
-    "SenderContract": "sqsdelay.testing.broker_contract",
-    "StoreContract": "sqsdelay.testing.store_contract",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load on first use: contracts need pytest, `VirtualSqs` botocore."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+# Load on first use: contracts need pytest, `VirtualSqs` botocore.
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "sqsdelay.testing.virtual_time": "Arrival VirtualSqs",
+        "sqsdelay.testing.broker_contract": "OutboxContract SenderContract",
+        "sqsdelay.testing.store_contract": "ParkingContract StoreContract",
+    },
+)

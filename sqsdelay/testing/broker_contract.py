@@ -181,10 +181,7 @@ class SenderContract:
         assert len(set(message_ids)) == 2
 
     def test_a_delayed_message_arrives_when_it_is_due(
-        self,
-        sender: Sender[Any],
-        received: Received,
-        pass_time: Callable[[float], object],
+        self, sender: Sender[Any], received: Received, pass_time: Callable[[float], object]
     ) -> None:
         """Not before, and once."""
         result = sender.send(DESTINATION, "later", delay=timedelta(seconds=2), message_id="m-1")

@@ -7,19 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from sqsdelay import limits
 from sqsdelay.core.clock import BrokerClock, Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, size_of
 from sqsdelay.core.received_message import ReceivedMessage, whole_number
 from sqsdelay.errors import QueueMissing, SendFailed
-from sqsdelay.limits import (
-    DEDUPLICATION_INTERVAL_SECONDS,
-    DEFAULT_HOP_SECONDS,
-    DELAY_QUEUE_VISIBILITY_SECONDS,
-    MAX_BATCH_ENTRIES,
-    MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
 from sqsdelay.ports.queues import Failure, SendReceipt
 
 
@@ -97,7 +90,9 @@ class InMemoryQueues:
         self._queues.setdefault(name, _Queue(fifo | attributes))
         return name
 
-    def create_endpoint(self, name: str, *, hop_seconds: int = DEFAULT_HOP_SECONDS) -> Endpoint:
+    def create_endpoint(
+        self, name: str, *, hop_seconds: int = limits.DEFAULT_HOP_SECONDS
+    ) -> Endpoint:
         """Create an endpoint's queues."""
         endpoint = Endpoint.parse(name)
         for ref in endpoint.queues:
@@ -106,7 +101,7 @@ class InMemoryQueues:
         self.create_queue(
             endpoint.delay_queue.name,
             DelaySeconds=str(hop_seconds),
-            VisibilityTimeout=str(DELAY_QUEUE_VISIBILITY_SECONDS),
+            VisibilityTimeout=str(limits.DELAY_QUEUE_VISIBILITY_SECONDS),
         )
         return endpoint
 
@@ -163,19 +158,19 @@ class InMemoryQueues:
 
     def _send(self, queue: _Queue, entry: OutgoingMessage) -> SendReceipt | Failure:
         delay = entry.delay_seconds
-        if delay is not None and (queue.fifo or not 0 <= delay <= MAX_MESSAGE_TIMER_SECONDS):
+        if delay is not None and (queue.fifo or not 0 <= delay <= limits.MAX_MESSAGE_TIMER_SECONDS):
             return _refusal(f"DelaySeconds {delay} is not possible on this queue")
         if queue.fifo and entry.group_id is None:
             text = "The request must contain the parameter MessageGroupId."
             return _refusal(text, code="MissingParameter")
-        limit = int(queue.attributes.get("MaximumMessageSize", MAX_MESSAGE_BYTES))
+        limit = int(queue.attributes.get("MaximumMessageSize", limits.MAX_MESSAGE_BYTES))
         if size_of(entry.body, entry.attributes) > limit:
             return _refusal(f"Message must be shorter than {limit} bytes")
         now = self.clock.true_ms
         key = (entry.group_id or "", entry.deduplication_id or "")
         if queue.fifo:
             seen_ms, sqs_id = queue.deduplicated.get(key, (None, ""))
-            if seen_ms is not None and now - seen_ms < DEDUPLICATION_INTERVAL_SECONDS * 1000:
+            if seen_ms is not None and now - seen_ms < limits.DEDUPLICATION_INTERVAL_SECONDS * 1000:
                 return SendReceipt(sqs_id)
         self._sequence += 1
         sqs_id = f"sqs-{self._sequence}"
@@ -191,7 +186,7 @@ class InMemoryQueues:
         queue_url: str,
         *,
         wait_seconds: int,
-        limit: int = MAX_BATCH_ENTRIES,
+        limit: int = limits.MAX_BATCH_ENTRIES,
         visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
         """What is visible now; virtual time does not pass while waiting."""

@@ -8,18 +8,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sqsdelay.core import stored_message
 from sqsdelay.core.clock import Clock
-from sqsdelay.core.stored_message import (
-    Amendment,
-    StoredMessage,
-    check_stored_due,
-    latest_amendments,
-)
+from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ledger.events import Event
 from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import Wakes
+from sqsdelay.stores.ids import page_bounds
 
 
 @dataclass(slots=True)
@@ -129,15 +126,11 @@ class InMemoryStore(Wakes, DelayedMessageStore):
         due_from_ms: int | None = None,
         due_before_ms: int | None = None,
     ) -> list[StoredMessage]:
+        due_ms, after_id, end_ms = page_bounds(after, due_from_ms, due_before_ms)
         with self._lock:
             messages = [row.message for row in self._sorted()]
-        return [
-            m
-            for m in messages
-            if (after is None or (m.due_ms, m.message_id) > after)
-            and (due_from_ms is None or m.due_ms >= due_from_ms)
-            and (due_before_ms is None or m.due_ms < due_before_ms)
-        ][:limit]
+        start = due_ms, after_id
+        return [m for m in messages if start < (m.due_ms, m.message_id) < (end_ms, "")][:limit]
 
     def find(self, message_id: str) -> StoredMessage | None:
         row = self._rows.get(message_id)
@@ -154,7 +147,7 @@ class InMemoryStore(Wakes, DelayedMessageStore):
         return True
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
-        check_stored_due(due_ms)
+        stored_message.check_stored_due(due_ms)
         with self._lock:
             row = self._free(message_id)
             if row is None:

@@ -69,26 +69,14 @@ class LocalAws:
         return Path(self._folder.name) / "ministack-tls" / "server.crt"
 
     @property
-    def _process_file(self) -> Path:
-        """Written once ministack has found its port free: until then another program answers there."""
-        return Path(self._folder.name) / f"ministack-{self.port}.pid"
-
-    @property
     def log_path(self) -> Path:
         """What the local AWS printed."""
         return Path(self._folder.name) / "ministack.log"
 
     def environment(self) -> dict[str, str]:
         """Environment variables that point the AWS CLI, boto3 and the CDK at this local AWS alone."""
-        trusted = (
-            {
-                "AWS_CA_BUNDLE": str(self._certificate),
-                "NODE_EXTRA_CA_CERTS": str(self._certificate),
-            }
-            if self._tls
-            else {}
-        )
-        return trusted | {
+        trusting = ("AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS") if self._tls else ()
+        return dict.fromkeys(trusting, str(self._certificate)) | {
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
@@ -136,9 +124,7 @@ class LocalAws:
         )
 
     def _launch(self) -> None:
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith("AWS_")
-        }
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
         settings = {
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(self.port),
@@ -170,7 +156,8 @@ class LocalAws:
         return False
 
     def _answers(self) -> bool:
-        if not self._process_file.exists():
+        # Written once ministack has found its port free: until then another program answers there.
+        if not (Path(self._folder.name) / f"ministack-{self.port}.pid").exists():
             return False
         if self._tls:
             with socket.socket() as probe:

@@ -316,7 +316,7 @@ class StoreContract(ParkingContract):
         self, store: DelayedMessageStore, clock: Clock
     ) -> None:
         """Four threads empty the store without a duplicate and without a loss."""
-        names = [f"m{n:03}" for n in range(200)]
+        names = [f"m{n:03}" for n in range(100)]
         store.store([message(name, clock.now_ms()) for name in names])
         taken: list[str] = []
 

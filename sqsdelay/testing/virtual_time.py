@@ -14,8 +14,8 @@ from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import Mover, RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying.outcomes import RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Mover, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox

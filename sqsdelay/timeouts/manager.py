@@ -14,192 +14,37 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Reject
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching.circuit_breakers import CircuitBreaker
+from sqsdelay.dispatching.destinations import AtLeastOnce
 from sqsdelay.dispatching.dispatcher import take_turns
-from sqsdelay.dispatching.settlement import OUTAGE_PAUSE_SECONDS, Round, ids_of
-from sqsdelay.errors import CriticalError, QueueUnavailable, StoreError
-from sqsdelay.ports.queues import Delivery, TimeoutTransport
+from sqsdelay.dispatching.settlement import OUTAGE_PAUSE_SECONDS, Round, Settlement, ids_of
+from sqsdelay.errors import CriticalError, InvalidMessage, QueueUnavailable, StoreError
+from sqsdelay.ports.queues import Delivery, Failure, TimeoutTransport
 from sqsdelay.ports.stores import Claim, ClaimsIds, DelayedMessageStore, TransactionMode
-from sqsdelay.timeouts.arrivals import (
-    PAUSE_SECONDS,
-    Arrivals,
-    TimeoutParts,
-    TimeoutSettings,
-    TimeoutStatus,
-)
+from sqsdelay.timeouts.settings import TimeoutSettings, TimeoutStatus
 
 logger = logging.getLogger(__name__)
+
+_PAUSE_SECONDS: Final = 2
+"""Between attempts while storage or queues cannot be reached."""
 
 _SOON_MS: Final = 5_000
 """Announced, and due so soon: clocks differ, or it was moved by a moment. The id waits for it."""
 
-
-class Announcer:
-    """Announces due messages, each once: they are held in the store while their ids are in the dispatcher
-    queue. What comes out of the store again has failed, or its id was lost: it is dispatched straight from
-    there, like what is for a destination that is not well. So the queue never has an id twice, nor one that
-    cannot be sent."""
-
-    def __init__(self, parts: TimeoutParts) -> None:
-        self._parts = parts
-        self._fetching = parts.breaker("fetching")
-        # What a store cannot find by ids in one query is dispatched straight from there.
-        self._announces = isinstance(parts.store, ClaimsIds)
-        self._unannounced: list[str] = []
-
-    def turn(self) -> int:
-        """Claim one batch of due messages: announce those that are new, dispatch the others.
-
-        The new ones are held first. If the process dies just then, they are dispatched when their hold ends.
-
-        Returns:
-            How many were announced, dispatched, rejected, or are tried later.
-
-        Raises:
-            StoreError, CriticalError: the storage failed.
-            QueueUnavailable: some were not announced; the next turn begins with them.
-        """
-        parts, done = self._parts, Round()
-        if not self._unannounced:
-            try:
-                done = parts.settlement.claim_due(self._sort)
-            except StoreError as error:
-                # Their holds may be undone.
-                self._unannounced = []
-                self._fetching.failed(error)
-                raise
-            self._fetching.succeeded()
-            parts.tell_of(done)
-        # Kept until the transport has answered: it may raise as well.
-        outcomes = parts.transport.announce(self._unannounced) if self._unannounced else []
-        waiting, self._unannounced = self._unannounced, []
-        announced: list[str] = []
-        for message_id, failure in zip(waiting, outcomes, strict=True):
-            (announced if failure is None else self._unannounced).append(message_id)
-        parts.tell(TimeoutStatus.ANNOUNCED, announced)
-        for failure in filter(None, outcomes):
-            raise QueueUnavailable(f"due messages not announced: {failure.error}")
-        return len(announced) + len(done.released) + len(done.rejected) + len(done.failed)
-
-    def _sort(self, claim: Claim, done: Round) -> None:
-        """Hold what is to be announced, once the rest has been dispatched."""
-        unwell = self._parts.destination.unwell()
-        held: Collection[str] = getattr(claim, "again", ())
-        new: list[StoredMessage] = []
-        again: list[StoredMessage] = []
-        for message in claim.messages:
-            known = message.message_id in held or message.destination in unwell
-            straight = known or message.unreadable is not None or not self._announces
-            (again if straight else new).append(message)
-        if again:
-            self._parts.settlement.release(claim, again, done)
-        if new:
-            # Last: a hold that outlives an error here would keep them from being announced.
-            claim.hold(ids_of(new), seconds=self._parts.settings.announce_again_seconds)
-        self._unannounced = ids_of(new)
-
-    def run(self, stop: threading.Event) -> None:
-        """Until ``stop`` is set: announce a batch, then sleep until the next message is due.
-
-        Raises:
-            CriticalError
-        """
-        parts = self._parts
-
-        def turn(idle_seconds: float) -> float | None:
-            try:
-                return None if self.turn() else parts.settlement.seconds_to_next(idle_seconds)
-            except (StoreError, QueueUnavailable) as error:
-                logger.warning("cannot announce, trying again: %s", one_line(error))
-                return PAUSE_SECONDS
-
-        poll_seconds = parts.settings.poll_seconds or parts.store.poll_seconds
-        take_turns(parts.store, turn, wake=parts.look, stop=stop, poll_seconds=poll_seconds)
-
-
-class TimeoutDispatch:
-    """Dispatches announced messages. What fails waits in the store, not in the queue. Where that does not
-    find messages by ids, ids are dropped: the announcer dispatches from it."""
-
-    def __init__(self, parts: TimeoutParts) -> None:
-        self._parts = parts
-        self._finding = parts.breaker("finding")
-        self._removing = parts.breaker("removing")
-
-    def turn(self) -> int:
-        """Receive what ids the queue gives, find their messages in one query, and dispatch them.
-
-        Returns:
-            How many were received.
-
-        Raises:
-            StoreError, CriticalError: the storage failed; the ids come back, and what was sent is
-                remembered and not sent again.
-            QueueMissing, QueueUnavailable
-        """
-        transport, settings = self._parts.transport, self._parts.settings
-        received = transport.receive_due_ids(wait_seconds=settings.wait_seconds)
-        brought: dict[str, list[Delivery[Any]]] = {}
-        for delivery, message_id in self._parts.readable(received):
-            brought.setdefault(message_id, []).append(delivery)
-        if brought:
-            self._dispatch(brought)
-        return len(received)
-
-    def _dispatch(self, brought: dict[str, list[Delivery[Any]]]) -> None:
-        parts, done = self._parts, Round(now_ms=self._parts.transport.now_ms())
-        due: list[StoredMessage] = []
-        later: dict[str, int] = {}
-        if isinstance(parts.store, ClaimsIds):
-            breaker = self._finding
-            try:
-                claiming = parts.store.claim_ids(list(brought))
-                with parts.settlement.claimed(claiming, done) as claim:
-                    breaker.succeeded()
-                    breaker = self._removing
-                    # Whoever has it now sends it, or lets it go.
-                    later = dict.fromkeys(getattr(claim, "busy", ()), 1)
-                    for message in claim.messages:
-                        ahead_ms = message.due_ms - done.now_ms
-                        if ahead_ms <= 0:
-                            due.append(message)
-                        elif ahead_ms <= _SOON_MS:
-                            later[message.message_id] = ceil(ahead_ms / 1000)
-                    if due:
-                        self._release(claim, due, done)
-            except (StoreError, CriticalError) as error:
-                back = [d for deliveries in brought.values() for d in deliveries]
-                parts.transport.give_back(back, seconds=PAUSE_SECONDS)
-                if isinstance(error, StoreError):
-                    breaker.failed(error)
-                raise
-            if due:
-                breaker.succeeded()
-        for message_id, seconds in later.items():
-            parts.transport.give_back(brought.pop(message_id), seconds=seconds)
-        parts.transport.settle([d for deliveries in brought.values() for d in deliveries])
-        parts.tell_of(done)
-        tried = set(ids_of(due))
-        parts.tell(TimeoutStatus.DROPPED, [i for i in brought if i not in tried])
-
-    def _release(self, claim: Claim, due: list[StoredMessage], done: Round) -> None:
-        self._parts.settlement.release(claim, due, done)
-        tried = {*ids_of(done.released + done.rejected + done.failed + done.held)}
-        # As soon as their destinations are in reach; those tried just now perhaps are, for others.
-        untried = [message_id for message_id in ids_of(due) if message_id not in tried]
-        for ids, seconds in ((untried, 0.0), (ids_of(done.held), OUTAGE_PAUSE_SECONDS)):
-            if ids:
-                claim.hold(ids, seconds=seconds)
-        if len(done.released) < len(due):
-            self._parts.look.set()
+T = TypeVar("T")
+Arrived = tuple[Delivery[StoredMessage], StoredMessage]
 
 
 class TimeoutManager:
     """Serves one endpoint's timeouts. Several may share queues and store.
+
+    `run` does so with a thread for each of `store_arrivals`, `announce` and `dispatch`, which do one batch.
 
     Args:
         store: where messages wait.
@@ -209,9 +54,6 @@ class TimeoutManager:
             if it returns, work goes on. Left out, the CriticalError ends `run`.
         on_done: called with outcomes and their message ids, from the threads.
         clock: the local clock.
-
-    Attributes:
-        arrivals, announcer, dispatch: the three tasks; ``turn()`` does one batch of each.
     """
 
     def __init__(
@@ -224,11 +66,27 @@ class TimeoutManager:
         on_done: Callable[[TimeoutStatus, Sequence[str]], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        settings, clock = settings or TimeoutSettings(), clock or SystemClock()
-        self._parts = TimeoutParts(store, transport, settings, on_critical, on_done, clock)
-        self.arrivals = Arrivals(self._parts)
-        self.announcer = Announcer(self._parts)
-        self.dispatch = TimeoutDispatch(self._parts)
+        self._settings, clock = settings or TimeoutSettings(), clock or SystemClock()
+        self._store, self._transport, self._on_done = store, transport, on_done
+        self._destination = AtLeastOnce(transport, clock)
+        # Of all threads: without a ledger it remembers nothing from one claim to the next.
+        self._settlement = Settlement(
+            store=store,
+            destination=self._destination,
+            batch_size=self._settings.batch_size,
+            number_of_retries=self._settings.number_of_retries,
+        )
+        # One for each use of the storage: reading may work while writing fails.
+        self._storing, self._fetching, self._finding, self._removing = (
+            CircuitBreaker(
+                f"timeout storage ({use})", self._settings.outage_seconds, clock, on_critical
+            )
+            for use in ("storing", "fetching", "finding", "removing")
+        )
+        # What a store cannot find by ids in one query is dispatched straight from there.
+        self._finds = store if isinstance(store, ClaimsIds) else None
+        self._unannounced: list[str] = []
+        self._look = threading.Event()
 
     def start(self) -> None:
         """Check store and queues. `run` calls it.
@@ -236,8 +94,8 @@ class TimeoutManager:
         Raises:
             ConfigurationError, StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable
         """
-        self._parts.store.initialize(TransactionMode.AT_LEAST_ONCE)
-        self._parts.transport.check()
+        self._store.initialize(TransactionMode.AT_LEAST_ONCE)
+        self._transport.check()
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set, with a thread for each task.
@@ -252,23 +110,256 @@ class TimeoutManager:
         """
         self.start()
         tasks: tuple[Callable[[], None], ...] = (
-            lambda: _repeat(self.arrivals.turn, stop),
-            lambda: self.announcer.run(stop),
-            lambda: _repeat(self.dispatch.turn, stop),
+            lambda: _repeat(self.store_arrivals, stop),
+            lambda: self._go_on_announcing(stop),
+            lambda: _repeat(self.dispatch, stop),
         )
         with ThreadPoolExecutor(len(tasks), thread_name_prefix="timeouts") as threads:
             running = [threads.submit(_stopping_all, task, stop) for task in tasks]
         for task in running:
             task.result()
 
+    def store_arrivals(self) -> int:
+        """Receive what the timeouts queue gives, and store it; what is due already is sent on.
 
-def _repeat(turn: Callable[[], int], stop: threading.Event) -> None:
+        Returns:
+            How many were received.
+
+        Raises:
+            StoreError, CriticalError: the storage failed; the messages come back.
+            QueueMissing, QueueUnavailable
+        """
+        received = self._transport.receive_timeouts(wait_seconds=self._settings.wait_seconds)
+        keep: list[Arrived] = []
+        due: list[Arrived] = []
+        now_ms = self._transport.now_ms()
+        for each in self._readable(received):
+            (keep if each[1].due_ms > now_ms else due).append(each)
+        sent: list[Arrived] = []
+        hopeless: list[tuple[Arrived, str]] = []
+        outcomes = self._destination.send([message for _, message in due])
+        for each, outcome in zip(due, outcomes, strict=True):
+            if not isinstance(outcome, Failure):
+                sent.append(each)
+            elif outcome.transient:
+                # Overdue in the store, it is dispatched as soon as its destination takes it.
+                keep.append(each)
+            else:
+                hopeless.append((each, f"{outcome.code}: {outcome.error}"))
+        self._done(TimeoutStatus.SENT_ON, sent)
+        self._reject(hopeless)
+        if keep:
+            self._keep(keep)
+        return len(received)
+
+    def _keep(self, arrived: list[Arrived]) -> None:
+        try:
+            too_large = self._stored([message for _, message in arrived])
+        except StoreError as error:
+            self._transport.give_back([d for d, _ in arrived], seconds=_PAUSE_SECONDS)
+            self._storing.failed(error)
+            raise
+        self._storing.succeeded()
+        self._done(TimeoutStatus.STORED, [a for a in arrived if a[1].message_id not in too_large])
+        refused = [(a, too_large.get(a[1].message_id)) for a in arrived]
+        self._reject([(each, reason) for each, reason in refused if reason is not None])
+
+    def _stored(self, messages: list[StoredMessage]) -> dict[str, str]:
+        """Store; by message id, why the store can never keep a message (it is too large)."""
+        try:
+            self._store.store(messages)
+        except InvalidMessage as error:
+            if len(messages) == 1:
+                return {messages[0].message_id: f"{type(error).__name__}: {error}"}
+            alone = [self._stored([message]) for message in messages]
+            return {message_id: why for each in alone for message_id, why in each.items()}
+        return {}
+
+    def _done(self, status: TimeoutStatus, settled: Sequence[Arrived]) -> None:
+        self._transport.settle([delivery for delivery, _ in settled])
+        self._tell(status, ids_of(message for _, message in settled))
+
+    def _reject(self, refused: Sequence[tuple[Arrived, str]]) -> None:
+        if refused:
+            outcomes = self._transport.reject([(m, reason) for (_, m), reason in refused])
+            told = [(d, f"message {m.message_id}: {reason}") for (d, m), reason in refused]
+            gone = [d.content for d in self._rejected(told, outcomes)]
+            ids = ids_of(message for message in gone if isinstance(message, StoredMessage))
+            self._tell(TimeoutStatus.REJECTED, ids)
+
+    def _readable(self, received: Sequence[Delivery[T]]) -> list[tuple[Delivery[T], T]]:
+        """Deliveries with their contents; what cannot be read goes to the error queue."""
+        refused = [(d, d.content.reason) for d in received if isinstance(d.content, Reject)]
+        if refused:
+            self._rejected(refused, self._transport.reject_unreadable([d for d, _ in refused]))
+        return [(d, d.content) for d in received if not isinstance(d.content, Reject)]
+
+    def _rejected(
+        self, refused: Sequence[tuple[Delivery[T], str]], outcomes: Sequence[Failure | None]
+    ) -> list[Delivery[T]]:
+        """Be done with what the error queue took, and return it; the rest is delivered again."""
+        gone: list[Delivery[T]] = []
+        back: list[Delivery[T]] = []
+        for (delivery, reason), failure in zip(refused, outcomes, strict=True):
+            if failure is None:
+                logger.warning("rejected: %s", one_line(reason))
+                gone.append(delivery)
+            else:
+                logger.error("not rejected (%s): %s", one_line(reason), one_line(failure.error))
+                back.append(delivery)
+        self._transport.settle(gone)
+        self._transport.give_back(back, seconds=_PAUSE_SECONDS)
+        return gone
+
+    def announce(self) -> int:
+        """Claim one batch of due messages: announce those that are new, dispatch the others.
+
+        Each is announced once: it is held in the store while its id is in the dispatcher queue. What comes
+        out of the store again has failed, or its id was lost: it is dispatched straight from there, like
+        what is for a destination that is not well. So the queue never has an id twice, nor one that cannot
+        be sent. A process that dies between hold and announcement leaves them to be dispatched later.
+
+        Returns:
+            How many were announced, dispatched, rejected, or are tried later.
+
+        Raises:
+            StoreError, CriticalError: the storage failed.
+            QueueUnavailable: some were not announced; the next call begins with them.
+        """
+        done = Round()
+        if not self._unannounced:
+            try:
+                done = self._settlement.claim_due(self._sort)
+            except StoreError as error:
+                # Their holds may be undone.
+                self._unannounced = []
+                self._fetching.failed(error)
+                raise
+            self._fetching.succeeded()
+            self._tell_of(done)
+        # Kept until the transport has answered: it may raise as well.
+        outcomes = self._transport.announce(self._unannounced) if self._unannounced else []
+        waiting, self._unannounced = self._unannounced, []
+        announced: list[str] = []
+        for message_id, failure in zip(waiting, outcomes, strict=True):
+            (announced if failure is None else self._unannounced).append(message_id)
+        self._tell(TimeoutStatus.ANNOUNCED, announced)
+        for failure in filter(None, outcomes):
+            raise QueueUnavailable(f"due messages not announced: {failure.error}")
+        return len(announced) + len(done.released) + len(done.rejected) + len(done.failed)
+
+    def _sort(self, claim: Claim, done: Round) -> None:
+        """Hold what is to be announced, once the rest has been dispatched."""
+        unwell = self._destination.unwell()
+        held: Collection[str] = getattr(claim, "again", ())
+        new: list[StoredMessage] = []
+        again: list[StoredMessage] = []
+        for message in claim.messages:
+            known = message.message_id in held or message.destination in unwell
+            straight = known or message.unreadable is not None or self._finds is None
+            (again if straight else new).append(message)
+        self._settlement.release(claim, again, done)
+        if new:
+            # Last: a hold that outlives an error here would keep them from being announced.
+            claim.hold(ids_of(new), seconds=self._settings.announce_again_seconds)
+        self._unannounced = ids_of(new)
+
+    def _go_on_announcing(self, stop: threading.Event) -> None:
+        def turn(idle_seconds: float) -> float | None:
+            try:
+                return None if self.announce() else self._settlement.seconds_to_next(idle_seconds)
+            except (StoreError, QueueUnavailable) as error:
+                logger.warning("cannot announce, trying again: %s", one_line(error))
+                return _PAUSE_SECONDS
+
+        poll_seconds = self._settings.poll_seconds
+        take_turns(self._store, turn, wake=self._look, stop=stop, poll_seconds=poll_seconds)
+
+    def dispatch(self) -> int:
+        """Receive what ids the queue gives, find their messages in one query, and dispatch them.
+
+        What fails waits in the store, not in the queue. Where that does not find messages by ids, ids are
+        dropped: `announce` dispatches from it.
+
+        Returns:
+            How many were received.
+
+        Raises:
+            StoreError, CriticalError: the storage failed; the ids come back, and what was sent is
+                remembered and not sent again.
+            QueueMissing, QueueUnavailable
+        """
+        received = self._transport.receive_due_ids(wait_seconds=self._settings.wait_seconds)
+        brought: dict[str, list[Delivery[Any]]] = {}
+        for delivery, message_id in self._readable(received):
+            brought.setdefault(message_id, []).append(delivery)
+        if brought:
+            self._dispatch(brought)
+        return len(received)
+
+    def _dispatch(self, brought: dict[str, list[Delivery[Any]]]) -> None:
+        done = Round(now_ms=self._transport.now_ms())
+        due: list[StoredMessage] = []
+        later: dict[str, int] = {}
+        if self._finds is not None:
+            breaker = self._finding
+            try:
+                claiming = self._finds.claim_ids(list(brought))
+                with self._settlement.claimed(claiming, done) as claim:
+                    breaker.succeeded()
+                    breaker = self._removing
+                    # Whoever has it now sends it, or lets it go.
+                    later = dict.fromkeys(getattr(claim, "busy", ()), 1)
+                    for message in claim.messages:
+                        ahead_ms = message.due_ms - done.now_ms
+                        if ahead_ms <= 0:
+                            due.append(message)
+                        elif ahead_ms <= _SOON_MS:
+                            later[message.message_id] = ceil(ahead_ms / 1000)
+                    if due:
+                        self._release(claim, due, done)
+            except (StoreError, CriticalError) as error:
+                back = [d for deliveries in brought.values() for d in deliveries]
+                self._transport.give_back(back, seconds=_PAUSE_SECONDS)
+                if isinstance(error, StoreError):
+                    breaker.failed(error)
+                raise
+            if due:
+                breaker.succeeded()
+        for message_id, seconds in later.items():
+            self._transport.give_back(brought.pop(message_id), seconds=seconds)
+        self._transport.settle([d for deliveries in brought.values() for d in deliveries])
+        self._tell_of(done)
+        tried = set(ids_of(due))
+        self._tell(TimeoutStatus.DROPPED, [i for i in brought if i not in tried])
+
+    def _release(self, claim: Claim, due: list[StoredMessage], done: Round) -> None:
+        self._settlement.release(claim, due, done)
+        tried = {*ids_of(done.released + done.rejected + done.failed + done.held)}
+        # As soon as their destinations are in reach; those tried just now perhaps are, for others.
+        untried = [message_id for message_id in ids_of(due) if message_id not in tried]
+        for ids, seconds in ((untried, 0.0), (ids_of(done.held), OUTAGE_PAUSE_SECONDS)):
+            if ids:
+                claim.hold(ids, seconds=seconds)
+        if len(done.released) < len(due):
+            self._look.set()
+
+    def _tell_of(self, done: Round) -> None:
+        self._tell(TimeoutStatus.DISPATCHED, ids_of(done.released))
+        self._tell(TimeoutStatus.REJECTED, ids_of(done.rejected))
+
+    def _tell(self, status: TimeoutStatus, message_ids: Sequence[str]) -> None:
+        if message_ids and self._on_done is not None:
+            self._on_done(status, message_ids)
+
+
+def _repeat(task: Callable[[], int], stop: threading.Event) -> None:
     while not stop.is_set():
         try:
-            turn()
+            task()
         except (StoreError, QueueUnavailable) as error:
-            logger.warning("trying again in %d s: %s", PAUSE_SECONDS, one_line(error))
-            stop.wait(PAUSE_SECONDS)
+            logger.warning("trying again in %d s: %s", _PAUSE_SECONDS, one_line(error))
+            stop.wait(_PAUSE_SECONDS)
 
 
 def _stopping_all(task: Callable[[], None], stop: threading.Event) -> None:

@@ -39,7 +39,6 @@ from tests.services.network import HERE, VanishingHost
 from tests.services.postgres import pgbouncer, postgres_server
 
 ROOT = Path(__file__).parents[2]
-DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.fixture
@@ -85,8 +84,8 @@ def test_a_host_that_loses_its_power_keeps_no_locks(tmp_path: Path) -> None:
         wait_for(lambda: claimed(store) == ["a"], seconds=20)
 
 
-def claimed(store: PostgresStore) -> list[str]:
-    with store.claim(9, due_by_ms=now_ms()) as claim:
+def claimed(store: PostgresStore, due_by_ms: int | None = None) -> list[str]:
+    with store.claim(9, due_by_ms=now_ms() if due_by_ms is None else due_by_ms) as claim:
         return [each.message_id for each in claim.messages]
 
 
@@ -144,25 +143,19 @@ def released_by_four(conninfo: str, count: int) -> Counter[str]:
 
 def test_dead_connections_are_noticed_before_use(tmp_path: Path) -> None:
     """The server was restarted while nothing was asked of it: the next call knows, and connects anew."""
-    with postgres_server() as server, closing(bare(server.conninfo)) as store:
+    with (
+        postgres_server() as server,
+        closing(PostgresStore(server.conninfo, endpoint="orders")) as store,
+    ):
         store.set_up()
-        fill_pool(store)
+        with ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(store.claim(1, due_by_ms=now_ms()))
         server.stop("immediate")
         server.start()
         for n in range(8):
             assert store.store([message(f"m{n}")]) == [True]
         assert store.pending_count() == 8
-
-
-def bare(conninfo: str) -> PostgresStore:
-    return PostgresStore(conninfo, endpoint="orders")
-
-
-def fill_pool(store: PostgresStore) -> None:
-    """Some connections, idle in the pool."""
-    with ExitStack() as stack:
-        for _ in range(4):
-            stack.enter_context(store.claim(1, due_by_ms=now_ms()))
 
 
 @pytest.fixture
@@ -245,7 +238,7 @@ def test_pgbouncer_in_session_mode_notifies(
     with (
         database(postgres) as own,
         pgbouncer(own, mode="session", pool_size=20) as conninfo,
-        closing(bare(conninfo)) as store,
+        closing(PostgresStore(conninfo, endpoint="orders")) as store,
     ):
         store.set_up()
         woken = threading.Event()
@@ -270,14 +263,9 @@ def test_holds_count_by_the_databases_clock(
         with other.claim(9, due_by_ms=due_by_ms) as claim:
             assert [each.message_id for each in claim.messages] == ["b"]
             claim.count_failures(["b"], retry_after_seconds=0.2)
-        wait_for(lambda: "b" in claimed_by(other, due_by_ms), seconds=10)
+        wait_for(lambda: "b" in claimed(other, due_by_ms), seconds=10)
         other.amend([Amendment(message_id="a", at_ms=due_by_ms)])
         assert set(other.amendments(["a"])) == {"a"}
-
-
-def claimed_by(store: PostgresStore, due_by_ms: int) -> list[str]:
-    with store.claim(9, due_by_ms=due_by_ms) as claim:
-        return [each.message_id for each in claim.messages]
 
 
 def blocks_read(connection: Any, store: PostgresStore, query: str, arguments: Any) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from benchmarks.soak import judged, soak
 
 LEAKING = """
@@ -35,6 +37,7 @@ def test_memory_and_sockets_stay_flat() -> None:
     assert 0 < verdict.sockets <= 10, verdict.line()
 
 
+@pytest.mark.nightly
 def test_a_leak_is_noticed() -> None:
     """A worker that keeps 4 MB a second fails the same judgement on its memory, and nothing else."""
     verdict = judged(soak(8, program=[sys.executable, "-c", LEAKING]))

@@ -92,6 +92,7 @@ def test_npm_and_pypi_get_one_version_of_one_repository() -> None:
     }
 
 
+@pytest.mark.nightly
 def test_the_readmes_code_passes_the_types(project: Path) -> None:
     """As in a user's own project, which is strict."""
     text = (ROOT / "typescript" / "README.md").read_text()

@@ -16,8 +16,7 @@ from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq import RabbitMqMessage, Topology
 from sqsdelay.rabbitmq.message import properties_of
 from sqsdelay.rabbitmq.topology import binding_key, entry_level, routing_key
-from sqsdelay.relaying import Relay
-from sqsdelay.relaying.mover import RelaySettings
+from sqsdelay.relaying import Relay, RelaySettings
 from sqsdelay.sending import QueueSender
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock

@@ -14,7 +14,6 @@ import time_machine
 from botocore.config import Config
 from moto import mock_aws
 
-from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.errors import QueueMissing, QueueUnavailable
@@ -23,6 +22,7 @@ from sqsdelay.sqs.endpoints import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
+from tests.functional.counted_requests import TravellingClock
 
 HOP = 2
 
@@ -46,13 +46,6 @@ class Broker:
 
     def receive(self, url: str) -> list[Any]:
         return list(self.queues.receive_batch(url, wait_seconds=0))
-
-
-class TravellingClock(SystemClock):
-    """Both clocks follow time-machine, which leaves time.monotonic alone."""
-
-    def monotonic(self) -> float:
-        return time.time()
 
 
 @pytest.fixture(params=["memory", "moto", "local-aws"])

@@ -42,9 +42,8 @@ from sqsdelay.limits import (
 )
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.relaying.parker import ForwardingRelay, Parker
-from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs import create_endpoint

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from benchmarks import accuracy
+from benchmarks.support.sqs_stub import running_stub
 from tests.patience import PATIENCE_SECONDS
 from tests.services.postgres import VARIABLE
 from tests.services.processes import ROOT
@@ -56,6 +57,14 @@ def test_throughput_runs_and_the_consumer_needs_three_requests() -> None:
     assert "consumer: 3.00 requests per 10 messages and hop" in done.stdout
     assert done.stdout.count("boto3, 16 threads ") == 6
     assert done.stdout.count("DelayConsumer.run, http=curl ") == 4
+
+
+def test_the_stub_refuses_a_control_that_it_does_not_know() -> None:
+    """A misspelt one would leave a benchmark without what it asked for."""
+    with running_stub() as stub:
+        stub.set_latency(0)
+        with pytest.raises(RuntimeError, match=r"no action 'Stub\.latencies'"):
+            stub._control("latencies", {})
 
 
 @pytest.mark.nightly

@@ -26,7 +26,7 @@ from sqsdelay.celery import Channel
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DUE_AT, MESSAGE_ID
 from sqsdelay.errors import ConfigurationError, DelayQueueMissing, InvalidDelay, QueueUnavailable
-from sqsdelay.relaying.mover import Status
+from sqsdelay.relaying.outcomes import Status
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws

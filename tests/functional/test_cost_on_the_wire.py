@@ -33,19 +33,20 @@ UNITS = {
 """What is counted, and how the lines of a bill begin that tell it."""
 
 PARKED = [
-    pytest.param(code, seed, marks=[pytest.mark.nightly] if seed not in (0, "large") else [])
-    for code, seeds in (
-        ("parked", 3),
-        ("stored", 3),
-        ("parked-in-s3", 4),
-        ("stored-in-s3", 4),
-        ("parked-in-s3-by-functions", 5),
-        ("scheduled", 4),
-        ("scheduled-by-sender", 4),
+    pytest.param(code, seed, marks=[] if seed == by_day else [pytest.mark.nightly])
+    for code, seeds, by_day in (
+        ("parked", 3, 0),
+        ("stored", 3, "large"),
+        ("parked-in-s3", 4, "large"),
+        ("stored-in-s3", 4, 0),
+        ("parked-in-s3-by-functions", 5, 0),
+        ("scheduled", 4, 0),
+        ("scheduled-by-sender", 4, "large"),
     )
     for seed in (*range(seeds), "large", "larger")
 ]
-"""Strategies that park, and where the chances of their cases begin; a first and a large one by day, too."""
+"""Strategies that park, where the chances of their cases begin, and the case by day: of each kind of store
+many and large ones."""
 
 MOST_BYTES = 4_000_000
 LARGEST = {
@@ -126,7 +127,10 @@ def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed:
     agrees(bill(code, load, prices), dict(found), deflated=bill(code, deflated, prices))
 
 
-@pytest.mark.parametrize("code", ["stored-in-s3", "parked-in-s3-by-functions"])
+@pytest.mark.parametrize(
+    "code",
+    ["stored-in-s3", pytest.param("parked-in-s3-by-functions", marks=pytest.mark.nightly)],
+)
 def test_a_day_with_so_many_that_it_is_split(code: str) -> None:
     """20,000, five hundred together: they are read and written anew twice, slot by slot."""
     kind = Kind(code=code, groups=40, batch=10, due_together=500, own_ids=False)
@@ -156,8 +160,8 @@ def test_one_by_one_to_the_second_a_million_cost_160() -> None:
 
 @pytest.mark.parametrize("code", ["parked", "parked-in-s3-by-functions", "scheduled"])
 def test_what_runs_meanwhile(dynamodb: str, code: str) -> None:
-    """For three hours, beside one message that is due much later; Lambda's own polls cannot be counted."""
-    found = idle(dynamodb, code, hours := 3)
+    """For an hour, beside one message that is due much later; Lambda's own polls cannot be counted."""
+    found = idle(dynamodb, code, hours := 1)
     billed = bill(code, Workload(delay_seconds=hours * 3_600), shipped_prices())
     counted_here = [e for e in billed.lines if e.fixed and "polling" not in e.what]
     lines = tuple(replace(line, fixed=False) for line in counted_here)

@@ -239,8 +239,8 @@ class CutOff(BaseException):
 @pytest.mark.parametrize(
     ("moment", "call", "calls_before"),
     [
-        ("after-call", "Query", 12),
-        ("before-call", "SendMessageBatch", 1),
+        pytest.param("after-call", "Query", 12, marks=pytest.mark.nightly),
+        pytest.param("before-call", "SendMessageBatch", 1, marks=pytest.mark.nightly),
         ("after-call", "SendMessageBatch", 1),
         # The lease that is let go of, which moves its cursor.
         ("before-call", "PutItem", 9),

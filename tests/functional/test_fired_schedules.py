@@ -27,7 +27,7 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying import parker
-from sqsdelay.relaying.mover import Outcome
+from sqsdelay.relaying.outcomes import Outcome
 from sqsdelay.sqs import DelayConsumer, create_endpoint
 from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
 from sqsdelay.stores import SchedulerStore

@@ -96,9 +96,9 @@ def test_an_app_of_another_repository_deploys_what_this_checkout_does(
     assert not list(site.glob("build/*"))
 
 
-def test_an_sdist_has_what_a_wheel_is_built_from(tmp_path: Path) -> None:
+def test_an_sdist_has_what_a_wheel_is_built_from(wheel: Path) -> None:
     """The functions' handlers and pins too."""
-    sources = build_wheel(tmp_path).parent / "sources"
+    sources = wheel.parent / "sources"
     program = "from setuptools import build_meta as b; print(b.build_sdist('.'))"
     name = run(sys.executable, "-c", program, folder=sources).splitlines()[-1]
     with tarfile.open(sources / name) as archive:

@@ -23,10 +23,14 @@ from sqsdelay.sqs.timeouts import SqsTimeouts
 from sqsdelay.stores.schema import read_queries
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.timeouts.arrivals import TimeoutSettings
 from sqsdelay.timeouts.manager import TimeoutManager
+from sqsdelay.timeouts.settings import TimeoutSettings
 
 NOW_MS = ManualClock().now_ms()
+INSERT = (
+    'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers, failures) '
+    "VALUES (?, ?, ?, ?, ?, ?)"
+)
 
 ODD_ROWS: dict[str, tuple[tuple[Any, ...], str]] = {
     "no-destination": (("", NOW_MS, b"x", "{}", 0), "destination '' is empty"),
@@ -52,11 +56,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     with sqlite3.connect(tmp_path / "store.db") as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         for message_id, (row, _) in ODD_ROWS.items():
-            connection.execute(
-                'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers, failures) '
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                [message_id, *row],
-            )
+            connection.execute(INSERT, [message_id, *row])
         connection.execute(
             'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers) '
             "VALUES ('no-utf-8', CAST(x'6fff' AS TEXT), ?, x'78', '{}')",
@@ -116,8 +116,8 @@ def test_a_timeout_manager_puts_them_aside_too(store: SqliteStore) -> None:
         store, transport, settings=TimeoutSettings(wait_seconds=0), clock=ManualClock()
     )
     for _ in range(5):
-        manager.announcer.turn()
-        manager.dispatch.turn()
+        manager.announce()
+        manager.dispatch()
     check_aside(store, world)
 
 
@@ -169,27 +169,16 @@ def test_an_id_that_is_no_text_is_told_and_left(
     assert any("its message_id is b'\\xff' and not text" in each for each in caplog.messages)
 
 
-@pytest.mark.parametrize("message_id", sorted(ODD_ROWS))
-def test_a_new_table_refuses_them(tmp_path: Path, message_id: str) -> None:
-    """Whoever writes a row by hand hears of it from the database."""
-    with sqlite3.connect(tmp_path / "new.db") as connection:
-        store = SqliteStore(tmp_path / "new.db", endpoint="orders")
-        store.set_up()
-        row, _ = ODD_ROWS[message_id]
-        with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint failed"):
-            connection.execute(
-                'INSERT INTO "orders.delayed" (message_id, destination, due_ms, body, headers, failures) '
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                [message_id, *row],
-            )
-        store.close()
-    connection.close()
-
-
-def test_a_message_that_is_none_cannot_be_stored(tmp_path: Path) -> None:
-    """Copied from another store by a program: refused as a whole, in sqsdelay's terms."""
+def test_a_new_table_refuses_them(tmp_path: Path) -> None:
+    """Whoever writes a row by hand hears of it from the database; a program that copies a message from
+    another store in sqsdelay's terms."""
     store = SqliteStore(tmp_path / "new.db", endpoint="orders")
     store.set_up()
+    with sqlite3.connect(tmp_path / "new.db") as connection:
+        for message_id, (row, _) in ODD_ROWS.items():
+            with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint failed"):
+                connection.execute(INSERT, [message_id, *row])
+    connection.close()
     odd = StoredMessage(message_id="a", destination="", due_ms=-1, body=b"", unreadable="odd")
     with pytest.raises(StoreError, match="CHECK constraint failed"):
         store.store([odd])

@@ -328,7 +328,7 @@ def test_messages_leave_a_full_file(tmp_path: Path) -> None:
         assert fill(store, clock, 100) > stored / 2
 
 
-@pytest.mark.parametrize("size", [100, 100_000])
+@pytest.mark.parametrize("size", [pytest.param(100, marks=pytest.mark.nightly), 100_000])
 def test_messages_leave_a_full_disk(tmp_path: Path, size: int) -> None:
     """The reserve is given up for them, told once, and made again when there is room."""
     clock = ManualClock()

@@ -72,6 +72,7 @@ def test_postgresql(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
         psycopg.connect(server.conninfo).close()
 
 
+@pytest.mark.nightly
 def test_rabbitmq(taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last port is taken: it starts on others, all of them."""
     first = [free_port() for _ in range(3)]

@@ -34,8 +34,7 @@ from sqsdelay.rabbitmq.message import PROPERTIES, check_encoding, unpacked
 from sqsdelay.rabbitmq.timeouts import read_timeout as read_rabbitmq_timeout
 from sqsdelay.rabbitmq.topology import binding_key, check_queue_name, read_key, routing_key
 from sqsdelay.rabbitmq.transfers import due_of
-from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.sending.batches import read_pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender

@@ -79,7 +79,7 @@ ELSEWHERE: Final = (
     Elsewhere(
         r"rabbitmqctl set_policy .*",
         "needs the broker's own user",
-        "tests/acceptance/rabbitmq/test_undeliverable.py",
+        "tests/acceptance/rabbitmq/test_private_broker.py",
     ),
     Elsewhere(r"rabbitmqctl eval .*", "a cure for a broker that lost power; it cannot be staged"),
 )

@@ -66,6 +66,7 @@ def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
     assert "--park-after" in index.read_text()
 
 
+@pytest.mark.nightly
 def test_the_search_finds_an_option_as_it_is_written(site: Path) -> None:
     """Dashes and all, which the search would take for "without this word"."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))

@@ -17,10 +17,9 @@ from tests.services.processes import typed
 
 
 def sometimes(examples: int) -> settings:
-    """So many examples (a command takes a while); as many as the profile says where it is a long one."""
-    profile = settings.get_profile(settings.get_current_profile_name())
+    """So many examples where the profile has 100: a command takes a while."""
     return settings(
-        max_examples=examples if profile.derandomize else profile.max_examples,
+        max_examples=-(-examples * settings().max_examples // 100),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     )
 

@@ -31,8 +31,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -91,7 +90,7 @@ def test_one_mebibyte_to_the_byte(route: str, name: str, character: str) -> None
     room = MAX_MESSAGE_BYTES - (told - MAX_MESSAGE_BYTES * len(character.encode()))
     count, rest = divmod(room, len(character.encode()))
     fits = character * count + "." * rest
-    with pytest.raises(MessageTooLarge, match=f"{MAX_MESSAGE_BYTES + 1} bytes"):
+    with pytest.raises(MessageTooLarge, match=r"1048577 bytes .* the limit is 1048576; shorten it"):
         Deployment(name).sender.send(name, fits + ".", delay=ROUTES[route], **given)
     deployment = Deployment(name)
     deployment.sender.send(name, fits, delay=ROUTES[route], **given)
@@ -231,27 +230,14 @@ def test_due_before_the_epoch_is_due_now() -> None:
 
 FORGED = [
     {DELAY_SECONDS: "٣٠"},
-    {DELAY_SECONDS: "+30"},
-    {DELAY_SECONDS: " 30"},
-    {DELAY_SECONDS: "30\n"},
-    {DELAY_SECONDS: "1e3"},
-    {DELAY_SECONDS: "NaN"},
-    {DELAY_SECONDS: "0x10"},
-    {DELAY_SECONDS: "1_0"},
-    {DELAY_SECONDS: "-1"},
     {DELAY_SECONDS: "9" * 15},
     {DELAY_SECONDS: "9" * 5000},
-    {DELAY_SECONDS: "1.5"},
     {DUE_AT: "0"},
-    {DELAY_SECONDS: "1000", DUE_AT: "-1"},
-    {DELAY_SECONDS: "1000", DUE_AT: "0"},
     {DELAY_SECONDS: "1000", DUE_AT: "253402300799000"},
-    {DELAY_SECONDS: "1000", DUE_AT: "9" * 15},
     {DELAY_SECONDS: "1000", DUE_AT: "9" * 5000},
-    {DELAY_SECONDS: "1000", DUE_AT: "١٨٠٠٠٠٠٠٠٠٠٠٠"},
-    {DELAY_SECONDS: "1000", DUE_AT: ""},
     {},
 ]
+"""One for each reason; what else is refused stands in tests/unit/test_wire.py."""
 
 
 @pytest.mark.parametrize("forged", FORGED, ids=lambda forged: ascii(forged)[:60])

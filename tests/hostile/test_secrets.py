@@ -29,8 +29,7 @@ from sqsdelay.rabbitmq.connection import Session, parameters
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
 from sqsdelay.rabbitmq.verification import verify
-from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.sending.batches import PAYLOAD_SIZE, read_pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender

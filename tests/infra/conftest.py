@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ WANTED = {
     "tracing": "true",
 }
 """Keys, network, memory, logs, traces and roles as an account wants them."""
+ALL_THERE_IS = (
+    *(
+        EVERY_PART | {"store": store, "queueArn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders-{store}"}
+        for store in STORES
+    ),
+    WANTED,
+)
 
 
 @pytest.fixture
@@ -60,15 +67,17 @@ def endpoint_template() -> Callable[..., Template]:
     once."""
     made: dict[str, Template] = {}
 
-    def template(name: str = "orders", **settings: Any) -> Template:
-        key = repr((name, sorted(settings.items())))
+    def template(name: str = "orders", queue_arn: str | None = None, **settings: Any) -> Template:
+        key = repr((name, queue_arn, sorted(settings.items())))
         if key not in made:
             endpoint = Endpoint.parse(name)
             stack = EndpointStack(
                 App(context=CONTEXT),
                 stack_name(endpoint),
                 endpoint=endpoint,
-                deployment=Deployment(endpoints=(endpoint,), **settings),
+                deployment=Deployment(
+                    endpoints=(endpoint,), queue_arn=queue_arn, settings=settings
+                ),
             )
             made[key] = Template.from_stack(stack)
         return made[key]
@@ -87,17 +96,13 @@ def all_there_is(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("all")
     app = App(context=CONTEXT, outdir=str(folder))
     Validations.of(app).add_plugins(AwsSolutionsChecks(app), ServerlessChecks(app))
-    synthesise_all(app)
+    synthesise(app, *ALL_THERE_IS)
     return folder
 
 
-def synthesise_all(app: App) -> None:
-    """All there is, by any version of the CDK."""
-    contexts = [
-        EVERY_PART | {"store": store, "queueArn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders-{store}"}
-        for store in STORES
-    ]
-    for context in (*contexts, WANTED):
+def synthesise(app: App, *contexts: Mapping[str, str]) -> None:
+    """The stack of each context, by any version of the CDK."""
+    for context in contexts:
         deployment = Deployment.read(context.get)
         [endpoint] = deployment.endpoints
         EndpointStack(app, stack_name(endpoint), endpoint=endpoint, deployment=deployment)

@@ -8,7 +8,7 @@ import pytest
 from aws_cdk.assertions import Template
 
 from sqsdelay.cdk import function_names
-from tests.acceptance.grants import granted, listed
+from tests.acceptance.iam.grants import granted, listed
 from tests.infra.resources import Templates
 
 VARIABLES = {

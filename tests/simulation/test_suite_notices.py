@@ -12,8 +12,8 @@ from sqsdelay.core import outgoing
 from sqsdelay.core.clock import BrokerClock
 from sqsdelay.core.delay import HandOver, decide
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.relaying.mover import Mover, Outcome
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.outcomes import Outcome
+from sqsdelay.relaying.relay import Mover, Relay
 from sqsdelay.sending.router import Router
 from tests.simulation.tally import Tally
 from tests.simulation.virtual_party import PartysQueues, Trouble

@@ -9,26 +9,28 @@ from tests.simulation.store_faults import S3, StoreScenario
 from tests.simulation.virtual_party import Trouble
 from tests.simulation.virtual_world import Plan, Run
 
-SEEDS = (11, 12, 13)
 MESSAGES = 200
 
 
+@pytest.mark.parametrize(
+    "seed", [11, *(pytest.param(n, marks=pytest.mark.nightly) for n in (12, 13))]
+)
 @pytest.mark.parametrize("scenario", VIRTUAL, ids=lambda scenario: scenario.fault)
-def test_the_promise_is_kept(scenario: VirtualScenario) -> None:
-    """Every accepted message arrives, on time, as sent; many hops, several seeds."""
-    counted = scenario.run(seeds=SEEDS, messages=MESSAGES)
+def test_the_promise_is_kept(scenario: VirtualScenario, seed: int) -> None:
+    """Every accepted message arrives, on time, as sent; many hops."""
+    counted = scenario.run(seeds=[seed], messages=MESSAGES)
     counted.check()
-    assert counted.sent + counted.unknown == len(SEEDS) * MESSAGES
+    assert counted.sent + counted.unknown == MESSAGES
     spared = "nobody" in scenario.fault or scenario.plan.parked
     assert counted.hops > 4 * counted.sent or spared
     if scenario.plan.chances:
-        assert counted.injected > 50
+        assert counted.injected > 15
 
 
 @pytest.mark.parametrize("scenario", S3, ids=lambda scenario: scenario.fault)
 def test_the_s3_store_keeps_it(scenario: StoreScenario) -> None:
     """Broken at its calls: nothing lost or early, and repeated no more than a batch for each break."""
-    counted = scenario.run(seeds=SEEDS[:1], messages=MESSAGES)
+    counted = scenario.run(seeds=[11], messages=MESSAGES)
     counted.check()
     assert counted.sent > MESSAGES / 4
     assert counted.injected > 20

@@ -12,8 +12,8 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import Mover, Outcome, RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Mover, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox

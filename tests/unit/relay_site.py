@@ -8,8 +8,7 @@ from sqsdelay.core.message import DELAY_SECONDS, Attribute, OutgoingMessage, siz
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying import Outcome, Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import ManualClock

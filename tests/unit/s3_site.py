@@ -8,8 +8,7 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox

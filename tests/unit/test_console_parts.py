@@ -5,20 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
-from sqsdelay.console.ledger_file import LedgerFile
+from sqsdelay.console.messages import LedgerFile
 from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
-from sqsdelay.console.services import Change, Outcome, Result, Services
-from sqsdelay.console.shown import BODY_SHOWN, kind_of_body
-from sqsdelay.console.source import ConsoleSettings
+from sqsdelay.console.services import AT_ONCE, Change, Chosen, Result, Services, of_parked
+from sqsdelay.console.source import BODY_SHOWN, kind_of_body
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
+from sqsdelay.stores import open_store
 from sqsdelay.testing import ManualClock
 from tests.patience import PATIENCE_SECONDS
 
@@ -205,66 +208,72 @@ def test_it_needs_only_its_own_extra() -> None:
     """`make demo` installs neither pika nor psycopg, and an endpoint on SQS needs neither."""
     program = (
         "import sys; sys.modules.update(pika=None, psycopg=None, pyarrow=None);"
-        "import sqsdelay.console.server, sqsdelay.console.sending"
+        "import sqsdelay.console.server"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
 
 
-@pytest.fixture
-def services() -> Services:
-    return Services(
-        ConsoleSettings(endpoints=("orders",), stores={"orders": "sqlite://"}), Access()
-    )
-
-
 class Held:
-    """A change that goes on when it may, and says when it let go."""
+    """A change of nine messages that goes on when it may."""
 
-    def __init__(self, services: Services) -> None:
-        self.first, self.may, self.let_go = (threading.Event() for _ in range(3))
-        self.made: list[Change] = []
-        change = Change("retry", "orders", None, "me")
-        args = ("key", change, self.work())
-        self.thread = threading.Thread(target=lambda: self.made.append(services.make(*args)))
-        self.thread.start()
-        assert self.first.wait(PATIENCE_SECONDS)
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = f"sqlite:///{folder}/store.db"
+        kept = [
+            StoredMessage(message_id=f"m{n}", destination="orders", due_ms=2**41, body=b"x")
+            for n in range(9)
+        ]
+        with closing(open_store(self.url, endpoint="orders")) as store:
+            store.set_up()
+            store.store(kept)
+        settings = ConsoleSettings(endpoints=("orders",), stores={"orders": self.url})
+        self.services = Services(settings, Access())
+        source, first, self.may = self.services.source(None), threading.Event(), threading.Event()
+        find = source.place().find
 
-    def work(self) -> Generator[Outcome]:
-        try:
-            for n in range(9):
-                self.first.set()
-                assert self.may.wait(PATIENCE_SECONDS)
-                yield Outcome(f"m{n}", Result.DONE, "done")
-        finally:
-            self.let_go.set()
+        def held(message_id: str) -> StoredMessage | None:
+            first.set()
+            assert self.may.wait(PATIENCE_SECONDS)
+            return find(message_id)
+
+        monkeypatch.setattr(source.place(), "find", held)
+        monkeypatch.setattr(source, "latest_ms", lambda: NOW_MS)
+        work = of_parked(source, "cancel", [Chosen(each.message_id, None) for each in kept], None)
+        self.change = Change("cancel", "orders", None, "me")
+        args = ("key", self.change, work)
+        self.making = threading.Thread(target=self.services.make, args=args)
+        self.making.start()
+        assert first.wait(PATIENCE_SECONDS)
 
 
-def test_a_stopped_console_ends_changes_after_what_they_are_at(services: Services) -> None:
-    """What has an outcome keeps it, the rest was not touched, and what it held is let go."""
-    held = Held(services)
-    stopping = threading.Thread(target=services.close)
+def test_a_stopped_console_ends_changes_after_what_they_are_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was changed has an outcome, and the rest was not touched."""
+    monkeypatch.setattr("sqsdelay.console.services.STOP_SECONDS", PATIENCE_SECONDS)
+    held = Held(tmp_path, monkeypatch)
+    stopping = threading.Thread(target=held.services.close)
     stopping.start()
-    while not services._stop.is_set():
-        pass
+    assert held.services.source(None).stopping.wait(PATIENCE_SECONDS)
     held.may.set()
-    for each in (stopping, held.thread):
+    for each in (stopping, held.making):
         each.join(PATIENCE_SECONDS)
-    assert held.made[0].counts == {Result.DONE: 1}
+    assert held.change.counts == {Result.DONE: AT_ONCE}
     words = "the console was stopped; messages without an outcome were not touched"
-    assert held.made[0].error == words
-    assert held.let_go.is_set()
+    assert held.change.error == words
+    with closing(open_store(held.url, endpoint="orders")) as store:
+        assert store.pending_count() == 9 - AT_ONCE
 
 
 def test_a_console_with_a_change_that_hangs_stops_all_the_same(
-    services: Services, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not waited for to its end."""
     monkeypatch.setattr("sqsdelay.console.services.STOP_SECONDS", 0.01)
-    held = Held(services)
-    services.close()
-    assert held.thread.is_alive()
+    held = Held(tmp_path, monkeypatch)
+    held.services.close()
+    assert held.making.is_alive()
     held.may.set()
-    held.thread.join(PATIENCE_SECONDS)
+    held.making.join(PATIENCE_SECONDS)
 
 
 def event(message_id: str, kind: EventKind, at_ms: int, **more: Any) -> Event:
@@ -311,8 +320,8 @@ def test_only_the_end_of_a_long_file_is_read(path: Path, monkeypatch: pytest.Mon
     writer = FileLedger(path)
     writer.record([event(f"m{n}", EventKind.HOP, n) for n in range(50)])
     size = path.stat().st_size // 50
-    monkeypatch.setattr("sqsdelay.console.ledger_file.TAIL_BYTES", 10 * size)
-    monkeypatch.setattr("sqsdelay.console.ledger_file.MOST_SEARCHED_BYTES", 10 * size)
+    monkeypatch.setattr("sqsdelay.console.messages.TAIL_BYTES", 10 * size)
+    monkeypatch.setattr("sqsdelay.console.messages.MOST_SEARCHED_BYTES", 10 * size)
     ledger = LedgerFile(path)
     assert [each.message_id for each in ledger.tail()][-1] == "m49"
     assert 8 <= len(ledger.tail()) <= 10
@@ -326,7 +335,7 @@ def test_a_history_of_a_year_of_hops_keeps_both_ends(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All hops are counted; ids are found whatever is in them, and by SQS's id."""
-    monkeypatch.setattr("sqsdelay.console.ledger_file.MOST_EVENTS", 4)
+    monkeypatch.setattr("sqsdelay.console.messages.MOST_EVENTS", 4)
     writer, odd = FileLedger(path), 'é"\\'
     writer.record([event(odd, EventKind.HOP, n) for n in range(9)])
     writer.record([event(odd, EventKind.HANDED_OVER, 9, sqs_message_id="sqs-1")])

@@ -1,4 +1,4 @@
-"""Delay arithmetic: exact, rounded up, and refused when it makes no sense."""
+"""Delay arithmetic and the decision at a hop: exact, rounded up, and refused where it makes no sense."""
 
 from __future__ import annotations
 
@@ -13,26 +13,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsdelay.core.delay import (
+    Decision,
     DueTime,
+    HandOver,
+    Requeue,
+    check_hop,
     checked_due_ms,
+    checked_max_delay,
+    decide,
     delay_ms,
     due_at_ms,
     due_time,
     parse_delay,
     parse_due_at,
     seconds_until,
+    too_far,
     utc,
 )
 from sqsdelay.core.message import Message, full_batches
 from sqsdelay.core.stored_message import to_store
-from sqsdelay.errors import InvalidDelay, InvalidMessage
+from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
 from sqsdelay.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MAX_DUE_MS
+
+NOW = 1_800_000_000_000
 
 
 @pytest.mark.parametrize(
     ("delay", "milliseconds"),
     [
         (0, 0),
+        (timedelta(0), 0),
+        (0.0005, 1),
+        (MAX_DUE_MS // 1000, MAX_DUE_MS // 1000 * 1000),
+        (timedelta(milliseconds=MAX_DUE_MS), MAX_DUE_MS),
         (-0.0, 0),
         (900, 900_000),
         (900.0001, 900_001),
@@ -55,7 +68,7 @@ def test_a_fractional_delay_is_never_shortened(delay: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "delay", [-1, -0.0001, -1e300, timedelta(microseconds=-1), timedelta(days=-1)]
+    "delay", [-1, -0.0001, -1e300, -(10**18), timedelta(microseconds=-1), timedelta(days=-1)]
 )
 def test_a_negative_delay_is_refused(delay: Any) -> None:
     """A negative delay is a mistake of the caller's, unlike a due time that has passed."""
@@ -153,12 +166,6 @@ def test_a_delay_that_is_not_understood_is_refused(text: str) -> None:
         parse_delay(text)
 
 
-def test_a_written_delay_past_the_year_9999_is_refused() -> None:
-    """The limit holds on the command line too."""
-    with pytest.raises(InvalidDelay, match="year 9999"):
-        parse_delay("999999999w")
-
-
 @given(st.text(max_size=30))
 def test_any_text_is_a_delay_or_an_invalid_delay(text: str) -> None:
     """No other error escapes."""
@@ -176,32 +183,13 @@ def test_a_due_time_is_iso_8601_with_an_offset() -> None:
         parse_due_at("tomorrow")
 
 
-@pytest.mark.parametrize(
-    ("delay", "milliseconds"),
-    [
-        (timedelta(0), 0),
-        (MAX_DUE_MS // 1000, MAX_DUE_MS // 1000 * 1000),
-        (0.0005, 1),
-        (timedelta(milliseconds=MAX_DUE_MS), MAX_DUE_MS),
-    ],
-)
-def test_a_delay_at_the_edge_is_taken(delay: Any, milliseconds: int) -> None:
-    """None at all, and the longest there is, exactly."""
-    assert delay_ms(delay) == milliseconds
-
-
-@pytest.mark.parametrize("delay", [timedelta(microseconds=-1), -0.0001, -1, -(10**18)])
-def test_a_delay_just_below_zero_is_negative(delay: Any) -> None:
-    """Not "at once"."""
-    with pytest.raises(InvalidDelay, match="is negative; use 0 or more"):
-        delay_ms(delay)
-
-
 def test_the_longest_delay_as_text() -> None:
     """To the millisecond; one more ends after the year 9999."""
     assert parse_delay(f"{MAX_DUE_MS}ms") == timedelta(milliseconds=MAX_DUE_MS)
     with pytest.raises(InvalidDelay, match="ends after the year 9999"):
         parse_delay(f"{MAX_DUE_MS + 1}ms")
+    with pytest.raises(InvalidDelay, match="year 9999"):
+        parse_delay("999999999w")
 
 
 @pytest.mark.parametrize(
@@ -249,3 +237,58 @@ def test_a_batch_may_be_full_to_the_byte() -> None:
 def test_a_batch_has_ten_entries_at_most() -> None:
     """The eleventh begins the next."""
     assert [len(batch) for batch in batches(*[1] * 21)] == [MAX_BATCH_ENTRIES, MAX_BATCH_ENTRIES, 1]
+
+
+@pytest.mark.parametrize(
+    ("remaining_ms", "decision"),
+    [
+        (-1, HandOver(0)),
+        (0, HandOver(0)),
+        (1, HandOver(1)),
+        (899_001, HandOver(900)),
+        (900_000, HandOver(900)),
+        (900_001, Requeue(901)),
+        (901_000, Requeue(901)),
+        (31_536_000_000, Requeue(31_536_000)),
+    ],
+)
+def test_edges_of_the_message_timer(remaining_ms: int, decision: Decision) -> None:
+    """Up to 900 s, rounded up, a message timer holds it; a millisecond more takes another hop."""
+    assert decide(NOW + remaining_ms, NOW, hop_seconds=900) == decision
+
+
+@given(
+    st.integers(0, 253_402_300_799_000), st.integers(0, 253_402_300_799_000), st.integers(1, 900)
+)
+def test_a_hand_over_is_never_early_nor_a_second_late(due: int, now: int, hop: int) -> None:
+    """The message timer ends at or after due, by less than a second if due has not passed."""
+    decision = decide(due, now, hop_seconds=hop)
+    if isinstance(decision, HandOver):
+        assert 0 <= decision.delay_seconds <= hop
+        shown = now + decision.delay_seconds * 1000
+        assert shown >= due
+        assert shown - max(due, now) < 1000
+    else:
+        assert isinstance(decision, Requeue)
+        assert due - now > hop * 1000
+
+
+@pytest.mark.parametrize("hop_seconds", [1, 900])
+def test_the_shortest_and_the_longest_hop(hop_seconds: int) -> None:
+    """Both are a delay queue's."""
+    check_hop(hop_seconds)
+
+
+@pytest.mark.parametrize("seconds", [900, 901, 3600, MAX_DUE_MS // 1000])
+def test_the_farthest_delay_of_an_endpoint(seconds: int) -> None:
+    """From what plain SQS delays to the year 9999, both included; to the second, rounded up."""
+    assert checked_max_delay(seconds) == seconds
+    assert too_far(NOW + seconds * 1000, NOW, seconds) is None
+    assert f"due in {seconds + 1} s" in str(too_far(NOW + seconds * 1000 + 1, NOW, seconds))
+
+
+@pytest.mark.parametrize("seconds", [899, MAX_DUE_MS // 1000 + 1, "3600", 3600.0, None, True])
+def test_no_farthest_delay(seconds: int) -> None:
+    """Below, beyond, and what a settings file may hold."""
+    with pytest.raises(ConfigurationError, match=f"max_delay_seconds={seconds!r}; use 900 "):
+        checked_max_delay(seconds)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce, retry_seconds
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings, wait_for
-from sqsdelay.dispatching.settlement import Round, seconds_to_sleep
+from sqsdelay.dispatching.settlement import Round
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -41,16 +41,10 @@ class Bench:
             [StoredMessage(message_id=message_id, destination=to, due_ms=due_ms, body=b"x")]
         )
 
-    def dispatcher(
-        self, *, on_critical: Callable[[CriticalError], None] | None = None, **settings: object
-    ) -> Dispatcher:
-        return Dispatcher(
-            self.store,
-            self.outbox,
-            settings=DispatchSettings(**settings),  # type: ignore[arg-type]
-            on_critical=on_critical,
-            clock=self.clock,
-        )
+    def dispatcher(self, **given: Any) -> Dispatcher:
+        told = {name: given.pop(name, None) for name in ("on_critical", "on_round")}
+        settings = DispatchSettings(**given)
+        return Dispatcher(self.store, self.outbox, settings=settings, clock=self.clock, **told)
 
     @property
     def sent(self) -> list[str]:
@@ -60,6 +54,15 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+@pytest.fixture
+def virtual(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sleeps pass at once."""
+    monkeypatch.setattr(
+        "sqsdelay.dispatching.dispatcher.wait_for",
+        lambda wake, stop, seconds: bench.clock.advance(seconds),
+    )
 
 
 def ids(messages: Sequence[StoredMessage]) -> list[str]:
@@ -251,26 +254,15 @@ def test_a_lost_removal_does_not_send_twice(bench: Bench) -> None:
     assert bench.store.pending_count() == 0
 
 
-def test_a_minute_without_the_store(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.usefixtures("virtual")
+def test_a_minute_without_the_store(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """The host is told after 30 s; when the store returns, the dispatcher goes on by itself."""
-    monkeypatch.setattr(
-        "sqsdelay.dispatching.dispatcher.wait_for",
-        lambda wake, stop, seconds: bench.clock.advance(seconds),
-    )
     bench.store = store = FaultyStore(bench.clock, {"claim"})
     bench.put("a")
     store.until_ms = bench.clock.now_ms() + 60_000
     stop = threading.Event()
     told: list[CriticalError] = []
-    Dispatcher(
-        store,
-        bench.outbox,
-        on_critical=told.append,
-        on_round=lambda _: stop.set(),
-        clock=bench.clock,
-    ).run(stop)
+    bench.dispatcher(on_critical=told.append, on_round=lambda _: stop.set()).run(stop)
     assert [str(critical)[:42] for critical in told] == [
         "fetch circuit breaker: failing for 30 s (l"
     ]
@@ -302,14 +294,9 @@ def test_outages_with_a_success_between_them_are_not_critical(
     assert len(bench.sent) > 60
 
 
-def test_without_a_handler_a_lost_store_ends_the_run(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("virtual")
+def test_without_a_handler_a_lost_store_ends_the_run(bench: Bench) -> None:
     """The default: stop with a clear message, for a supervisor to restart."""
-    monkeypatch.setattr(
-        "sqsdelay.dispatching.dispatcher.wait_for",
-        lambda wake, stop, seconds: bench.clock.advance(seconds),
-    )
     bench.store = store = FaultyStore(bench.clock, {"claim"})
     store.until_ms = bench.clock.now_ms() + 60_000
     with pytest.raises(CriticalError, match="claim: the store is down"):
@@ -343,14 +330,9 @@ def test_the_recovery_breaker_triggers_above_its_rate(bench: Bench) -> None:
         dispatcher.dispatch()
 
 
-def test_the_recovery_breaker_triggers_in_a_run(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("virtual")
+def test_the_recovery_breaker_triggers_in_a_run(bench: Bench) -> None:
     """With the seed's default of 1 a second: a message is refused, and the store cannot count it."""
-    monkeypatch.setattr(
-        "sqsdelay.dispatching.dispatcher.wait_for",
-        lambda wake, stop, seconds: bench.clock.advance(seconds),
-    )
     bench.store = FaultyStore(bench.clock, {"count_failures"})
     bench.put("bad")
     bench.outbox.fail = refused("bad")
@@ -361,25 +343,17 @@ def test_the_recovery_breaker_triggers_in_a_run(
     assert bench.store.pending_count() == 1
 
 
-def test_a_single_lost_count_is_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("virtual")
+def test_a_single_lost_count_is_passed_over(bench: Bench) -> None:
     """The next attempt counts; one loss a second is what the default allows."""
     stop = threading.Event()
-    monkeypatch.setattr(
-        "sqsdelay.dispatching.dispatcher.wait_for",
-        lambda wake, stop, seconds: bench.clock.advance(seconds),
-    )
     bench.store = store = FaultyStore(bench.clock, {"count_failures"})
     store.failures = 1
     bench.put("bad")
     bench.outbox.fail = refused("bad")
-    dispatcher = Dispatcher(
-        store,
-        bench.outbox,
-        settings=DispatchSettings(number_of_retries=1),
-        on_round=lambda done: stop.set() if done.rejected else None,
-        clock=bench.clock,
-    )
-    dispatcher.run(stop)
+    bench.dispatcher(
+        number_of_retries=1, on_round=lambda done: stop.set() if done.rejected else None
+    ).run(stop)
     assert ids([message for message, _ in bench.outbox.rejected]) == ["bad"]
 
 
@@ -404,12 +378,13 @@ def test_exactly_once_needs_a_store_that_can(bench: Bench) -> None:
     ],
 )
 def test_sleeps_until_the_next_is_due_and_never_a_negative_time(
-    next_in_ms: int | None, ahead_ms: int, seconds: float
+    bench: Bench, next_in_ms: int | None, ahead_ms: int, seconds: float
 ) -> None:
     """Overdue means that another dispatcher has it: look again shortly, do not spin."""
-    now_ms = 1_800_000_000_000
-    next_due_ms = None if next_in_ms is None else now_ms + next_in_ms
-    assert seconds_to_sleep(next_due_ms, now_ms, ahead_ms=ahead_ms, at_most=10) == seconds
+    if next_in_ms is not None:
+        bench.put("a", next_in_ms / 1000)
+    settlement = bench.dispatcher()._settlement
+    assert settlement.seconds_to_next(10, ahead_ms=ahead_ms) == seconds
 
 
 def test_a_clock_set_back_releases_nothing_early(bench: Bench) -> None:
@@ -419,8 +394,7 @@ def test_a_clock_set_back_releases_nothing_early(bench: Bench) -> None:
     bench.clock.advance(5)
     dispatcher = bench.dispatcher()
     assert dispatcher.dispatch().claimed == 0
-    next_due_ms = bench.store.next_due_ms()
-    assert seconds_to_sleep(next_due_ms, bench.clock.now_ms(), ahead_ms=0, at_most=0.5) == 0.5
+    assert dispatcher._settlement.seconds_to_next(0.5) == 0.5
     bench.clock.error_ms = 0
     assert ids(dispatcher.dispatch().released) == ["a"]
 
@@ -428,17 +402,6 @@ def test_a_clock_set_back_releases_nothing_early(bench: Bench) -> None:
 def test_retries_wait_longer_each_time() -> None:
     """Doubling from a second to a minute, however often it failed."""
     assert [retry_seconds(failures) for failures in (0, 1, 5, 6, 7, 5000)] == [1, 2, 32, 60, 60, 60]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"number_of_retries": -1}, {"batch_size": 0}, {"poll_seconds": 0}, {"poll_seconds": 3601}],
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
-    """Each states its value and the limit."""
-    with pytest.raises(ConfigurationError, match="; use"):
-        DispatchSettings(**settings)  # type: ignore[arg-type]
-    DispatchSettings(number_of_retries=0, batch_size=1, poll_seconds=0.1)
 
 
 def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:

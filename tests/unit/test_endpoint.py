@@ -44,13 +44,6 @@ def test_a_url_is_used_as_it_is(url: str, region: str | None) -> None:
     assert Endpoint.parse(url + "/") == endpoint
 
 
-def test_a_name_may_fill_what_the_suffixes_leave() -> None:
-    """80 characters in all: 68 of the user's, 12 of '-delay-error'."""
-    assert Endpoint.parse("q" * 68).error_queue.name == "q" * 68 + "-delay-error"
-    with pytest.raises(InvalidEndpoint, match="has 69 characters; the limit is 68"):
-        Endpoint.parse("q" * 69)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

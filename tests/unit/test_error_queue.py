@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.console.shown import Failed
+from sqsdelay.console.source import Failed
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DELAY_SECONDS,
@@ -27,8 +27,7 @@ from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import QueueMissing
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import HOLD_SECONDS, ErrorQueue, Retry, RetryStatus
-from sqsdelay.relaying.mover import RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, ManualClock

@@ -19,8 +19,8 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.ledger.files import record_received
 from sqsdelay.parking.parking import Change, ParkingSettings
-from sqsdelay.relaying.mover import Mover, RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying.outcomes import RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Mover, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox

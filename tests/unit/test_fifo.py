@@ -32,8 +32,7 @@ from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.relaying.mover import Outcome, RelaySettings, Status
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying import DueRelay, Outcome, Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sqs.outbox import SqsOutbox, failures

@@ -10,9 +10,8 @@ from botocore.exceptions import EndpointConnectionError
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.relaying.parker import GATHERED_SECONDS, Gathering
-from sqsdelay.relaying.relay import Relay
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.stores import S3Store
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -38,7 +37,7 @@ class Site:
             RelaySettings(parking=ParkingSettings(self.store)),
         )
         self.visibility = Visibility(self.queues, self.clock)
-        self.gathering = Gathering(relay, self.visibility, self.clock)
+        self.gathering = Gathering(relay, self.visibility)
         self.gathering.most = 25
 
     def put(self, count: int, seconds: int) -> None:
@@ -101,6 +100,8 @@ def test_what_is_near_is_worked_on_at_once(site: Site) -> None:
     site.put(5, 1000)
     site.clock.advance(900)
     assert site.receive() == 5
+    due_relay = DueRelay(site.queues, Endpoint.parse("orders.fifo"))
+    assert Gathering(due_relay, site.visibility).most is None
     assert len(site.gathering.park()) == 4
 
 

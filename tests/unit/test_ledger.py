@@ -1,4 +1,5 @@
-"""The ledger's lines: what is written is read back, and what cannot be read says why."""
+"""The ledger's lines: what is written is read back, and what cannot be read says why. In a Firehose stream a
+batch is one record, and nothing is lost when it is not taken."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, ConnectTimeoutError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +27,7 @@ from sqsdelay.ledger.events import (
     to_json,
 )
 from sqsdelay.ledger.files import record_received, waited_ms
+from sqsdelay.ledger.firehose import MAX_RECORD_BYTES, PAUSE_SECONDS, FirehoseLedger
 from sqsdelay.testing import InMemoryLedger, ManualClock
 
 SENT = Event(
@@ -151,7 +154,9 @@ def test_a_failing_ledger_is_a_warning(caplog: pytest.LogCaptureFixture) -> None
     ledger.fail = OSError(28, "No space left on device")
     with caplog.at_level(logging.WARNING, "sqsdelay"):
         record_safely(ledger, [SENT])
-    assert "events are missing in the ledger, it failed: [Errno 28]" in caplog.text
+        record_received(ledger, "orders", [boto3_message()])
+    told = "events are missing in the ledger, it failed: [Errno 28] No space left on device"
+    assert caplog.messages == [told] * 2
 
 
 def test_events_that_cannot_be_made_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -280,28 +285,12 @@ def test_recording_what_was_received_never_raises(
     assert "events are missing in the ledger" in caplog.text
 
 
-def test_no_ledger_records_nothing() -> None:
-    """A worker need not ask whether its ledger is switched on."""
-    record_received(None, "orders", [boto3_message()])
-
-
 def test_a_line_of_a_log_is_read_once() -> None:
     """One timestamp before it goes, none within it, and other logs' words do not hide the event."""
     event = replace(RECEIVED, reason="2023-11-14T22:13:20.250Z {no json}")
     line = to_json(event)
     assert from_json(f"2023-11-14T22:13:20.250Z {line}") == event
     assert from_json(json.dumps({**json.loads(line), "message": "{}", "ledger": {}})) == event
-
-
-def test_a_failing_ledger_is_told_in_full(caplog: pytest.LogCaptureFixture) -> None:
-    """What is missing, and why."""
-
-    class Full:
-        def record(self, events: object) -> None:
-            raise OSError("disk full")
-
-    record_received(Full(), "orders", [boto3_message()])
-    assert caplog.messages == ["events are missing in the ledger, it failed: disk full"]
 
 
 def test_nothing_received_is_nothing_to_record(caplog: pytest.LogCaptureFixture) -> None:
@@ -314,3 +303,91 @@ def test_nothing_received_is_nothing_to_record(caplog: pytest.LogCaptureFixture)
     record_received(Untouchable(), "orders", [])
     record_received(None, "orders", [boto3_message()])
     assert caplog.messages == []
+
+
+class Stream:
+    """Takes records, or raises; as boto3's client does."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.calls = 0
+        self.error: Exception | None = None
+
+    def put_record(self, *, DeliveryStreamName: str, Record: dict[str, bytes]) -> dict[str, Any]:
+        assert DeliveryStreamName == "events"
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        self.records.append(Record["Data"])
+        return {"RecordId": str(len(self.records))}
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+def firehose(stream: Stream, log: InMemoryLedger, **more: Any) -> FirehoseLedger:
+    return FirehoseLedger("events", otherwise=log, client=stream, **more)
+
+
+def read(records: list[bytes]) -> list[Event]:
+    assert all(record.endswith(b"\n") for record in records), "objects are records put together"
+    return [from_json(line) for record in records for line in record.splitlines()]
+
+
+def test_a_batch_is_one_record_of_lines(stream: Stream) -> None:
+    """Firehose bills each record as 5 KB at least, whatever it holds."""
+    log = InMemoryLedger()
+    events = [replace(SENT, message_id=f"é-{n}") for n in range(10)]
+    firehose(stream, log).record(events)
+    assert len(stream.records) == 1
+    assert read(stream.records) == events
+    assert log.events == []
+
+
+def test_more_than_a_record_holds_is_several(stream: Stream) -> None:
+    """In order; and an event that is too large for any goes elsewhere, alone."""
+    log = InMemoryLedger()
+    events = [replace(SENT, message_id=str(n), reason="x" * 300_000) for n in range(7)]
+    events[5] = replace(events[5], reason="x" * MAX_RECORD_BYTES)
+    firehose(stream, log).record(events)
+    assert [record.count(b"\n") for record in stream.records] == [3, 2, 1]
+    assert read(stream.records) == [*events[:5], events[6]]
+    assert log.events == [events[5]]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError({"Error": {"Code": "ServiceUnavailableException"}}, "PutRecord"),
+        ConnectTimeoutError(endpoint_url="https://firehose"),
+    ],
+)
+def test_what_the_stream_does_not_take_goes_elsewhere(
+    stream: Stream, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said once; for a while the stream is not asked, for each call may take seconds of the relay's."""
+    log, clock = InMemoryLedger(), ManualClock()
+    ours = firehose(stream, log, clock=clock)
+    stream.error = error
+    with caplog.at_level(logging.WARNING):
+        for n in range(3):
+            ours.record([replace(SENT, message_id=str(n))])
+    assert [event.message_id for event in log.events] == ["0", "1", "2"]
+    assert stream.calls == len(caplog.messages) == 1
+    assert "stream events does not take events, they go elsewhere for 60 s" in caplog.text
+    stream.error = None
+    clock.advance(PAUSE_SECONDS)
+    ours.record([SENT])
+    assert read(stream.records) == [SENT]
+
+
+def test_without_time_for_a_call_none_is_made(stream: Stream) -> None:
+    """A function that is cut off would relay its messages again."""
+    log, left = InMemoryLedger(), [False]
+    ours = firehose(stream, log, may_call=lambda: left[0])
+    ours.record([SENT])
+    left[0] = True
+    ours.record([SENT])
+    assert (log.events, stream.calls) == ([SENT], 1)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS
-from sqsdelay.relaying.mover import Status
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying import Relay, Status
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.testing import InMemoryQueues, ManualClock
 

@@ -20,7 +20,7 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule, parking_settings
-from sqsdelay.relaying.mover import Status
+from sqsdelay.relaying.outcomes import Status
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.unit.relay_site import Site

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,7 +27,7 @@ from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreError, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import Held, Outcome, RelaySettings, Status
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.parker import (
     GROUP_BYTES,
     ForwardingRelay,
@@ -35,7 +37,7 @@ from sqsdelay.relaying.parker import (
     packed,
     unpacked,
 )
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying.relay import Held, Relay
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.faulty import AWAY, FaultyQueues
 
@@ -74,7 +76,7 @@ class Site:
         parking = ParkingSettings(self.store)
         self.settings = RelaySettings(parking=parking, ledger=self)
         self.relay = ForwardingRelay(self.queues, self.endpoint, self.settings)
-        self.parker = Parker(self.queues, self.endpoint, self.settings)
+        self.parker = Parker(self.queues, self.endpoint, replace(self.settings, hop_seconds=60))
         self.told: list[Event] = []
 
     def record(self, events: Sequence[Event]) -> None:
@@ -147,7 +149,7 @@ def test_what_is_near_is_handed_over_at_once(site: Site) -> None:
 
 
 def test_what_is_not_far_and_what_cannot_be_read_is_not_parked(site: Site) -> None:
-    """A store is for what has more than 2.25 hours left."""
+    """A store is for what has more than 2.25 hours left; how much that is must be known."""
     for name, seconds in (("at", 8100 + 900), ("above", 8101 + 900), ("poison", "soon")):
         site.send(name, seconds)  # type: ignore[arg-type]
     site.clock.advance(900)
@@ -159,6 +161,8 @@ def test_what_is_not_far_and_what_cannot_be_read_is_not_parked(site: Site) -> No
     }
     without_a_store = Relay(site.queues, site.endpoint)
     assert not any(map(without_a_store.parks, copies))
+    site.relay._broker_now = Mock(side_effect=SchemaMismatch("x"))  # type: ignore[method-assign]
+    assert not any(map(site.relay.parks, copies))
 
 
 def test_what_no_store_can_keep_is_rejected(site: Site) -> None:
@@ -420,6 +424,9 @@ def test_groups_are_as_full_as_they_may_be(site: Site) -> None:
     copies: list[ReceivedMessage] = []
     while more := site.queues.receive_batch(DELAY, wait_seconds=0):
         copies += more
+    # Two that are two bytes too long for one group.
+    room = (GROUP_BYTES + 2 - len(group_of([packed(copies[0])] * 2))) // 2
+    copies[:2] = [replace(copies[0], body="x" * room)] * 2
     site.queues.failing[PARKING] = AWAY
     assert forward(site.queues, site.endpoint, copies) == [AWAY] * 40
     site.queues.failing.clear()
@@ -513,6 +520,7 @@ def test_a_group_tells_first_sending_trace_and_fifo_ids() -> None:
     [found] = unpacked(received)
     assert (found.message_id, found.first_sent_ms, found.sent_ms) == ("m", 1000, 2000)
     assert (found.trace_header, found.receive_count, found.first_receive_ms) == ("Root=1", 4, None)
+    assert found.received_at == received.received_at
     assert (found.attributes, found.receipt_handle) == (copy.attributes, "outer")
 
 

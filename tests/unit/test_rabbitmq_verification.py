@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
-from sqsdelay.rabbitmq.management import FRESH_SECONDS, Held, Management, held, standing
+from sqsdelay.rabbitmq.management import FRESH_SECONDS, Management, held
 from sqsdelay.rabbitmq.topology import Topology
-from sqsdelay.rabbitmq.verification import _hidden
+from sqsdelay.rabbitmq.verification import _handed_over, _hidden
 
 
 class Broker(Management):
@@ -185,12 +186,13 @@ class Counting(Management):
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
 
+    def monotonic(self) -> float:
+        return self.seconds
+
 
 def count(management: Counting) -> int:
-    found = held(
-        management, {LEVEL: 0}, sleep=management.sleep, monotonic=lambda: management.seconds
-    )
-    return found[LEVEL].unseen
+    with patch("sqsdelay.rabbitmq.management.time", management):
+        return held(management, [LEVEL])[LEVEL][-1].unseen
 
 
 def row(mark: int, dead_lettering: int = 0, unacknowledged: int = 0) -> dict[str, Any]:
@@ -233,14 +235,22 @@ def test_figures_that_stand_still_are_not_taken_for_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "expected"), [((5, 5, 7), {LEVEL: 7}), ((5, 5, 4), {}), ((5, 0), {}), ((0,), {})]
+    ("counts", "told"),
+    [
+        ((5, 5, 5, 5, 7), [("7 messages", True)]),
+        ((5, 5, 5, 5, 4), [("4 messages", False)]),
+        ((5, 6, 4, 6, 6), [("6 messages", False)]),
+        ((5, 0, 0, 0, 0), []),
+    ],
 )
 def test_a_hand_over_stands_if_no_newer_count_is_lower(
-    counts: tuple[int, ...], expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    counts: tuple[int, ...], told: list[tuple[str, bool]]
 ) -> None:
-    """One that goes on holds messages too, but not ever more."""
-    rows = [row(mark, dead_lettering=count) for mark, count in enumerate(counts)]
-    found = iter([{LEVEL: Held(each["messages_dlx"], 0, 0)} for each in rows])
-    before = next(found)
-    monkeypatch.setattr("sqsdelay.rabbitmq.management.held", lambda *_: next(found))
-    assert standing(Counting(None), before) == expected
+    """One that goes on holds messages too, but not ever more; what has gone meanwhile is not told."""
+    rows = [row(mark, dead_lettering=count) for mark, count in enumerate((counts[0], *counts))]
+    management = Counting(*rows)
+    with patch("sqsdelay.rabbitmq.management.time", management):
+        problems = list(_handed_over(management, Topology("acme")))
+    assert [(each.text.partition(" are due")[0], each.fatal) for each in problems] == told
+    assert all(("got nowhere" in each.text) is each.fatal for each in problems)
+    assert list(_handed_over(Counting(row(1)), Topology("acme"))) == []

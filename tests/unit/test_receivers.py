@@ -15,8 +15,8 @@ from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
-from sqsdelay.relaying.mover import Mover, Outcome, RelaySettings, Status
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
+from sqsdelay.relaying.relay import DueRelay, Mover, Relay
 from sqsdelay.relaying.visibility import Visibility
 from sqsdelay.sqs.receivers import Receivers, SharedBatches, _concurrency
 from sqsdelay.testing import InMemoryStore, ManualClock

@@ -218,6 +218,7 @@ def stored(**changes: Any) -> StoredMessage:
         "due_ms": SENT,
         "body": b"hello",
         "attributes": {"user": string("x")},
+        "trace_header": "Root=1",
     }
     return StoredMessage(**fields | changes)
 
@@ -236,18 +237,6 @@ def test_a_stores_message_is_read_as_the_delay_queue_would_have_it() -> None:
         in_error_queue(rejected_stored(stored(destination="o.fifo", group_id="g"), "why"))
     )
     assert fifo.original.attributes[DEDUPLICATION_ID] == string("m-1")
-
-
-@pytest.mark.parametrize(
-    ("body", "encoding"), [(b"", "empty"), (b"\xff", "base64"), (b"\x00", "base64")]
-)
-def test_a_body_that_is_no_text_says_so(body: bytes, encoding: str) -> None:
-    """What stands for it must never be taken for it."""
-    entry = rejected_stored(stored(body=body), "why")
-    assert read_rejection(in_error_queue(entry)).body_encoding == encoding
-    full = {f"a{n}": string("x") for n in range(10)}
-    unsaid = read_rejection(in_error_queue(rejected_stored(stored(body=body, attributes=full), "")))
-    assert isinstance(unsaid.due, Reject)  # not sent on, unless someone says when
 
 
 def test_a_stores_message_without_room_for_the_reason_keeps_what_fits() -> None:
@@ -279,18 +268,6 @@ def test_whatever_was_rejected_is_read_as_it_was(
         assert rejection.due == read.due_ms
 
 
-def refused(**changes: Any) -> StoredMessage:
-    fields: dict[str, Any] = {
-        "message_id": "m",
-        "destination": "orders",
-        "due_ms": 1_800_000_000_000,
-        "body": b"hi",
-        "failures": 6,
-        "trace_header": "Root=1",
-    }
-    return StoredMessage(**(fields | changes))
-
-
 def about(message: StoredMessage, reason: str = "refused") -> dict[str, Any]:
     told = rejected_stored(message, reason).attributes[ERROR]["StringValue"]
     return dict(json.loads(told))
@@ -298,15 +275,15 @@ def about(message: StoredMessage, reason: str = "refused") -> dict[str, Any]:
 
 def test_it_says_all_that_is_known() -> None:
     """Why, whose, where to, when, how often tried."""
-    assert about(refused(group_id="g"), "was \0 refused") == {
+    assert about(stored(group_id="g", failures=6), "was \0 refused") == {
         "reason": "was ? refused",
-        "messageId": "m",
+        "messageId": "m-1",
         "destination": "orders",
-        "dueMs": 1_800_000_000_000,
+        "dueMs": SENT,
         "failures": 6,
         "messageGroupId": "g",
     }
-    assert rejected_stored(refused(), "refused").trace_header == "Root=1"
+    assert rejected_stored(stored(), "refused").trace_header == "Root=1"
 
 
 @pytest.mark.parametrize(
@@ -321,55 +298,47 @@ def test_it_says_all_that_is_known() -> None:
 def test_a_body_sqs_does_not_carry_is_stood_for(
     body: bytes, sent: str, encoding: str | None
 ) -> None:
-    """And the message says by what."""
-    message = refused(body=body)
-    assert rejected_stored(message, "refused").body == sent
-    assert about(message).get("bodyEncoding") == encoding
+    """And the message says by what: that must never be taken for it."""
+    entry = rejected_stored(stored(body=body), "refused")
+    assert entry.body == sent
+    assert about(stored(body=body)).get("bodyEncoding") == encoding
+    assert read_rejection(in_error_queue(entry)).body_encoding == encoding
+    full = {f"a{n}": string("x") for n in range(10)}
+    unsaid = read_rejection(in_error_queue(rejected_stored(stored(body=body, attributes=full), "")))
+    assert isinstance(unsaid.due, Reject)  # not sent on, unless someone says when
 
 
 def test_where_nothing_more_fits_a_group_is_left_out() -> None:
     """Rather than make a message of more than 1 MiB."""
     room = MAX_MESSAGE_BYTES - len(GROUP_ID + "String" + "g")
-    assert GROUP_ID in rejected_stored(refused(body=b"x" * room, group_id="g"), "r").attributes
-    full = rejected_stored(refused(body=b"x" * (room + 1), group_id="g"), "r")
+    assert (
+        GROUP_ID
+        in rejected_stored(stored(attributes={}, body=b"x" * room, group_id="g"), "r").attributes
+    )
+    full = rejected_stored(stored(attributes={}, body=b"x" * (room + 1), group_id="g"), "r")
     assert GROUP_ID not in full.attributes
     assert full.size <= MAX_MESSAGE_BYTES
 
 
 def test_a_large_body_in_base64_is_not_mistaken_for_itself() -> None:
     """Without room for the words that say so it has no id of ours, which would ask for its return."""
-    sent = rejected_stored(refused(body=b"\xff" * (MAX_MESSAGE_BYTES * 3 // 4)), "refused")
-    assert (sent.size, sent.attributes) == (MAX_MESSAGE_BYTES, {})
-
-
-def full_copy(message_id: str) -> ReceivedMessage:
-    return ReceivedMessage(
-        body="x" * MAX_MESSAGE_BYTES,
-        attributes={},
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0.0,
-        group_id=message_id,
+    sent = rejected_stored(
+        stored(attributes={}, body=b"\xff" * (MAX_MESSAGE_BYTES * 3 // 4)), "refused"
     )
+    assert (sent.size, sent.attributes) == (MAX_MESSAGE_BYTES, {})
 
 
 @pytest.mark.parametrize(("message_id", "group"), [("m", "m"), ("a b", None)])
 def test_a_full_copy_keeps_its_id_as_its_group(message_id: str, group: str | None) -> None:
-    """Where a queue takes it; and a binary attribute that has to move is kept as base64."""
-    assert rejected(full_copy(message_id), "refused").group_id == group
+    """Where a queue takes it."""
+    full = copy(body="x" * MAX_MESSAGE_BYTES, attributes={}, group_id=message_id)
+    assert rejected(full, "refused").group_id == group
 
 
 def test_a_moved_binary_delay_attribute_is_base64() -> None:
     """A foreign sender's; what it was is not lost."""
-    attributes = {f"a{n}": string("x") for n in range(9)}
-    copy = ReceivedMessage(
-        body="x",
-        attributes={**attributes, "sqsdelay.DueAt": {"DataType": "Binary", "BinaryValue": b"\xff"}},
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0.0,
-    )
-    sent = rejected(copy, "refused")
+    attributes = {**NINE, DUE_AT: {"DataType": "Binary", "BinaryValue": b"\xff"}}
+    sent = rejected(copy(attributes=attributes, group_id=None), "refused")
     told = json.loads(sent.attributes[ERROR]["StringValue"])
-    assert told["attributes"] == {"sqsdelay.DueAt": "/w=="}
+    assert told["attributes"] == {DUE_AT: "/w=="}
     assert (sent.group_id, len(sent.attributes)) == (None, 10)

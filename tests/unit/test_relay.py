@@ -28,7 +28,8 @@ from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.relaying.mover import RelaySettings, Status, backoff_seconds
+from sqsdelay.relaying.outcomes import RelaySettings, Status
+from sqsdelay.relaying.relay import backoff_seconds
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, ManualClock
 from tests.faulty import AWAY, REFUSED, FaultyQueues
@@ -368,7 +369,7 @@ def test_what_is_remembered_of_undeleted_copies_is_bounded(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest is forgotten first, and sent again; that is a duplicate, and no leak."""
-    monkeypatch.setattr("sqsdelay.relaying.mover._REMEMBERED_COPIES", 2)
+    monkeypatch.setattr("sqsdelay.relaying.relay._REMEMBERED_COPIES", 2)
     for n in range(3):
         site.put(1000, f"m-{n}")
     site.clock.advance(900)

@@ -21,8 +21,7 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import MAX_RETENTION_SECONDS
 from sqsdelay.parking.parking import Change, ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
-from sqsdelay.relaying.relay import Relay
+from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock

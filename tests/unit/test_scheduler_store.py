@@ -29,9 +29,8 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule
-from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.relaying.parker import AT_ONCE, Parker
-from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.batches import Pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender

@@ -6,7 +6,7 @@ from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
-from tests.scheduling import ALONE, TOGETHER, FilesAndFolders, arrange, scope
+from tests.scheduling import ALONE, FIRST, TOGETHER, FilesAndFolders, arrange, scope
 from tests.services.processes import ROOT
 
 
@@ -45,10 +45,10 @@ def test_the_longest_come_first_and_apart() -> None:
         scheduler.add_node(each)
         scheduler.add_node_collection(each, tests)
     scheduler.schedule()
-    assert begun == list(TOGETHER[:2])
-    for done in list(scheduler.assigned_work[nodes[0]][TOGETHER[0]]):
+    assert begun == list(FIRST)
+    for done in list(scheduler.assigned_work[nodes[0]][FIRST[0]]):
         scheduler.mark_test_complete(nodes[0], tests.index(done))
-    assert begun[2] == TOGETHER[2]
+    assert begun[2] == scope(tests[0])
 
 
 def test_a_seed_shuffles_and_tears_nothing_apart() -> None:

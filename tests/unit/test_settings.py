@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.errors import ConfigurationError, SendFailed
 from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
-from sqsdelay.timeouts.arrivals import TimeoutSettings
+from sqsdelay.timeouts.settings import TimeoutSettings
 
 
 @pytest.mark.parametrize("poll_seconds", [0.001, 1, MAX_POLL_SECONDS])
@@ -22,6 +24,26 @@ def test_a_dispatchers_sleep(poll_seconds: float) -> None:
 def test_a_receivers_long_poll(wait_seconds: int) -> None:
     """As SQS has it."""
     assert TimeoutSettings(wait_seconds=wait_seconds).wait_seconds == wait_seconds
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "value"),
+    [
+        (DispatchSettings, "number_of_retries", -1),
+        (DispatchSettings, "batch_size", 0),
+        (DispatchSettings, "poll_seconds", 0),
+        (TimeoutSettings, "outage_seconds", 0),
+        (TimeoutSettings, "announce_again_seconds", -1),
+        (TimeoutSettings, "batch_size", 0),
+        (TimeoutSettings, "poll_seconds", 0),
+        (TimeoutSettings, "wait_seconds", MAX_RECEIVE_WAIT_SECONDS + 1),
+        (TimeoutSettings, "number_of_retries", -1),
+    ],
+)
+def test_what_is_out_of_range_is_refused(settings: Any, name: str, value: float) -> None:
+    """Value, limit, remedy."""
+    with pytest.raises(ConfigurationError, match=f"{name}={value}; use"):
+        settings(**{name: value})
 
 
 @pytest.mark.parametrize("transient", [True, False])

@@ -13,7 +13,7 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import ConfigurationError, MessageConflict, QueueUnavailable, StoreUnavailable
 from sqsdelay.parking.parking import Change, Parking
 from sqsdelay.ports.queues import Failure
-from sqsdelay.relaying.mover import Status
+from sqsdelay.relaying.outcomes import Status
 from sqsdelay.stores import S3Store
 from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore

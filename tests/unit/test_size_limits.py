@@ -22,8 +22,7 @@ from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import ErrorQueue, RetryStatus
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
-from sqsdelay.relaying.mover import Status
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying import DueRelay, Relay, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox

@@ -157,14 +157,6 @@ def test_a_parked_copys_group_is_kept_where_a_queue_takes_it(group: str, kept: s
     assert parked(copy, DelayedMessage("m", NOW_MS), "orders").group_id == kept
 
 
-def test_a_message_for_a_fifo_queue_fits_with_its_group() -> None:
-    """The group travels in an attribute of the due queue: eight of the user's leave it no room."""
-    attributes = {f"a{n}": "x" for n in range(7)}
-    given = Message("x", attributes=attributes, message_group_id="g" * 128)
-    with pytest.raises(TooManyAttributes):
-        to_store(given, "orders.fifo", now_ms=NOW_MS)
-
-
 def test_a_message_for_a_store_fits_to_the_byte() -> None:
     """Body, id, due time and, for a FIFO queue, group and deduplication id: 1 MiB, and not one more."""
     names = "sqsdelay.MessageIdsqsdelay.WasDueAtStringString"

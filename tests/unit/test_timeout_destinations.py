@@ -10,17 +10,16 @@ import pytest
 
 from sqsdelay.stores import SqliteStore
 from sqsdelay.testing import ManualClock
-from sqsdelay.timeouts.arrivals import TimeoutStatus
+from sqsdelay.timeouts.settings import TimeoutStatus
 from tests.unit.timeout_site import DISPATCHER, ERRORS, TIMEOUTS, World
 
 
-@pytest.mark.parametrize("managers", [1, 2])
-def test_messages_for_a_deleted_queue_end_in_the_error_queue(managers: int) -> None:
+def test_messages_for_a_deleted_queue_end_in_the_error_queue() -> None:
     """200 of them: each announced once, tried eight times in two minutes, rejected with the reason.
 
     Fifty messages for a healthy queue, behind them, arrive within seconds.
     """
-    world = World(managers)
+    world = World(managers=2)
     world.delay_many("gone", 200, seconds=10)
     world.delay_many("well", 50, seconds=11)
     world.run(24)
@@ -59,20 +58,6 @@ def test_a_full_queue_is_waited_for_and_starves_nobody() -> None:
     assert (world.left(DISPATCHER), world.store.pending_count()) == (0, 0)
 
 
-def test_a_restart_announces_once_more() -> None:
-    """What waited in the memory of a dead process is in the store: announced when its hold ends."""
-    world = World()
-    world.queues.full = {"full"}
-    world.delay_many("full", 30)
-    world.run(30)
-    world.queues.full = set()
-    assert world.store.pending_count() == 30
-    world.managers = [world.another()]
-    world.run(301)
-    assert world.left("full") == 30
-    assert world.queues.sends[DISPATCHER] <= 60
-
-
 def test_due_on_arrival_for_a_deleted_queue() -> None:
     """It waits in the store, not in the timeouts queue, and goes the same way."""
     world = World(number_of_retries=2)
@@ -81,14 +66,6 @@ def test_due_on_arrival_for_a_deleted_queue() -> None:
     assert (world.left("orders-timeouts"), world.store.pending_count()) == (0, 3)
     world.run(10)
     assert (world.left(ERRORS), world.store.pending_count()) == (3, 0)
-
-
-def test_no_retries_reject_at_once() -> None:
-    """The seed's NumberOfRetries for stores, if that is what you want."""
-    world = World(number_of_retries=0)
-    world.delay_many("gone", 3)
-    world.run(3)
-    assert world.left(ERRORS) == 3
 
 
 def test_an_error_queue_that_is_full_loses_nothing() -> None:
@@ -104,31 +81,30 @@ def test_an_error_queue_that_is_full_loses_nothing() -> None:
     assert (world.left(ERRORS), world.store.pending_count()) == (3, 0)
 
 
-@pytest.mark.parametrize("managers", [1, 2])
-def test_20000_for_a_good_queue(managers: int) -> None:
-    """Each is announced once and arrives, within so many turns as 500 a turn need; nothing is asked twice."""
-    world = World(managers)
+def test_20000_for_a_good_queue() -> None:
+    """Two managers: each is announced once and arrives, within so many turns as 500 a turn need; nothing is
+    asked twice."""
+    world = World(managers=2)
     world.delay_many("well", 20_000, seconds=60)
     while world.left(TIMEOUTS):
-        world.manager.arrivals.turn()
+        world.manager.store_arrivals()
     world.clock.advance(60)
     turns, most = 0, 0
     while world.store.pending_count():
         for manager in world.managers:
-            manager.announcer.turn()
-            manager.dispatch.turn()
+            manager.announce()
+            manager.dispatch()
             turns += 1
         most = max(most, world.left(DISPATCHER))
-    assert turns <= 20_000 / 500 + managers
+    assert turns <= 20_000 / 500 + 2
     assert most <= 500
     assert world.left("well") == 20_000
     assert (world.queues.sends[DISPATCHER], world.queues.sends["well"]) == (20_000, 20_000)
     assert world.left(DISPATCHER) == 0
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_10000_for_a_missing_queue_hold_up_nobody(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Healthy ones that are due later leave in the same second, at every stage; the missing queue gets a
     handful of ids and a send a claim, and each message its attempts and then the error queue."""
@@ -139,12 +115,12 @@ def test_10000_for_a_missing_queue_hold_up_nobody(
         store.set_up()
         return store
 
-    world = World(store=sqlite if kind == "sqlite" else None)
+    world = World(store=sqlite)
     world.delay_many("gone", 10_000, seconds=100)
     for n in range(200):
         world.delay(f"well-{n}", 101 + n, to="well")
     while world.left(TIMEOUTS):
-        world.manager.arrivals.turn()
+        world.manager.store_arrivals()
     world.clock.advance(100)
     for second in range(202):
         assert world.left("well") >= second - 1
@@ -164,9 +140,9 @@ def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
     world.queues.full = {"full"}
     world.delay("a", 1, to="full")
     world.delay("b", 1, to="gone")
-    world.manager.arrivals.turn()
+    world.manager.store_arrivals()
     world.clock.advance(1)
-    world.manager.announcer.turn()
+    world.manager.announce()
     reject = world.transport.reject
 
     def slow(refused: Any) -> Any:
@@ -174,7 +150,7 @@ def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
         return reject(refused)
 
     monkeypatch.setattr(world.transport, "reject", slow)
-    world.manager.dispatch.turn()
+    world.manager.dispatch()
     assert world.left(ERRORS) == 1
     world.queues.full = set()
     world.run(3)

@@ -23,9 +23,7 @@ from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import QueueMissing
 from sqsdelay.opentelemetry import OpenTelemetryLedger, OpenTelemetryTracing
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying import Relay
-from sqsdelay.relaying.mover import RelaySettings
-from sqsdelay.relaying.relay import DueRelay
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings
 from sqsdelay.sending import QueueSender
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sqs.outbox import SqsOutbox

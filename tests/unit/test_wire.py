@@ -1,8 +1,8 @@
-"""The wire format, read from both spellings and written so that NServiceBus can read it."""
+"""The wire format and every stamp and id of the queue service's: read from both of its spellings, and
+written so that NServiceBus can read it."""
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from sqsdelay.core.message import (
     DUE_AT,
     GROUP_ID,
     MESSAGE_ID,
+    MOST_ADDED_BYTES,
     WAS_DUE_AT,
     Attribute,
     OutgoingMessage,
@@ -33,7 +34,7 @@ from sqsdelay.core.received_message import (
     read_delay,
 )
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import MAX_DUE_MS
+from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 SENT = 1_800_000_000_000
 SYSTEM = {
@@ -62,38 +63,60 @@ def copy(**changes: Any) -> ReceivedMessage:
     return ReceivedMessage(**fields | changes)
 
 
-def test_both_spellings_of_a_received_message_read_alike() -> None:
-    """boto3's message and the Lambda event's record are the same copy; base64 is decoded."""
-    from_client = from_boto3(
-        {
-            "MessageId": "s",
-            "ReceiptHandle": "r",
-            "Body": "hello",
-            "Attributes": SYSTEM,
-            "MessageAttributes": {
-                "n": {"DataType": "Number.int", "StringValue": "7"},
-                "b": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
-            },
-        },
-        received_at=5.0,
+WHOLE = copy(
+    attributes={
+        "a": string("b"),
+        "n": {"DataType": "Number.int", "StringValue": "7"},
+        "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
+    },
+    trace_header="Root=1-a;Sampled=1",
+)
+BOTO3: dict[str, Any] = {
+    "Body": "hello",
+    "ReceiptHandle": "r",
+    "MessageId": "s",
+    "Attributes": SYSTEM,
+    "MessageAttributes": WHOLE.attributes,
+}
+LAMBDA: dict[str, Any] = {
+    "body": "hello",
+    "receiptHandle": "r",
+    "messageId": "s",
+    "attributes": SYSTEM,
+    "messageAttributes": {
+        "a": {"dataType": "String", "stringValue": "b"},
+        "n": {"dataType": "Number.int", "stringValue": "7", "stringListValues": []},
+        "raw": {"dataType": "Binary", "binaryValue": "AP8="},
+    },
+}
+
+
+def test_all_that_a_copy_says_is_read() -> None:
+    """boto3's spelling and Lambda's make the same copy."""
+    assert from_boto3(BOTO3, received_at=5.0) == WHOLE
+    assert from_lambda_event(LAMBDA, received_at=5.0) == WHOLE
+    assert WHOLE.message_id == "m-1"
+
+
+def test_a_copy_may_say_little() -> None:
+    """A body and a receipt handle are enough; what is not told is None, and the id empty."""
+    bare = ReceivedMessage(
+        body="x", attributes={}, receipt_handle="handle", sqs_message_id="", received_at=7.5
     )
-    from_event = from_lambda_event(
-        {
-            "messageId": "s",
-            "receiptHandle": "r",
-            "body": "hello",
-            "attributes": SYSTEM,
-            "messageAttributes": {
-                "n": {"dataType": "Number.int", "stringValue": "7", "stringListValues": []},
-                "b": {"dataType": "Binary", "binaryValue": base64.b64encode(b"\x00\xff").decode()},
-            },
-        },
-        received_at=5.0,
-    )
-    assert from_client == from_event
-    assert from_client.attributes["b"] == {"DataType": "Binary", "BinaryValue": b"\x00\xff"}
-    assert from_client.message_id == "m-1"
-    assert (from_client.sent_ms, from_client.receive_count) == (SENT, 1)
+    assert from_boto3({"Body": "x", "ReceiptHandle": "handle"}, received_at=7.5) == bare
+    assert from_lambda_event({"body": "x", "receiptHandle": "handle"}, received_at=7.5) == bare
+
+
+def test_a_copy_without_body_or_handle_is_none() -> None:
+    """The reason, in full, in both spellings."""
+    told = "a received message needs a body and a receipt handle"
+    for raw in ({"Body": "x"}, {"ReceiptHandle": "handle"}):
+        with pytest.raises(MalformedMessage, match=f"^{told}$"):
+            from_boto3(raw, received_at=0.0)
+    with pytest.raises(MalformedMessage, match=f"^event record is not an SQS record: {told}$"):
+        from_lambda_event({"body": "x"}, received_at=0.0)
+    with pytest.raises(MalformedMessage, match=r"^event record is not an SQS record: .*attribute"):
+        from_lambda_event({"messageAttributes": 7}, received_at=0.0)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +205,10 @@ DAY = 24 * 3600
         ({DELAY_SECONDS: string("1.5")}, {}, "not a whole number"),
         ({DELAY_SECONDS: string("1e3")}, {}, "not a whole number"),
         ({DELAY_SECONDS: string("٣")}, {}, "not a whole number"),
-        ({DELAY_SECONDS: string("1_000")}, {}, "not a whole number"),
+        *(
+            ({DELAY_SECONDS: string(text)}, {}, "not a whole number")
+            for text in ("1_000", "+30", " 30", "30\n", "NaN", "0x10", "9" * 5000)
+        ),
         ({DELAY_SECONDS: string(str(2**63))}, {}, "not a whole number"),
         ({DELAY_SECONDS: {"DataType": "Binary", "BinaryValue": b"9"}}, {}, "not a whole number"),
         ({DELAY_SECONDS: string("9" * 15)}, {}, "after the year 9999"),
@@ -192,8 +218,12 @@ DAY = 24 * 3600
             {},
             "DueAt is 'soon', not epoch milliseconds",
         ),
-        ({DELAY_SECONDS: string("901"), DUE_AT: string("-1")}, {}, "not epoch milliseconds"),
+        *(
+            ({DELAY_SECONDS: string("901"), DUE_AT: string(text)}, {}, "not epoch milliseconds")
+            for text in ("-1", "", "١٨٠٠٠٠٠٠٠٠٠٠٠", "9" * 5000)
+        ),
         ({DELAY_SECONDS: string("901"), DUE_AT: string("0")}, {}, "contradict each other"),
+        ({DELAY_SECONDS: string("901"), DUE_AT: string("9" * 15)}, {}, "contradict each other"),
         (
             {DELAY_SECONDS: string("901"), DUE_AT: string(str(SENT - DAY * 1000))},
             {"deduplication_id": f"hop.{SENT}.{'0' * 64}"},
@@ -370,3 +400,67 @@ def test_without_its_identity_an_entry_says_how_large_it_is() -> None:
     left = without_identity(both)
     assert left == OutgoingMessage("bödy", users, size_of("bödy", users), group_id="g")
     assert without_identity(left) is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "shown"),
+    [
+        (string("x" * 41), repr("x" * 40)),
+        ({"DataType": "Binary", "BinaryValue": b"\xff" * 41}, repr(b"\xff" * 40)),
+        ({"DataType": "String"}, "b''"),
+    ],
+    ids=["text", "binary", "nothing"],
+)
+def test_a_delay_that_is_no_number_is_shown_to_forty_characters(
+    attribute: Attribute, shown: str
+) -> None:
+    """Whatever type it has."""
+    told = read_delay(copy(attributes={DELAY_SECONDS: attribute}))
+    assert told == Reject(f"{DELAY_SECONDS} is {shown}, not a whole number of seconds")
+
+
+def test_the_last_millisecond_of_the_calendar_is_a_due_time() -> None:
+    """And the next one is none."""
+    seconds = (MAX_DUE_MS - SENT) // 1000
+    last = {DELAY_SECONDS: string(str(seconds)), DUE_AT: string(str(MAX_DUE_MS))}
+    assert read_delay(copy(attributes=last)) == DelayedMessage("m-1", MAX_DUE_MS)
+    after = {**last, DUE_AT: string(str(MAX_DUE_MS + 1))}
+    assert isinstance(read_delay(copy(attributes=after)), Reject)
+
+
+def test_the_next_copy_has_an_id_of_its_message() -> None:
+    """Two messages' copies never share one, though all else be alike."""
+    one, other = (
+        outgoing.requeued(copy(), DelayedMessage(name, 0), 900) for name in ("m-1", "m-2")
+    )
+    assert one.deduplication_id == outgoing.hop_deduplication_id(copy(), "m-1", copy().sent_ms)
+    assert other.deduplication_id == outgoing.hop_deduplication_id(copy(), "m-2", copy().sent_ms)
+    assert one.deduplication_id != other.deduplication_id
+
+
+def test_an_id_with_a_lone_surrogate_still_hops() -> None:
+    """moto lets one through; it must not stop the worker."""
+    assert outgoing.hop_deduplication_id(copy(), "\ud800").startswith("hop.")
+
+
+@pytest.mark.parametrize(("group", "kept"), [("g", "g"), ("a b", None), ("", None)])
+def test_a_group_is_handed_over_where_a_queue_takes_it(group: str, kept: str | None) -> None:
+    """Any other would have the whole message refused."""
+    sent = outgoing.handed_over(
+        copy(attributes={GROUP_ID: string(group)}),
+        DelayedMessage("m", 0),
+        Endpoint.parse("orders"),
+        delay_seconds=0,
+    )
+    assert sent.group_id == kept
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_message_that_fits_at_its_largest_stage(spare: int) -> None:
+    """The quick answer and the exact one are the same size, at the limit and below it."""
+    wired = {DELAY_SECONDS: string("901")}
+    body = "x" * (MAX_MESSAGE_BYTES - MOST_ADDED_BYTES - spare - len(DELAY_SECONDS + "String901"))
+    size = outgoing.check_whole_way(
+        body, {}, wired, message_id="m", due_ms=1_800_000_000_000, size=size_of(body, wired)
+    )
+    assert size == MAX_MESSAGE_BYTES - MOST_ADDED_BYTES - spare

@@ -13,8 +13,8 @@ from sqsdelay.errors import QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.timeouts import SqsTimeouts
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from sqsdelay.timeouts.arrivals import TimeoutSettings, TimeoutStatus
 from sqsdelay.timeouts.manager import TimeoutManager
+from sqsdelay.timeouts.settings import TimeoutSettings, TimeoutStatus
 from tests.faulty import FaultyStore
 
 ERRORS = "orders-delay-error"
@@ -96,9 +96,9 @@ class World:
         for _ in range(seconds):
             for manager in self.managers:
                 for _ in range(turns):
-                    manager.arrivals.turn()
-                    manager.announcer.turn()
-                    manager.dispatch.turn()
+                    manager.store_arrivals()
+                    manager.announce()
+                    manager.dispatch()
             self.clock.advance(1)
 
     def arrived(self, queue: str = "orders") -> list[ReceivedMessage]:

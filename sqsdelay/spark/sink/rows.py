@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sqsdelay.core.delay import DueTime, delay_ms, utc
-from sqsdelay.core.message import DELAY_OF_NSERVICEBUS, Message
+from sqsdelay.core.message import DELAY_SECONDS, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_ATTRIBUTE_NAME_CHARS, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.spark.sink.options import (
@@ -293,7 +293,7 @@ def _headers(rows: Rows, part: pa.RecordBatch) -> tuple[Any, Any]:
     short = pc.less_equal(pc.binary_length(names), MAX_ATTRIBUTE_NAME_CHARS)
     plain = pc.and_(pc.match_substring_regex(names, _NAME), short)
     plain = pc.and_(plain, pc.invert(pc.match_substring_regex(names, _NOT_THEIRS)))
-    plain = pc.and_(plain, pc.not_equal(names, DELAY_OF_NSERVICEBUS))
+    plain = pc.and_(plain, pc.not_equal(names, DELAY_SECONDS))
     plain = pc.fill_null(pc.and_(plain, pc.match_substring_regex(values, _PLAIN_VALUE)), False)
     lists = pa.LargeListArray.from_arrays(maps.offsets.cast(pa.int64()), names)
     odd = pc.unique(pc.list_parent_indices(lists).filter(pc.invert(plain)))

@@ -77,13 +77,9 @@ class DynamoDbStore(Wakes, DelayedMessageStore):
         if table_class not in TABLE_CLASSES:
             raise InvalidSetting(f"use {' or '.join(TABLE_CLASSES)}", table_class=table_class)
         self._table_class = table_class
+        checked_lease(lease_seconds)
         self._table = LeasedTable(
-            table,
-            endpoint,
-            client,
-            clock,
-            shards=shards,
-            lease_seconds=checked_lease(lease_seconds),
+            table, endpoint, client, clock, shards=shards, lease_seconds=lease_seconds
         )
         self._amendments = DynamoDbAmendments(self._table, clock or SystemClock())
         self._waiting = Waiting(self._table, lookup=lookup)

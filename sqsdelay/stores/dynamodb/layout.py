@@ -158,11 +158,8 @@ class Entry:
 
 
 class Layout:
-    """The keys and items of one endpoint, as the table above has them.
-
-    Raises:
-        ConfigurationError: a name that holds a ``/``.
-    """
+    """The keys and items of one endpoint, as the table above has them. Raises ConfigurationError: a name
+    that holds a ``/``."""
 
     def __init__(self, endpoint: str) -> None:
         if not endpoint or "/" in endpoint:
@@ -201,11 +198,8 @@ class Layout:
         return key(self.hours, f"{hour:08d}")
 
     def item(self, entry: Entry) -> Item:
-        """A message as an item. What somebody wrote by hand is kept as it is, but for its place.
-
-        Raises:
-            MessageTooLarge
-        """
+        """A message as an item. What somebody wrote by hand is kept as it is, but for its place. Raises
+        MessageTooLarge."""
         message, item = entry.message, entry.unreadable
         if item is not None:
             of_its_place = (EXPIRY, LOOKED_UP, HELD_UNTIL)

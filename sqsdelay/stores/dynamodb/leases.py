@@ -106,11 +106,7 @@ class Leases(NamedTuple):
 
 
 class LeasedTable(Table):
-    """An endpoint's table, and the leases of its shards.
-
-    Args:
-        shards: how many this process writes to.
-    """
+    """An endpoint's table, and the leases of its shards. ``shards``: how many this process writes to."""
 
     def __init__(
         self,
@@ -135,21 +131,14 @@ class LeasedTable(Table):
         self.owner = uuid.uuid4().hex[:12]
 
     def set_up(self, table_class: str) -> None:
-        """Create the table unless it exists, and write the version down.
-
-        Raises:
-            SchemaMismatch: what is there is of another one.
-        """
+        """Create the table unless it exists, and write the version down. Raises SchemaMismatch: what is
+        there is of another one."""
         super().set_up(table_class)
         self._of_this_version(self.get([self.format]))
         self.put({**self.format, VERSION: layout.number(FORMAT)}, NOT_THERE)
 
     def register(self) -> None:
-        """Have dispatchers know of the shards, before anything is written to them.
-
-        Raises:
-            SchemaMismatch
-        """
+        """Have dispatchers know of the shards, before anything is written to them. Raises SchemaMismatch."""
         if self.is_recent(_REGISTERED):
             return
         with self._lock:
@@ -194,11 +183,8 @@ class LeasedTable(Table):
         return Leases(read_ms, shards, counts, frozenset(waits))
 
     def get_checked(self, keys: Sequence[layout.Key] = ()) -> list[layout.Item]:
-        """As `get`; the version is read with them, ten seconds after it was read at the latest.
-
-        Raises:
-            SchemaMismatch: what is there is of another version.
-        """
+        """As `get`; the version is read with them, ten seconds after it was read at the latest. Raises
+        SchemaMismatch: what is there is of another version."""
         if self.is_recent(_CHECKED):
             return self.get(keys)
         return self._of_this_version(self.get([*keys, self.format]))

@@ -13,25 +13,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay.core.clock import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.stores.calls import Calls, ServiceClock
-from sqsdelay.stores.dynamodb.layout import (
-    DESTINATION,
-    EXPIRY,
-    HELD_UNTIL,
-    HOUR_MS,
-    PARTITION,
-    SORT,
-    Entry,
-    Item,
-    Key,
-    Lane,
-    Layout,
-    Place,
-    due_ms_of,
-    far_sort,
-    number,
-    place_of,
-    position,
-)
+from sqsdelay.stores.dynamodb import layout
+from sqsdelay.stores.dynamodb.layout import HOUR_MS, PARTITION, SORT, Entry, Item, Layout, Place
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -98,12 +81,9 @@ class Range(NamedTuple):
 
 
 class Table(Calls, Layout):
-    """An endpoint's part of a table: where its items lie, the calls on them, DynamoDB's time; and reading the
-    two lanes of messages: what is due first, what a lease covers, what an hour holds.
-
-    Args:
-        clock: tests only: instead of the dates of DynamoDB's answers.
-    """
+    """An endpoint's part of a table: where its items lie, the calls on them, DynamoDB's time; and reading
+    the two lanes of messages: what is due first, what a lease covers, what an hour holds. ``clock``: tests
+    only: instead of the dates of DynamoDB's answers."""
 
     def __init__(
         self, name: str, endpoint: str, client: DynamoDBClient | None, clock: Clock | None
@@ -126,16 +106,12 @@ class Table(Calls, Layout):
         self.check()
         state = self.call(self.client.describe_time_to_live)["TimeToLiveDescription"]
         if state.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
-            expiring = {"Enabled": True, "AttributeName": EXPIRY}
+            expiring = {"Enabled": True, "AttributeName": layout.EXPIRY}
             self.call(self.client.update_time_to_live, TimeToLiveSpecification=expiring)
 
     def check(self) -> None:
-        """Refuse what is no message store.
-
-        Raises:
-            StoreMissing: another kind of table, or none.
-            StoreUnavailable
-        """
+        """Refuse what is no message store. Raises StoreMissing: another kind of table, or none;
+        StoreUnavailable."""
         described = self.call(self.client.describe_table)["Table"]
         keys = [schema["AttributeName"] for schema in described["KeySchema"]]
         if keys != [PARTITION, SORT]:
@@ -153,11 +129,8 @@ class Table(Calls, Layout):
         return seen_ms is not None and 0 <= self.clock.now_ms() - seen_ms < LOOKED_AT_MS
 
     def put(self, item: Item, condition: str = "", **values: Item) -> tuple[bool, int]:
-        """Write an item; whether its condition held, and when DynamoDB said so.
-
-        Args:
-            values: of the condition, where they stand with a colon before their names.
-        """
+        """Write an item; whether its condition held, and when DynamoDB said so. ``values``: of the
+        condition, where they stand with a colon before their names."""
         given: dict[str, Any] = {"ConditionExpression": condition} if condition else {}
         if values:
             given["ExpressionAttributeValues"] = {f":{name}": at for name, at in values.items()}
@@ -167,19 +140,19 @@ class Table(Calls, Layout):
             return False, there.read_ms
         return True, self.clock.read(answer)
 
-    def delete(self, key: Key) -> bool:
+    def delete(self, key: layout.Key) -> bool:
         """Delete an item; whether it was there."""
         with suppress(ConditionFailed):
             self.call(self.client.delete_item, Key=key, ConditionExpression=THERE)
             return True
         return False
 
-    def get(self, keys: Sequence[Key]) -> list[Item]:
+    def get(self, keys: Sequence[layout.Key]) -> list[Item]:
         """Those of the items that are there, in no order."""
         chunks = [keys[n : n + _MOST_READ_AT_ONCE] for n in range(0, len(keys), _MOST_READ_AT_ONCE)]
         return [item for chunk in self.each(self._get, chunks) for item in chunk]
 
-    def _get(self, keys: Sequence[Key]) -> list[Item]:
+    def _get(self, keys: Sequence[layout.Key]) -> list[Item]:
         request: Any = {self.name: {"Keys": list(keys), "ConsistentRead": True}}
         items: list[Item] = []
         while request:
@@ -215,11 +188,7 @@ class Table(Calls, Layout):
         reraise=True,
     )
     def transact(self, *actions: dict[str, Any]) -> int:
-        """Write all or nothing; when DynamoDB confirmed it.
-
-        Raises:
-            ConditionFailed
-        """
+        """Write all or nothing; when DynamoDB confirmed it. Raises ConditionFailed."""
         named = [
             {kind: {"TableName": self.name, **arguments} for kind, arguments in action.items()}
             for action in actions
@@ -227,11 +196,7 @@ class Table(Calls, Layout):
         return self.clock.read(self._answer(self.client.transact_write_items, TransactItems=named))
 
     def call(self, call: Callable[..., Any], **arguments: Any) -> Any:
-        """Make a call on this table.
-
-        Raises:
-            ConditionFailed, StoreMissing, StoreUnavailable, StoreError
-        """
+        """Make a call on this table. Raises ConditionFailed, StoreMissing, StoreUnavailable, StoreError."""
         return self._answer(call, TableName=self.name, **arguments)
 
     def _answer(self, call: Callable[..., Any], **arguments: Any) -> Any:
@@ -264,10 +229,11 @@ class Table(Calls, Layout):
     def peek(self, shard: int, cursor: str, wanted: Range, limit: int) -> list[Place]:
         """Places of a shard's first messages that are due, in no order; may be behind."""
         page = min(limit, _MOST_PAGE)
-        keys_only = {"ProjectionExpression": f"{PARTITION}, {SORT}, {DESTINATION}", "Limit": page}
+        keys = f"{PARTITION}, {SORT}, {layout.DESTINATION}"
+        keys_only = {"ProjectionExpression": keys, "Limit": page}
         far = self._far(shard, cursor, wanted.due_by_ms, **keys_only)
         near = self._near(shard, "", wanted, **keys_only)
-        return [place_of(item) for lane in (far, near) for item in islice(lane, limit)]
+        return [layout.place_of(item) for lane in (far, near) for item in islice(lane, limit)]
 
     def taken(
         self, shard: int, cursor: str, far_to: str, near_to: str, wanted: Range
@@ -278,8 +244,8 @@ class Table(Calls, Layout):
         now: dict[str, Any] = {"ConsistentRead": True}
         far, near, last_far = list[Entry](), list[Entry](), far_to
         if far_to:
-            found = self._far(shard, cursor, due_ms_of(far_to), **now)
-            covered = (item for item in found if cursor < place_of(item).position <= far_to)
+            found = self._far(shard, cursor, layout.due_ms_of(far_to), **now)
+            covered = (item for item in found if cursor < layout.place_of(item).position <= far_to)
             far, all_of_it = self._within_memory(covered)
             last_far = last_far if all_of_it else far[-1].place.position
         if near_to:
@@ -298,12 +264,13 @@ class Table(Calls, Layout):
 
     def _far(self, shard: int, after: str, due_by_ms: int, **more: Any) -> Iterator[Item]:
         """Far items behind a position that are due by then, hour by hour."""
-        first, last = due_ms_of(after) // HOUR_MS, due_by_ms // HOUR_MS
+        after_ms = layout.due_ms_of(after)
+        first, last = after_ms // HOUR_MS, due_by_ms // HOUR_MS
         for hour in range(first, last + 1):
             # The least text behind an id: a far item's own key is left out, and nothing between.
             behind = f"{after[15:]}\x00" if after[15:] else ""
-            start = far_sort(due_ms_of(after) % HOUR_MS, behind) if hour == first else "0"
-            end = far_sort(due_by_ms % HOUR_MS + 1) if hour == last else "9"
+            start = layout.far_sort(after_ms % HOUR_MS, behind) if hour == first else "0"
+            end = layout.far_sort(due_by_ms % HOUR_MS + 1) if hour == last else "9"
             partition = self.far(hour, shard)
             if start <= end:
                 yield from self._items(partition, "BETWEEN :0 AND :1", start, end, **more)
@@ -311,16 +278,16 @@ class Table(Calls, Layout):
     def _near(self, shard: int, to: str, wanted: Range, **more: Any) -> Iterator[Item]:
         """Near items up to a position that are due and not held."""
         # True without that attribute, and where somebody wrote by hand what is no number.
-        condition = f"(NOT {HELD_UNTIL} > :now)"
+        condition = f"(NOT {layout.HELD_UNTIL} > :now)"
         if self.endpoint in wanted.except_destinations:
-            condition += f" AND attribute_exists({DESTINATION})"
+            condition += f" AND attribute_exists({layout.DESTINATION})"
         left_out = sorted(wanted.except_destinations - {self.endpoint})[:_MOST_OPERANDS]
         values = {f":d{n}": {"S": destination} for n, destination in enumerate(left_out)}
         if left_out:
-            condition += f" AND NOT {DESTINATION} IN ({', '.join(values)})"
-        values[":now"] = number(wanted.now_ms)
+            condition += f" AND NOT {layout.DESTINATION} IN ({', '.join(values)})"
+        values[":now"] = layout.number(wanted.now_ms)
         filtered = {"FilterExpression": condition, "ExpressionAttributeValues": values, **more}
-        last = position(wanted.due_by_ms + 1)
+        last = layout.position(wanted.due_by_ms + 1)
         end = min(to or last, last)
         for item in self._items(self.near(shard), "<= :0", end, **filtered):
             if self.destination(item) not in wanted.except_destinations:
@@ -346,8 +313,9 @@ class Table(Calls, Layout):
         partition = self.near(shard) if hour is None else self.far(hour, shard)
         start = after or "0"
         if hour is not None:
-            passed = bool(after) and due_ms_of(after) // HOUR_MS >= hour
-            start = far_sort(due_ms_of(after) % HOUR_MS, after[15:]) if passed else "0"
+            after_ms = layout.due_ms_of(after) if after else 0
+            passed = bool(after) and after_ms // HOUR_MS >= hour
+            start = layout.far_sort(after_ms % HOUR_MS, after[15:]) if passed else "0"
         return self.pages(partition, "> :0", start, **more)
 
     def hours_from(self, first: int) -> Iterator[int]:
@@ -358,9 +326,9 @@ class Table(Calls, Layout):
     def about(self, place: Place, to_ms: int) -> list[Item]:
         """The items of a message that is due from a place's time on, which may span two hours."""
         now: dict[str, Any] = {"ConsistentRead": True}
-        if place.lane is Lane.NEAR:
-            bounds = position(place.due_ms), position(to_ms + 1)
+        if place.lane is layout.Lane.NEAR:
+            bounds = layout.position(place.due_ms), layout.position(to_ms + 1)
             found = self._items(self.near(place.shard), "BETWEEN :0 AND :1", *bounds, **now)
         else:
-            found = self._far(place.shard, position(place.due_ms), to_ms, **now)
-        return [item for item in found if place_of(item).message_id == place.message_id]
+            found = self._far(place.shard, layout.position(place.due_ms), to_ms, **now)
+        return [item for item in found if layout.place_of(item).message_id == place.message_id]

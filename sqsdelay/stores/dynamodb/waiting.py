@@ -15,30 +15,12 @@ from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stores.dynamodb.layout import (
-    EXPIRY,
-    FAR_FROM_MS,
-    FAR_MS,
-    HOUR_MS,
-    PARTITION,
-    Entry,
-    Item,
-    Lane,
-    Place,
-    expiry,
-    looked_up,
-    number,
-    shard_of,
-)
+from sqsdelay.stores import ids
+from sqsdelay.stores.dynamodb import layout
+from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, Entry, Item, Lane, Place, number
 from sqsdelay.stores.dynamodb.leases import LeasedTable
 from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE
-from sqsdelay.stores.ids import (
-    ID_TOLERANCE_MS,
-    TOLD_AHEAD_MS,
-    Amendments,
-    needs_lookup,
-    tells_due,
-)
+from sqsdelay.stores.ids import Amendments, needs_lookup, tells_due
 
 _MOST_HOURS_KNOWN: Final = 50_000
 
@@ -59,22 +41,16 @@ _TOLD: Final = "told"
 
 
 class Waiting:
-    """An endpoint's messages.
-
-    Args:
-        lookup: keep look-up items for ids that do not tell when their message is due.
-    """
+    """An endpoint's messages. ``lookup``: keep look-up items for ids that do not tell when their message
+    is due."""
 
     def __init__(self, table: LeasedTable, *, lookup: bool) -> None:
         self._table = table
         self._lookup = lookup
 
     def entries(self, messages: Iterable[StoredMessage]) -> list[Entry]:
-        """Messages where they are to be written; all are checked.
-
-        Raises:
-            MessageTooLarge, StoreUnavailable
-        """
+        """Messages where they are to be written; all are checked. Raises MessageTooLarge,
+        StoreUnavailable."""
         # DynamoDB answers here at the latest: by the machine's own clock, which may be slow, a
         # message that is due soon would be written as a far one, where a dispatcher can release it
         # before its writer sees that it is late and writes a near one.
@@ -93,14 +69,15 @@ class Waiting:
         written: listing goes by those."""
         self._table.register()
         known = self._table.remembered
-        hours = {place.due_ms // HOUR_MS for place in places if place.lane is Lane.FAR}
+        hours = {place.due_ms // layout.HOUR_MS for place in places if place.lane is Lane.FAR}
         new = [hour for hour in hours if hour not in known]
         if len(known) > _MOST_HOURS_KNOWN:
             known.clear()
         self._table.each(self._register, new)
 
     def _register(self, hour: int) -> None:
-        self._table.put({**self._table.hour(hour), EXPIRY: number(expiry((hour + 1) * HOUR_MS))})
+        ends_ms = (hour + 1) * layout.HOUR_MS
+        self._table.put({**self._table.hour(hour), EXPIRY: number(layout.expiry(ends_ms))})
         self._table.remember(hour)
 
     def put(self, entry: Entry) -> bool:
@@ -109,7 +86,7 @@ class Waiting:
         if entry.looked_up and not self._announce(place):
             return False
         new, read_ms = self._table.put(self._table.item(entry), NOT_THERE)
-        if place.lane is Lane.NEAR or place.due_ms - read_ms >= FAR_MS:
+        if place.lane is Lane.NEAR or place.due_ms - read_ms >= layout.FAR_MS:
             return new
         if not new:
             lease = self._table.read_lease(place.shard)
@@ -136,15 +113,9 @@ class Waiting:
         return True
 
     def find(self, message_id: str, due_ms: int | None = None) -> Entry | None:
-        """A message that is not released yet.
-
-        Args:
-            due_ms: when it is due, if that is known: where nothing else tells its place, this does.
-
-        Raises:
-            ConfigurationError: nothing tells its place, and no look-up items are kept.
-            SchemaMismatch: the table is of another version.
-        """
+        """A message that is not released yet. Raises ConfigurationError: nothing tells its place, and no
+        look-up items are kept; SchemaMismatch: the table is of another version. ``due_ms``: when it is
+        due, if that is known: where nothing else tells its place, this does."""
         entries = map(self._table.entry, self._candidates(message_id, due_ms))
         for entry in sorted(entries, key=lambda entry: entry.place.lane is Lane.FAR):
             place = entry.place
@@ -169,19 +140,19 @@ class Waiting:
         places = []
         if told is not None:
             counts = {self._table.shards, *self._table.read_leases().counts}
-            shards = {shard_of(message_id, count) for count in counts}
+            shards = {layout.shard_of(message_id, count) for count in counts}
             places = [Place(told, message_id, lane, shard) for shard in shards for lane in Lane]
         keys = [self._table.lookup(message_id), *map(self._table.message, places)]
         found = []
         for item in self._table.get_checked(keys):
             if item[PARTITION] == keys[0][PARTITION]:
                 # One that was moved may have left another behind, which the cursor has passed.
-                return self._table.get([self._table.message(looked_up(item, message_id))])
+                return self._table.get([self._table.message(layout.looked_up(item, message_id))])
             found.append(item)
         if found or told is None:
             return found
         # A relayed message is due a little later than its sender could tell.
-        until_ms = told + ID_TOLERANCE_MS
+        until_ms = told + ids.ID_TOLERANCE_MS
         return [item for place in places for item in self._table.about(place, until_ms)]
 
     def cancel(self, message_id: str) -> bool:
@@ -206,7 +177,7 @@ class Waiting:
         read_ms = self._table.transact_unless_in_hand(entry.place, self._move(entry, moved))
         if read_ms is None:
             return False
-        if place.lane is Lane.FAR and due_ms - read_ms < FAR_MS:
+        if place.lane is Lane.FAR and due_ms - read_ms < layout.FAR_MS:
             self._table.put_near(moved)
             self._table.delete(self._table.message(place))
         return True
@@ -228,8 +199,8 @@ class Waiting:
         return {"Delete": {"Key": self._table.message(entry.place), "ConditionExpression": THERE}}
 
     def _place(self, message_id: str, due_ms: int, now_ms: int) -> Place:
-        lane = Lane.FAR if due_ms - now_ms > FAR_FROM_MS else Lane.NEAR
-        return Place(due_ms, message_id, lane, shard_of(message_id, self._table.shards))
+        lane = Lane.FAR if due_ms - now_ms > layout.FAR_FROM_MS else Lane.NEAR
+        return Place(due_ms, message_id, lane, layout.shard_of(message_id, self._table.shards))
 
 
 class DynamoDbAmendments(Amendments):
@@ -247,11 +218,11 @@ class DynamoDbAmendments(Amendments):
             return
         # The table may be another one by now.
         if not (table.get_checked([table.amended]) and said):
-            until = number(-(-(until_ms + TOLD_AHEAD_MS) // 1000))
+            until = number(-(-(until_ms + ids.TOLD_AHEAD_MS) // 1000))
             # Not where another process has said so for longer.
             item = {**table.amended, EXPIRY: until}
             table.put(item, f"{NOT_THERE} OR {EXPIRY} < :until", until=until)
-            self._told_until_ms = until_ms + TOLD_AHEAD_MS
+            self._told_until_ms = until_ms + ids.TOLD_AHEAD_MS
         table.remember(_TOLD)
 
     def _asked(self) -> int:

@@ -25,7 +25,7 @@ from sqsdelay.stores.postgres.pool import (
     Locked,
     PostgresTable,
 )
-from sqsdelay.stores.postgres.watching import Heads, Listener
+from sqsdelay.stores.postgres.watching import Heads, listening
 from sqsdelay.stores.sql import CLAIM_BYTES, COLUMNS, SqlClaim, SqlInbox, SqlStore, row_of
 
 _DATABASE_CLOCK: Final = "(SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
@@ -212,14 +212,8 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
     def _names(self, names: Collection[str]) -> list[str]:
         return list(names)
 
-    @contextmanager
-    def watch(self, wake: Callable[[], None]) -> Iterator[None]:
-        def look_again() -> None:
-            self._heads.forget()
-            wake()
-
-        with Listener(self._conninfo, self._prefix, look_again), self._heads.watched():
-            yield
+    def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
+        return listening(self._conninfo, self._prefix, self._heads, wake)
 
     def now_ms(self) -> int:
         return int(self._read("now")[0][0])

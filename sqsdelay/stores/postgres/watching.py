@@ -27,68 +27,69 @@ POLL_SECONDS: Final = 1.0
 """How often a store is looked into where nothing is notified."""
 
 
-class Listener:
-    """While entered, calls ``wake`` for each notification, and once whenever it has connected: what is
-    notified before is lost. Behind a pooler in transaction mode, where nothing is notified, it does so every
-    second."""
+@contextmanager
+def listening(
+    conninfo: str, channel: str, heads: Heads, wake: Callable[[], None]
+) -> Iterator[None]:
+    """While it lasts, forgets the heads and calls ``wake`` for each notification, and once whenever it has
+    connected: what is notified before is lost. Behind a pooler in transaction mode, where nothing is
+    notified, it does so every second."""
+    over, begun = threading.Event(), threading.Event()
 
-    def __init__(self, conninfo: str, channel: str, wake: Callable[[], None]) -> None:
-        self._conninfo = conninfo
-        self._channel = channel
-        self._wake = wake
-        self._over = threading.Event()
-        self._listening = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="store-listener", daemon=True)
+    def look_again() -> None:
+        heads.forget()
+        wake()
 
-    def __enter__(self) -> None:
-        self._thread.start()
-        # Usually milliseconds; without the database there is nothing to miss yet.
-        self._listening.wait(_RECONNECT_SECONDS)
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.is_set():
-            try:
-                self._listen_until_over()
-            except psycopg.Error as error:
-                why = one_line(driver_text(error))
-                logger.warning("not listening for stored messages, trying again: %s", why)
-                self._over.wait(_RECONNECT_SECONDS)
-
-    def _listen_until_over(self) -> None:
-        with self._connected() as connection:
-            notified = begin_session(connection) or self._is_notified(connection)
+    def listen() -> None:
+        with psycopg.connect(conninfo, **CLIENT_SETTINGS) as connection:
+            notified = begin_session(connection) or _is_notified(connection, conninfo, channel)
             if notified:
-                _listen(connection, self._channel)
-            self._wake()
-            self._listening.set()
-            while notified and not self._over.is_set():
+                _listen(connection, channel)
+            look_again()
+            begun.set()
+            while notified and not over.is_set():
                 for _ in connection.notifies(timeout=_LOOK_SECONDS, stop_after=1):
-                    self._wake()
+                    look_again()
         if not notified:
             logger.warning(
                 "a connection pooler in transaction mode does not forward notifications: polling for "
                 "stored messages every %g s instead; connect to PostgreSQL directly, or use session pooling",
                 POLL_SECONDS,
             )
-            while not self._over.wait(POLL_SECONDS):
-                self._wake()
+            while not over.wait(POLL_SECONDS):
+                look_again()
 
-    def _connected(self) -> Connection:
-        return psycopg.connect(self._conninfo, **CLIENT_SETTINGS)
+    def run() -> None:
+        while not over.is_set():
+            try:
+                listen()
+            except psycopg.Error as error:
+                why = one_line(driver_text(error))
+                logger.warning("not listening for stored messages, trying again: %s", why)
+                over.wait(_RECONNECT_SECONDS)
 
-    def _is_notified(self, connection: Connection) -> bool:
-        """Whether what another session notifies gets here; asked on a channel nobody else uses."""
-        channel = f"{self._channel}_{uuid.uuid4().hex[:8]}"
-        _listen(connection, channel)
-        with self._connected() as other:
-            other.execute("SELECT pg_notify(%s, '')", [channel], prepare=False)
-        heard = list(connection.notifies(timeout=_PROBE_SECONDS, stop_after=1))
-        connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
-        return bool(heard)
+    thread = threading.Thread(target=run, name="store-listener", daemon=True)
+    thread.start()
+    # Usually milliseconds; without the database there is nothing to miss yet.
+    begun.wait(_RECONNECT_SECONDS)
+    heads.listeners += 1
+    try:
+        yield
+    finally:
+        heads.listeners -= 1
+        over.set()
+        thread.join()
+
+
+def _is_notified(connection: Connection, conninfo: str, channel: str) -> bool:
+    """Whether what another session notifies gets here; asked on a channel nobody else uses."""
+    channel = f"{channel}_{uuid.uuid4().hex[:8]}"
+    _listen(connection, channel)
+    with psycopg.connect(conninfo, **CLIENT_SETTINGS) as other:
+        other.execute("SELECT pg_notify(%s, '')", [channel], prepare=False)
+    heard = list(connection.notifies(timeout=_PROBE_SECONDS, stop_after=1))
+    connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+    return bool(heard)
 
 
 def _listen(connection: Connection, channel: str) -> None:
@@ -115,7 +116,8 @@ class Heads:
     def __init__(self, clock: Clock, *, seconds: float) -> None:
         self._clock = clock
         self._seconds = seconds
-        self._watches = 0
+        self.listeners = 0
+        """How many forget them at each notification."""
         self._anew_at = 0.0
         self._heads: dict[frozenset[str], Head] = {}
 
@@ -123,19 +125,10 @@ class Heads:
         """Look from the start next time; what a look in hand finds is of no use to others."""
         self._heads = {}
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """While a listener forgets them at each notification."""
-        self._watches += 1
-        try:
-            yield
-        finally:
-            self._watches -= 1
-
     def look(self, passed_over: Collection[str]) -> Head:
         """The head of a look that begins now."""
         now = self._clock.monotonic()
-        if not self._watches or now >= self._anew_at:
+        if not self.listeners or now >= self._anew_at:
             self.forget()
             self._anew_at = now + self._seconds
         return self._heads.setdefault(frozenset(passed_over), Head())

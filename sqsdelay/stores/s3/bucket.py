@@ -83,10 +83,7 @@ class ObjectBucket(Calls):
     def put(self, key: str, body: bytes, *, over: str | None = None) -> str:
         """Write an object that is new, or in place of the one with that ETag; its ETag. An attempt whose
         answer was lost may have written it: then it holds these very bytes, which no other write is of.
-
-        Raises:
-            Changed: there is another, or the one with that ETag is gone.
-        """
+        Raises Changed: there is another, or the one with that ETag is gone."""
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}
         try:
             answer = self._call(self.client.put_object, Key=key, Body=body, **condition)
@@ -124,11 +121,7 @@ class ObjectBucket(Calls):
 
     def change(self, key: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         """Write JSON in place of what is there, which ``change`` gets (no fields for none), as often as
-        others are faster; None leaves it.
-
-        Raises:
-            StoreUnavailable: others were faster each time.
-        """
+        others are faster; None leaves it. Raises StoreUnavailable: others were faster each time."""
         for _ in self.attempts():
             found, etag = self.get_json(key)
             fields = change(found)
@@ -281,11 +274,7 @@ class Batches:
         return None if counting is None else counting is not False
 
     def commit(self, batch: str) -> None:
-        """Make all of it visible.
-
-        Raises:
-            StoreUnavailable: it was given up, and nothing of it is stored.
-        """
+        """Make all of it visible. Raises StoreUnavailable: it was given up, and nothing of it is stored."""
         if not self.commits(batch):
             raise StoreUnavailable(
                 f"the batch took longer than {BATCH_SECONDS} s and was given up; nothing of it is "
@@ -293,11 +282,8 @@ class Batches:
             )
 
     def commits(self, batch: str, attempts: Collection[str] | None = None) -> bool:
-        """As `commit`; False where it was given up.
-
-        Args:
-            attempts: whose objects count; None for all of the batch.
-        """
+        """As `commit`; False where it was given up. ``attempts``: whose objects count; None for all of the
+        batch."""
         named = {} if attempts is None else {"attempts": sorted(attempts)}
         return self._comes_to(batch, {**COMMITTED, **named})
 

@@ -63,11 +63,8 @@ class Changes:
         return f"{self.wheel.prefix}ids/{digest(message_id)}"
 
     def find(self, message_id: str) -> StoredMessage | None:
-        """A message that has not left the store.
-
-        Raises:
-            ConfigurationError: its id does not tell where it lies, and nothing else does.
-        """
+        """A message that has not left the store. Raises ConfigurationError: its id does not tell where it
+        lies, and nothing else does."""
         return next((found.message for found in self._copies(message_id)), None)
 
     def _copies(self, message_id: str) -> list[Present]:

@@ -201,11 +201,8 @@ def line_of(message: StoredMessage, *, found_by_id: bool = False) -> Line:
 
 
 def message_of(line: Line, failures: int = 0) -> StoredMessage:
-    """The message of a line; what somebody wrote there by hand may be none, and says so.
-
-    Args:
-        failures: counted since it was written.
-    """
+    """The message of a line; what somebody wrote there by hand may be none, and says so. ``failures``:
+    counted since it was written."""
     found = _fields(line.text)
     body = found.get("body")
     if isinstance(body, str):

@@ -232,11 +232,7 @@ class Wheel:
         self._states[held.name] = (str(held.etag), held.state)
 
     def write_state(self, held: Held, state: layout.State) -> None:
-        """Replace the state of an object.
-
-        Raises:
-            Changed: somebody else has, or the object was finished.
-        """
+        """Replace the state of an object. Raises Changed: somebody else has, or the object was finished."""
         key = self.key(held.name, state=True)
         held.etag = self.bucket.put_json(key, state.fields(), over=held.etag)
         held.state = state

@@ -10,17 +10,12 @@ from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay import errors
 from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.schedule_input import name_of, prefix_of
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    StoreError,
-    StoreMissing,
-    StoreUnavailable,
-)
+from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import SCHEDULE_RETRY_SECONDS
 from sqsdelay.stores.calls import Calls, R, T, answered_ms
 from sqsdelay.stores.schema import VERSION, check_version
@@ -64,7 +59,8 @@ Shape = dict[str, Any]
 
 
 class Group(Calls):
-    """A schedule group by its name. Each call may raise StoreMissing and StoreUnavailable.
+    """A schedule group by its name. Each call may raise StoreMissing and StoreUnavailable. Raises
+    ConfigurationError: a role that is no ARN, a client without a region.
 
     Args:
         name: the group's.
@@ -72,9 +68,6 @@ class Group(Calls):
         endpoint: whose schedules these are.
         client: a boto3 EventBridge Scheduler client.
         clock: this machine's; the service's own is learned from its answers.
-
-    Raises:
-        ConfigurationError: a role that is no ARN, a client without a region.
     """
 
     def __init__(
@@ -142,7 +135,7 @@ class Group(Calls):
             # All of them: a listing is in no order that would show a foreign one first.
             foreign = next((name for name in self.names() if not _OURS.fullmatch(name)), None)
             if foreign is not None:
-                raise ConfigurationError(
+                raise errors.ConfigurationError(
                     f"schedule group {self.name} holds {foreign}, which is not sqsdelay's; give the "
                     "endpoint a group of its own, or one that only sqsdelay's endpoints use"
                 )
@@ -201,10 +194,7 @@ class Group(Calls):
         more: dict[str, str] = {"NamePrefix": prefix} if prefix else {}
         while True:
             page = self._call(
-                self.client.list_schedules,
-                GroupName=self.name,
-                MaxResults=_MOST_LISTED,
-                **more,
+                self.client.list_schedules, GroupName=self.name, MaxResults=_MOST_LISTED, **more
             )
             yield from (schedule["Name"] for schedule in page["Schedules"])
             if not page.get("NextToken"):
@@ -243,11 +233,7 @@ class Group(Calls):
 
 
 def fires_at(schedule: Schedule) -> int:
-    """When a one-time schedule fires, epoch seconds.
-
-    Raises:
-        StoreError: it is another kind of schedule.
-    """
+    """When a one-time schedule fires, epoch seconds. Raises StoreError: it is another kind of schedule."""
     text = str(schedule["ScheduleExpression"])
     try:
         return int(datetime.strptime(f"{text}+0000", "at(%Y-%m-%dT%H:%M:%S)%z").timestamp())

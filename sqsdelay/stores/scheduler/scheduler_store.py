@@ -8,33 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sqsdelay import errors
+from sqsdelay.core import schedule_input, stored_message
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.delay import CREATION_SECONDS, SOONEST_SECONDS, firing_second
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.schedule_input import (
-    amendment_of,
-    check_keepable,
-    description_of,
-    input_of,
-    kept_since_ms_of,
-    message_of,
-    name_of,
-    prefix_of,
-)
-from sqsdelay.core.stored_message import (
-    Amendment,
-    StoredMessage,
-    check_stored_due,
-    latest_amendments,
-)
-from sqsdelay.errors import (
-    InvalidMessage,
-    MessageTooLarge,
-    ReadInPart,
-    StoredInPart,
-    StoreError,
-    StoreUnavailable,
-)
+from sqsdelay.core.schedule_input import amendment_of, input_of, message_of, name_of
+from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
+from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError, StoreUnavailable
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.ids import new_once, page_bounds, tells_due
@@ -99,7 +80,7 @@ class SchedulerStore(ParkingPlace):
         self._queue_url = self._group.queue_url
         # A message has its second name where one of its id was cancelled a moment ago.
         self._names, self._second_names, self._second_used, self._amendments = (
-            prefix_of(self._queue_url, kind) for kind in "mnsa"
+            schedule_input.prefix_of(self._queue_url, kind) for kind in "mnsa"
         )
 
     def set_up(self) -> None:
@@ -123,7 +104,7 @@ class SchedulerStore(ParkingPlace):
         check_no_transaction("a Scheduler store", None, transaction)
         first: dict[str, StoredMessage] = {}
         for message in messages:
-            check_keepable(message, self._endpoint)
+            schedule_input.check_keepable(message, self._endpoint)
             first.setdefault(message.message_id, message)
         if not first:
             return []
@@ -140,7 +121,9 @@ class SchedulerStore(ParkingPlace):
                 failed.get(message.message_id, is_new)
                 for message, is_new in zip(messages, new, strict=True)
             ]
-            raise StoredInPart(f"{len(failed)} of {len(made)} were not stored: {error}", outcomes)
+            raise errors.StoredInPart(
+                f"{len(failed)} of {len(made)} were not stored: {error}", outcomes
+            )
         return new
 
     def _create(self, wanted: tuple[StoredMessage, Shape]) -> bool | StoreError:
@@ -269,7 +252,7 @@ class SchedulerStore(ParkingPlace):
             InvalidMessage: a due time outside 1970 to 9999.
             StoreUnavailable: it took so long that another message may have its name by now.
         """
-        check_stored_due(due_ms)
+        stored_message.check_stored_due(due_ms)
         waiting = self._waiting(message_id)
         if waiting is None:
             return False
@@ -300,7 +283,8 @@ class SchedulerStore(ParkingPlace):
             # It fires at any moment, or has: nobody can say any more that it will not.
             return None
         text, destination = str(schedule["Target"]["Input"]), str(schedule.get("Description"))
-        return _Waiting(name, message_of(text, destination), kept_since_ms_of(text), read_at)
+        since_ms = schedule_input.kept_since_ms_of(text)
+        return _Waiting(name, message_of(text, destination), since_ms, read_at)
 
     def _get(self, name: str) -> Schedule | None:
         """A schedule that sends to our parking queue: one that sends elsewhere is somebody else's."""
@@ -324,7 +308,7 @@ class SchedulerStore(ParkingPlace):
             earlier = self.amendments([amendment.message_id]).get(amendment.message_id)
             amendment = amendment.after(earlier)
         name = name_of(amendment.message_id, self._amendments)
-        self._note(name, amendment.until_ms, description_of(amendment))
+        self._note(name, amendment.until_ms, schedule_input.description_of(amendment))
 
     def _use_second_name(self, message_id: str) -> None:
         """Note that a message has its second name, or had it until now, for as long as that matters."""
@@ -356,7 +340,7 @@ class SchedulerStore(ParkingPlace):
             if len(failed) == len(read):
                 raise error
             told = f"{len(failed)} of {len(read)} were not read: {error}"
-            raise ReadInPart(told, found, list(failed))
+            raise errors.ReadInPart(told, found, list(failed))
         return found
 
     def _amendment(self, message_id: str) -> Amendment | StoreError | None:

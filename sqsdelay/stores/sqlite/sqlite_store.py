@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -244,11 +244,9 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
     @contextmanager
     def _kept(self, claim: _SqliteClaim) -> Iterator[_SqliteClaim]:
         """Renews the lease while the claim is open, then lets go of what is left."""
-        if not claim.messages:
-            yield claim
-            return
+        renewing = kept_alive(claim.renew, lease_seconds=self._lease_seconds)
         try:
-            with kept_alive(claim.renew, lease_seconds=self._lease_seconds):
+            with renewing if claim.messages else nullcontext():
                 yield claim
         finally:
             claim.release()

@@ -1,4 +1,5 @@
-"""What ``cdk deploy`` makes, on a local AWS: real command line, real template, the function as deployed."""
+"""What ``cdk deploy`` makes, on a local AWS: the command line, the stack of ``app.py``, the function as
+deployed. (``app.py`` itself: ``tests/acceptance/test_deploy_local.py``.)"""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from sqsdelay.core.message import DELAY_SECONDS, ERROR, string
 from sqsdelay.sqs import check_endpoint
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 from sqsdelay.testing.local_aws import LocalAws
+from tests.acceptance.deployed.conftest import Apps
 from tests.acceptance.deployment import metric, proven, queues, receive, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 from tests.services.packages import build_wheel, install_wheel
@@ -39,21 +41,17 @@ class Existing:
 
 
 @pytest.fixture(scope="module")
-def existing(aws: LocalAws, cdk: CdkCommand) -> Existing:
+def existing(aws: LocalAws, deployed: dict[str, dict[str, str]]) -> Existing:
     """Deployed on the queue `existing`, with a message that hops while the other tests run."""
-    sqs = aws.client("sqs")
-    url = sqs.create_queue(QueueName="existing")["QueueUrl"]
-    answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
-    arn = answer["Attributes"]["QueueArn"]
-    outputs = cdk.deploy("-c", f"queueArn={arn}", "-c", f"hopSeconds={HOP_SECONDS}")
+    url = aws.client("sqs").get_queue_url(QueueName="existing")["QueueUrl"]
     sent = sender(aws).send("existing", "far", delay=FAR_SECONDS)
-    return Existing(url, outputs["FunctionName"], sent)
+    return Existing(url, deployed["sqsdelay-existing"]["FunctionName"], sent)
 
 
 @pytest.fixture(scope="module")
-def orders(cdk: CdkCommand, existing: Existing) -> dict[str, str]:
+def orders(deployed: dict[str, dict[str, str]], existing: Existing) -> dict[str, str]:
     """The outputs of the deployed endpoint `orders`."""
-    return cdk.deploy("-c", "endpoint=orders", "-c", f"hopSeconds={HOP_SECONDS}")
+    return deployed["sqsdelay-orders"]
 
 
 def sender(aws: LocalAws) -> DelaySender:
@@ -103,6 +101,7 @@ def test_poison_message_ends_in_the_error_queue(aws: LocalAws, orders: dict[str,
     assert "not a whole number of seconds" in poison["MessageAttributes"][ERROR]["StringValue"]
 
 
+@pytest.mark.nightly
 @pytest.mark.last
 def test_second_deploy_updates_the_function_in_place(
     aws: LocalAws, cdk: CdkCommand, orders: dict[str, str], tmp_path: Path
@@ -114,8 +113,8 @@ def test_second_deploy_updates_the_function_in_place(
     before = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
     # One hop: the local AWS ends a function at its update, and what it held would be away for 180 s.
     DelaySender(aws.client("sqs")).send("orders", "meanwhile", delay=20)
-    outputs = cdk.deploy("-c", "endpoint=orders", "-c", "hopSeconds=2", checkout=checkout)
-    assert outputs == orders
+    context = ("-c", "endpoint=orders", "-c", "hopSeconds=2")
+    assert cdk.deploy("--all", *context, checkout=checkout) == {"sqsdelay-orders": orders}
     after = aws.client("lambda").get_function_configuration(FunctionName=orders["FunctionName"])
     assert after["CodeSha256"] != before["CodeSha256"]
     assert after["Environment"]["Variables"][function_names.HOP_SECONDS_VARIABLE] == "2"
@@ -135,25 +134,27 @@ def copy_of_checkout(folder: Path) -> Path:
 
 
 def test_destroy_keeps_queues_and_messages_by_default(
-    aws: LocalAws, cdk: CdkCommand, tmp_path: Path
+    aws: LocalAws,
+    cdk: CdkCommand,
+    app: Apps,
+    deployed: dict[str, dict[str, str]],
+    tmp_path: Path,
 ) -> None:
     """Without its stack a message waits where it is; the kept queues and buckets, imported, deliver again."""
-    # The message is on a hop of 900 s: no function has it in hand while the stack goes.
-    context = ("-c", "endpoint=kept", "-c", "store=s3", "-c", "ledger=s3")
-    outputs = cdk.deploy(*context)
-    found = aws.client("cloudformation").describe_stack_resources(StackName="sqsdelay-kept")
+    stack, outputs = "sqsdelay-kept", deployed["sqsdelay-kept"]
+    found = aws.client("cloudformation").describe_stack_resources(StackName=stack)
     kept = {
         each["LogicalResourceId"]: each["PhysicalResourceId"] for each in found["StackResources"]
     }
     DelaySender(aws.client("sqs")).send("kept", "patient", delay=86_400)
-    cdk.destroy(*context)
+    cdk.run("destroy", stack, "--force", *app("first"))
     assert waiting(aws, outputs) == "1"
     with pytest.raises(aws.client("lambda").exceptions.ResourceNotFoundException):
         aws.client("lambda").get_function(FunctionName=outputs["FunctionName"])
     mapping = mapping_from_docs(kept, tmp_path)
-    cdk.run("import", *cdk.app(*context), "--resource-mapping", str(mapping))
+    cdk.run("import", stack, *app("first"), "--resource-mapping", str(mapping))
     assert waiting(aws, outputs) == "1"
-    cdk.deploy(*context, "-c", f"hopSeconds={HOP_SECONDS}")
+    cdk.deploy(stack, *app("kept"))
     sender(aws).send("kept", "afterwards", delay=3)
     [message] = receive(aws, outputs["QueueUrl"], count=1)
     assert message["Body"] == "afterwards"
@@ -180,10 +181,10 @@ def mapping_from_docs(kept: Mapping[str, str], folder: Path) -> Path:
 @pytest.mark.nightly
 def test_destroy_removes_queues_when_told_to(aws: LocalAws, cdk: CdkCommand) -> None:
     """With removalPolicy=destroy nothing is left, and the endpoint can be deployed anew."""
-    context = ("-c", "endpoint=gone", "-c", "removalPolicy=destroy")
+    context = ("--all", "-c", "endpoint=gone", "-c", "removalPolicy=destroy")
     cdk.deploy(*context)
     assert len(queues(aws, "gone")) == 4
-    cdk.destroy(*context)
+    cdk.run("destroy", "--force", *context)
     assert queues(aws, "gone") == []
     cdk.deploy(*context)
     assert check_endpoint(aws.client("sqs"), Endpoint.parse("gone")) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.local import CdkCommand
+from infra.endpoint_stack import stack_name
 from sqsdelay import DelaySender
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
@@ -12,13 +12,13 @@ from sqsdelay.sqs import check_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployment import metric, proven, receive
 
-CONTEXT = ("-c", "endpoint=ordered.fifo", "-c", "largeBodies=true", "-c", "hopSeconds=1")
 
-
-def test_messages_reach_a_fifo_queue_in_order_and_whole(aws: LocalAws, cdk: CdkCommand) -> None:
+def test_messages_reach_a_fifo_queue_in_order_and_whole(
+    aws: LocalAws, deployed: dict[str, dict[str, str]]
+) -> None:
     """One message by the due queue only, a large one by both queues: each on time, under its own
     deduplication id, in the order of their due times; and the queues are what the relay needs."""
-    ordered = cdk.deploy(*CONTEXT)
+    ordered = deployed[stack_name(Endpoint.parse("ordered.fifo"))]
     sqs, s3 = aws.client("sqs"), aws.client("s3")
     assert check_endpoint(sqs, Endpoint.parse("ordered.fifo"), hop_seconds=1) == []
     bodies = Bucket(ordered["BodyBucketName"], s3)

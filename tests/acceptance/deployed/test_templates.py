@@ -16,8 +16,7 @@ from infra.local import ROOT
 from infra.templates import STORES, main
 from sqsdelay import DelaySender
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployed.test_with_store import dispatch
-from tests.acceptance.deployment import receive, sqsdelay
+from tests.acceptance.deployment import dispatch, receive, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 TERRAFORM: Final = shutil.which("terraform")
@@ -105,6 +104,7 @@ def terraform(folder: Path, aws: LocalAws, *arguments: str) -> str:
 if TERRAFORM is not None:
     # tests/infra/test_release.py compares the module's parameters with the template's on every machine.
 
+    @pytest.mark.nightly
     def test_the_module_delivers(aws: LocalAws, release: Path, tmp_path: Path) -> None:
         """Formatted, valid, applied."""
         aws.client("sqs").create_queue(QueueName="formed")

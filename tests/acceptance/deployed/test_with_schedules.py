@@ -18,17 +18,19 @@ from sqsdelay import Change, DelaySender
 from sqsdelay.stores import SchedulerStore
 from sqsdelay.stores.scheduler.group import SEND_MESSAGE
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployment import given_up, receive, sqsdelay
+from tests.acceptance.deployed.conftest import Apps
+from tests.acceptance.deployment import dispatch, given_up, receive, scheduled, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
-ENDPOINT = "timed"
+ENDPOINT, STACK = "timed", "sqsdelay-timed"
 DAY = 86_400
 
 
 @pytest.fixture(scope="module")
-def timed(cdk: CdkCommand) -> dict[str, str]:
-    """The outputs of an endpoint with a schedule group."""
-    return cdk.deploy("-c", f"endpoint={ENDPOINT}", "-c", "hopSeconds=1", "-c", "store=scheduler")
+def timed(aws: LocalAws, deployed: dict[str, dict[str, str]]) -> dict[str, str]:
+    """The outputs of an endpoint with a schedule group; nobody but the test empties its parking queue."""
+    scheduled(aws, deployed[STACK]["DispatcherName"], enabled=False)
+    return deployed[STACK]
 
 
 @pytest.fixture
@@ -68,15 +70,6 @@ def fire(aws: LocalAws, schedule: dict[str, Any]) -> None:
     aws.client("scheduler").delete_schedule(GroupName=ENDPOINT, Name=schedule["Name"])
 
 
-def empty(aws: LocalAws, timed: dict[str, str], event: dict[str, object]) -> dict[str, int]:
-    """Do what the rule does every five minutes."""
-    answer = aws.client("lambda").invoke(
-        FunctionName=timed["DispatcherName"], Payload=json.dumps(event).encode()
-    )
-    done: dict[str, int] = json.loads(answer["Payload"].read())
-    return done
-
-
 def test_a_schedule_fires_into_the_parking_queue_and_the_message_arrives(
     aws: LocalAws, timed: dict[str, str], place: SchedulerStore
 ) -> None:
@@ -97,7 +90,7 @@ def test_a_schedule_fires_into_the_parking_queue_and_the_message_arrives(
     assert sender.cancel(ENDPOINT, "order-8") is Change.REQUESTED
     earliest = time.time() + 2
     assert sender.reschedule(ENDPOINT, "order-7", delay=2) is Change.REQUESTED
-    assert empty(aws, timed, {"park": True}) == {"handed-over": 1, "cancelled": 1}
+    assert dispatch(aws, timed, {"park": True}) == {"handed-over": 1, "cancelled": 1}
     [message] = receive(aws, timed["QueueUrl"], count=1)
     assert message["Body"] == "fired"
     assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"
@@ -123,13 +116,13 @@ def test_the_deployed_function_parks_in_the_group(
 
 @pytest.mark.last
 def test_what_waits_in_a_group_that_was_given_up_is_found_and_still_fires(
-    aws: LocalAws, cdk: CdkCommand, timed: dict[str, str], place: SchedulerStore
+    aws: LocalAws, cdk: CdkCommand, app: Apps, timed: dict[str, str], place: SchedulerStore
 ) -> None:
     """Group, role and parking queue are kept, and tell of each other."""
     DelaySender(aws.client("sqs"), store=place, hop_seconds=1).send(ENDPOINT, "kept", delay=DAY)
     told = sqsdelay(aws, "endpoint", "check", ENDPOINT, "--hop", "1")
     assert "ready for unrestricted delays" in told
-    cdk.deploy("-c", f"endpoint={ENDPOINT}", "-c", "hopSeconds=1", "-c", "store=none")
+    cdk.deploy(STACK, *app("given up"))
     remedy = f"run sqsdelay consume timed --store '{timed['StoreUrl']}'"
     waiting = place.pending_count()
     assert given_up(aws, ENDPOINT) == [("(store)", f"{waiting} parked", remedy)]

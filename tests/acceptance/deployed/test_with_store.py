@@ -3,7 +3,6 @@ removes nothing that it leaves out, unless it is told to."""
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
@@ -17,8 +16,8 @@ from infra.local import CdkCommand, CdkFailed
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployed.conftest import STORED
-from tests.acceptance.deployment import log_lines, proven, receive, sqsdelay
+from tests.acceptance.deployed.conftest import Apps
+from tests.acceptance.deployment import dispatch, log_lines, proven, receive, scheduled, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -34,23 +33,9 @@ def store(aws: LocalAws, stored: dict[str, str]) -> Iterator[DynamoDbStore]:
 @pytest.fixture
 def schedule_off(aws: LocalAws, stored: dict[str, str]) -> Iterator[None]:
     """Nobody but the test runs the dispatcher, and counts what it released."""
-    assert stored
-    events = aws.client("events")
-    names = [r["Name"] for r in events.list_rules()["Rules"] if "ScheduleExpression" in r]
-    for name in names:
-        events.disable_rule(Name=name)
+    scheduled(aws, stored["DispatcherName"], enabled=False)
     yield
-    for name in names:
-        events.enable_rule(Name=name)
-
-
-def dispatch(aws: LocalAws, stored: dict[str, str]) -> dict[str, int]:
-    """Run the deployed function now, as its schedule does every minute; returns what it counted."""
-    answer = aws.client("lambda").invoke(FunctionName=stored["DispatcherName"])
-    payload = answer["Payload"].read()
-    assert "FunctionError" not in answer, payload
-    counts: dict[str, int] = json.loads(payload)
-    return counts
+    scheduled(aws, stored["DispatcherName"], enabled=True)
 
 
 def delivered(aws: LocalAws, stored: dict[str, str]) -> list[Event]:
@@ -178,13 +163,13 @@ def kinds(aws: LocalAws) -> list[str]:
 
 
 def test_a_forgotten_part_is_not_removed(
-    aws: LocalAws, cdk: CdkCommand, stored: dict[str, str]
+    aws: LocalAws, cdk: CdkCommand, app: Apps, stored: dict[str, str]
 ) -> None:
     """The deployment fails, says of each part why and what to give, and the dispatcher works as before."""
     park(aws, stored, "parked")
     before = sorted(kinds(aws))
     with pytest.raises(CdkFailed) as refused:
-        cdk.deploy(*STORED)
+        cdk.deploy(STACK, *app("forgotten"))
     told = " ".join(str(refused.value).split())
     assert "the stack has a store, but this deployment has none" in told
     assert "store=none to give it up" in told
@@ -202,21 +187,17 @@ def test_a_forgotten_part_is_not_removed(
     assert sorted(arrived) == ["afterwards", "parked"]
 
 
-def test_a_misspelt_store_is_refused_before_anything(cdk: CdkCommand) -> None:
-    """At synthesis, with the right name."""
-    with pytest.raises(CdkFailed, match="context key 'Store' is unknown; did you mean 'store'"):
-        cdk.deploy(*STORED, "-c", "Store=dynamodb")
-
-
 @pytest.mark.last
-def test_letting_go_by_name(aws: LocalAws, cdk: CdkCommand, stored: dict[str, str]) -> None:
+def test_letting_go_by_name(
+    aws: LocalAws, cdk: CdkCommand, app: Apps, stored: dict[str, str]
+) -> None:
     """``none`` takes the dispatcher away and keeps table and ledger; later it need not be said again."""
-    given_up = ("-c", "store=none", "-c", "largeBodies=none", "-c", "ledger=none")
-    outputs = cdk.deploy(*STORED, *given_up)
+    [outputs] = cdk.deploy(STACK, *app("given up")).values()
     assert not {"DispatcherName", "BodyBucketName", "LedgerUrl"} & set(outputs)
     assert "AWS::DynamoDB::Table" not in kinds(aws)
     table = stored["StoreUrl"].removeprefix("dynamodb://")
     assert aws.client("dynamodb").describe_table(TableName=table)
     bucket = stored["LedgerUrl"].split("/")[2]
     assert aws.client("s3").list_objects_v2(Bucket=bucket)["KeyCount"]
-    assert "DispatcherName" not in cdk.deploy(*STORED)
+    [outputs] = cdk.deploy(STACK, *app("forgotten")).values()
+    assert "DispatcherName" not in outputs

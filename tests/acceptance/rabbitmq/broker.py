@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
+import uuid
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,9 +18,11 @@ from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
 
 import pika
+from pika import BasicProperties
 
 from sqsdelay.rabbitmq import Problem, Topology, declare, verify
-from sqsdelay.rabbitmq.topology import OWN_PREFIX
+from sqsdelay.rabbitmq.link import Publication
+from sqsdelay.rabbitmq.topology import OWN_PREFIX, routing_key
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import TcpProxy
 from tests.services.processes import run
@@ -198,3 +201,9 @@ class Inbox:
                 if self._stopping.is_set():
                     break
             channel.cancel()
+
+
+def due(exchange: str, endpoint: str) -> Publication:
+    """A message that is due now, to a delivery exchange."""
+    properties = BasicProperties(delivery_mode=2, message_id=str(uuid.uuid4()))
+    return Publication(exchange, routing_key(1, endpoint), b"", properties)

@@ -15,6 +15,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT
 
 
+@pytest.mark.nightly
 def test_the_benchmark_prints_both_and_leaves_nothing(broker: Broker) -> None:
     """A small run: rates, ratios and lateness of both, nobody early, and the verdict as exit code."""
     sizes = ["--messages", "500", "--peer-messages", "100", "--rounds", "1"]

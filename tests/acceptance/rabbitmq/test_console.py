@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from httpx import Client
 
+from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
-from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.rabbitmq import RabbitMqSender, bind, declare
 from sqsdelay.stores import open_store

@@ -185,16 +185,8 @@ def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
     assert broker.count("orders") == 0
 
 
-def test_a_thousand_messages_of_1_to_20_seconds(
-    thousand: Inbox, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """None early, none lost, none twice; how late they were is printed."""
+def test_a_thousand_messages_of_1_to_20_seconds(thousand: Inbox) -> None:
+    """None early, none lost, none twice."""
     arrivals = thousand.wait(MANY)
-    late = sorted(arrival.late_ms for arrival in arrivals)
-    with capsys.disabled():
-        print(  # noqa: T201
-            f"\n1,000 messages of 1 to 20 s: late by {late[len(late) // 2]:.0f} ms (median), "
-            f"{late[int(len(late) * 0.99)]:.0f} ms (p99), {late[-1]:.0f} ms (most)"
-        )
     assert sorted(int(arrival.body) for arrival in arrivals) == list(range(MANY))
-    assert late[0] >= 0
+    assert min(arrival.late_ms for arrival in arrivals) >= 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from contextlib import closing
 from urllib.parse import unquote, urlsplit
 
@@ -25,60 +25,9 @@ from sqsdelay.rabbitmq import (
 from sqsdelay.rabbitmq.connection import Wire, parameters
 from sqsdelay.rabbitmq.link import BindJob, Job, Jobs, Link, Publication
 from sqsdelay.rabbitmq.message import DELAY_HEADER
-from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox, manage
+from tests.acceptance.rabbitmq.broker import Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import DeafProxy, HoldingProxy, TcpProxy
-from tests.services.rabbitmq import RabbitNode
-
-
-def test_a_power_cut_while_messages_wait_and_while_others_are_sent(
-    fragile: RabbitNode, fragile_broker: Broker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Waiting messages keep their due times; the sender reconnects, and says what it is unsure of."""
-    acme = fragile_broker.ready("waiting", "sent", prefix="acme")
-    bind(fragile_broker.url, "waiting", acme)
-    time.sleep(REGISTERED_SECONDS)
-    # A busy machine takes a minute to start the broker again.
-    with RabbitMqSender(fragile_broker.url, prefix="acme", connect_seconds=180) as sender:
-        sent_at = time.time() * 1000
-        delays = [2 + n % 10 for n in range(200)]
-        waiting = sender.send_many(
-            "waiting",
-            [
-                RabbitMqMessage(str(n), delay=d, headers={"due-ms": str(sent_at + d * 1000)})
-                for n, d in enumerate(delays)
-            ],
-        )
-        assert all(result.error is None for result in waiting)
-        sent: list[RabbitMqSendResult] = []
-        messages = [RabbitMqMessage(str(n), message_id=str(n)) for n in range(8_000)]
-        thread = threading.Thread(target=lambda: sent.extend(sender.send_many("sent", messages)))
-        thread.start()
-        wait_for(lambda: fragile_broker.count("sent") >= 1000)
-        fragile.kill()
-        fragile.start()
-        restarted = time.time() * 1000
-        thread.join()
-        with Inbox(fragile_broker.url, "waiting") as inbox:
-            arrivals = inbox.wait(len(delays))
-        assert sender.send("sent", "after", message_id="after").error is None
-
-    assert sorted(int(arrival.body) for arrival in arrivals) == list(range(200))
-    assert min(arrival.late_ms for arrival in arrivals) >= 0
-    after = [a.late_ms for a in arrivals if a.at_ms - a.late_ms > restarted]
-    got = Counter(properties.message_id for _, properties, _ in fragile_broker.drain("sent"))
-    unsure = {r.message_id for r in sent if isinstance(r.error, Unconfirmed)}
-    confirmed = {r.message_id for r in sent if r.error is None}
-    most = max(after, default=0)
-    with capsys.disabled():
-        print(  # noqa: T201
-            f"\npower cut: {len(confirmed)} confirmed, {len(unsure)} unsure, of which "
-            f"{len(unsure & set(got))} arrived; those due later were late by at most {most:.0f} ms"
-        )
-    assert len(confirmed) + len(unsure) == 8_000
-    assert unsure
-    assert confirmed <= set(got)
-    assert set(got.values()) == {1}
 
 
 def test_a_confirm_that_never_comes(broker: Broker) -> None:

@@ -45,34 +45,51 @@ def wait_handed_over(broker: Broker) -> None:
     wait_for(all_held, "the broker does not report them")
 
 
-def test_teardown_counts_what_is_handed_over_the_moment_it_looks_empty(broker: Broker) -> None:
-    """Counted after the question, not before: the management API's figures are seconds old."""
+def test_what_is_handed_over_is_counted_or_its_loss_is_a_decision(broker: Broker) -> None:
+    """Counted after the question, not before: the management API's figures are seconds old. Over AMQP alone
+    all queues look empty: the remedy is named."""
     stuck(broker)
-    refused = broker.cli("--prefix", "stuck", "--management", broker.management_url, "teardown")
-    assert refused.returncode == 1
-    assert f"{MANY} messages in the infrastructure 'stuck' are being handed over" in refused.stderr
-    assert "--force" in refused.stderr
-    # So does verify, which cannot see them without.
-    unseen = broker.cli("--prefix", "stuck", "verify")
-    assert unseen.returncode == 1
-    assert "problem: management API messages being handed over (messages_dlx)" in unseen.stdout
 
-    # None was lost: given their catch-all again, the broker delivers them by and by.
-    wait_handed_over(broker)
-    shown = broker.cli("--prefix", "stuck", "--management", broker.management_url, "verify")
-    assert f"endpoint ghost {MANY} messages are due, and wait in {HAND_OVER}" in shown.stdout
+    def commanded(*words: str, management: bool) -> tuple[int, str]:
+        api = ("--management", broker.management_url) if management else ()
+        done = broker.cli("--prefix", "stuck", *api, *words)
+        return done.returncode, done.stdout + done.stderr
 
-
-def test_teardown_refuses_what_it_cannot_count(broker: Broker) -> None:
-    """Over AMQP alone all queues look empty; the remedy is named, and --force is a decision."""
-    stuck(broker)
-    refused = broker.cli("--prefix", "stuck", "teardown")
-    assert refused.returncode == 1
+    code, told = commanded("teardown", management=True)
+    assert code == 1
+    assert f"{MANY} messages in the infrastructure 'stuck' are being handed over" in told
+    assert "--force" in told
+    code, told = commanded("teardown", management=False)
+    assert code == 1
     for part in ("--management http://", "rabbitmq-plugins enable rabbitmq_management", "--force"):
-        assert part in refused.stderr
-    assert broker.count(STUCK.level_name(0)) == 0  # it is still there
-    forced = broker.cli("--prefix", "stuck", "teardown", "--force")
-    assert (forced.returncode, forced.stdout) == (0, "deleted stuck\n")
+        assert part in told
+    code, told = commanded("verify", management=False)
+    assert code == 1
+    assert "problem: management API messages being handed over (messages_dlx)" in told
+
+    # None was lost, and it is all still there.
+    wait_handed_over(broker)
+    _, told = commanded("verify", management=True)
+    assert f"endpoint ghost {MANY} messages are due, and wait in {HAND_OVER}" in told
+
+    # What waits is moved, what is handed over is reported, and the exit code says that some stayed.
+    declare(broker.url, Topology("new"))
+    broker.queue("orders")
+    with RabbitMqSender(broker.url, prefix="stuck") as sender:
+        sender.send("orders", "later", delay=10_000)
+    move = ("transfer", "--to-prefix", "new", "--to", broker.url, "--json")
+    code, told = commanded(*move, management=False)
+    assert code == 1
+    assert "it is unknown what would stay at the source" in told
+    assert broker.count("stuck.delay-level-13") == 1
+    code, told = commanded(*move, management=True)
+    assert code == 1
+    shown, _ = json.JSONDecoder().raw_decode(told)  # the progress follows
+    assert shown["moved"] == 1
+    ((reason, count),) = shown["left"].items()
+    assert count == MANY
+    assert "messages_dlx" in reason
+    assert commanded("teardown", "--force", management=False) == (0, "deleted stuck\n")
 
 
 def test_an_empty_infrastructure_is_deleted(broker: Broker) -> None:
@@ -81,27 +98,6 @@ def test_an_empty_infrastructure_is_deleted(broker: Broker) -> None:
     teardown(broker.url, STUCK, management_url=broker.management_url)
     with pytest.raises(ConfigurationError, match=r"no queue stuck\.delay-level-27"):
         transfer(broker.url, broker.url, source=STUCK, target=Topology("other"), force=True)
-
-
-def test_transfer_counts_what_it_cannot_move(broker: Broker) -> None:
-    """What waits is moved, what is handed over is reported, and the exit code says that some stayed."""
-    stuck(broker)
-    declare(broker.url, Topology("new"))
-    broker.queue("orders")
-    with RabbitMqSender(broker.url, prefix="stuck") as sender:
-        sender.send("orders", "later", delay=10_000)
-    move = ("--prefix", "stuck", "transfer", "--to-prefix", "new", "--to", broker.url, "--json")
-    refused = broker.cli(*move)
-    assert refused.returncode == 1
-    assert "it is unknown what would stay at the source" in refused.stderr
-    assert broker.count("stuck.delay-level-13") == 1
-    done = broker.cli("--management", broker.management_url, *move)
-    assert done.returncode == 1
-    shown = json.loads(done.stdout)
-    assert shown["moved"] == 1
-    ((reason, count),) = shown["left"].items()
-    assert count == MANY
-    assert "messages_dlx" in reason
 
 
 def test_verify_without_the_management_api_is_a_decision(broker: Broker) -> None:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from sqsdelay.dispatching.dispatcher import DelayedDelivery, DispatchSettings
 from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore
-from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Arrival, Broker, Inbox
-from tests.patience import PATIENCE_SECONDS, wait_for
-from tests.services.rabbitmq import RabbitNode
+from tests.acceptance.rabbitmq.broker import Arrival, Broker, Inbox
+from tests.patience import PATIENCE_SECONDS
 
 COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "dispatch", "orders"]
 
@@ -58,7 +56,6 @@ def test_a_thousand_messages_are_released_when_due(
     broker: Broker,
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     database: str,
 ) -> None:
     """Stored by one process, released by another: none lost, none early, none twice."""
@@ -85,13 +82,7 @@ def test_a_thousand_messages_are_released_when_due(
     assert dispatcher.returncode == 0, errors
     assert "stopped; 1000 released" in errors
     assert numbers(arrivals) == list(range(1000))
-    late = late_ms(arrivals)
-    with capsys.disabled():
-        print(  # noqa: T201
-            f"\n{database} to RabbitMQ, 1,000 messages in 3 s: late by {late[500]:.0f} ms (median), "
-            f"{late[990]:.0f} (p99), {late[-1]:.0f} (most), {late[0]:.1f} (least)"
-        )
-    assert late[0] >= 0
+    assert late_ms(arrivals)[0] >= 0
 
 
 def test_a_destination_that_is_missing_for_a_while(broker: Broker) -> None:
@@ -128,37 +119,6 @@ def test_a_destination_that_stays_missing(broker: Broker) -> None:
     assert store.pending_count() == 0
     reasons = [p.headers["sqsdelay.Error"] for _, p, _ in broker.drain("orders-delay-error")]
     assert all("QueueMissing: queue nowhere does not exist" in reason for reason in reasons)
-
-
-def test_a_power_cut_of_the_broker_while_messages_are_released(
-    fragile: RabbitNode, fragile_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Released on as soon as it is back: none lost, none early, none in the error queue."""
-    fragile_broker.queue("orders")
-    # A busy machine takes a minute to start the broker again: no critical error before that.
-    settings = DispatchSettings(batch_size=20, dispatch_breaker_seconds=PATIENCE_SECONDS)
-    with (
-        closing(open_store(f"sqlite:///{tmp_path}/store.db", endpoint="orders")) as store,
-        closing(RabbitMqOutbox(fragile_broker.url, "orders")) as outbox,
-        DelayedDelivery(store, outbox, settings=settings) as delivery,
-    ):
-        time.sleep(REGISTERED_SECONDS)
-        delivery.store(spread(1000, over_ms=4000))
-        wait_for(lambda: fragile_broker.count("orders") >= 100)
-        fragile.kill()
-        time.sleep(1)
-        assert store.pending_count() > 0
-        fragile.start()
-        with Inbox(fragile_broker.url, "orders") as inbox:
-            wait_for(lambda: len({a.body for a in inbox.arrivals}) == 1000)
-        arrivals = inbox.arrivals
-    with capsys.disabled():
-        print(f"\npower cut: {len(arrivals) - 1000} of 1,000 arrived twice")  # noqa: T201
-    assert sorted(set(numbers(arrivals))) == list(range(1000))
-    # Twice at most what was in hand when the power went.
-    assert len(arrivals) <= 1020
-    assert late_ms(arrivals)[0] >= 0
-    assert fragile_broker.count("orders-delay-error") == 0
 
 
 def test_the_guides_example(

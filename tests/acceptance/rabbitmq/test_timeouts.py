@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +28,11 @@ from sqsdelay.rabbitmq.timeouts import QueueConsumer
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeouts import TimeoutSender
-from sqsdelay.timeouts.arrivals import TimeoutSettings, TimeoutStatus
 from sqsdelay.timeouts.manager import TimeoutManager
-from tests.acceptance.rabbitmq.broker import REGISTERED_SECONDS, Broker, Inbox
+from sqsdelay.timeouts.settings import TimeoutSettings, TimeoutStatus
+from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import DeafProxy, TcpProxy
-from tests.services.rabbitmq import RabbitNode
 
 TIMEOUTS = "orders.Timeouts"
 DISPATCHER = "orders.TimeoutsDispatcher"
@@ -55,7 +52,7 @@ transport = RabbitMqTimeouts(url, "orders")
 kill = signal.{signal.SIGKILL.name}
 transport.settle = lambda deliveries: deliveries and os.kill(os.getpid(), kill)
 manager = TimeoutManager(open_store(store, endpoint="orders"), transport)
-getattr(manager, task).turn()
+getattr(manager, task)()
 """
 """A worker that is killed where it would acknowledge what it has done."""
 
@@ -81,8 +78,8 @@ class Served:
         """Turns of the announcer, which tries again, and of dispatch, which waits for ids."""
 
         def turned() -> bool:
-            self.manager.announcer.turn()
-            self.manager.dispatch.turn()
+            self.manager.announce()
+            self.manager.dispatch()
             return reached()
 
         assert reached() or wait_for(turned)
@@ -159,7 +156,7 @@ def test_due_already_is_sent_on_intact(broker: Broker, transport: RabbitMqTimeou
     headers = due(-1000) | {"n": 7, "raw": b"\x00\xff", "yes": True, "deep": {"list": [1, "a"]}}
     user = urlsplit(broker.url).username
     send(broker, headers, content_type="text/x", correlation_id="c", reply_to="r", user_id=user)
-    assert served.manager.arrivals.turn() == 1
+    assert served.manager.store_arrivals() == 1
     assert served.told == [("sent-on", "m-1")]
     assert store.pending_count() == 0
     ((_, properties, body),) = broker.drain("orders")
@@ -174,7 +171,7 @@ def test_due_already_is_sent_on_intact(broker: Broker, transport: RabbitMqTimeou
         "NServiceBus.Timeout.Expire": "2020-01-31 09:00:00:000000 Z",
     }
     send(broker, theirs)
-    served.manager.arrivals.turn()
+    served.manager.store_arrivals()
     ((_, properties, _),) = broker.drain("orders")
     assert users(properties) == theirs | {"sqsdelay.WasDueAt": "1580461200000"}
     assert broker.wait_count(TIMEOUTS, 0) == 0
@@ -190,7 +187,7 @@ def test_a_senders_messages_arrive_intact(broker: Broker, transport: RabbitMqTim
     good, bad = sender.send_many("orders", [message, RabbitMqMessage(b"x", delay=-1)])
     assert (good.error, type(bad.error)) == (None, InvalidDelay)
     served = Served(InMemoryStore(SystemClock()), transport)
-    while served.manager.arrivals.turn() == 0:
+    while served.manager.store_arrivals() == 0:
         pass
     served.turns_until(lambda: ("dispatched", good.message_id) in served.told)
     ((_, properties, body),) = broker.drain("orders")
@@ -212,7 +209,7 @@ def test_an_id_that_is_no_longer_there_is_dropped(
     """Nothing is sent, and the id does not come again."""
     assert transport.announce(["cancelled"]) == [None]
     served = Served(InMemoryStore(SystemClock()), transport)
-    assert served.manager.dispatch.turn() == 1
+    assert served.manager.dispatch() == 1
     assert served.told == [("dropped", "cancelled")]
     transport.close()
     assert broker.wait_count(DISPATCHER, 0) == 0
@@ -227,8 +224,8 @@ def test_what_cannot_be_read_is_rejected(broker: Broker, transport: RabbitMqTime
     send(broker, {}, to=DISPATCHER, body=b"\xff")
     served = Served(InMemoryStore(SystemClock()), transport)
     while broker.count(ERRORS) < 3:
-        served.manager.arrivals.turn()
-    served.manager.dispatch.turn()
+        served.manager.store_arrivals()
+    served.manager.dispatch()
     assert served.told == []
     plain, big, wildcard, no_id = broker.drain(ERRORS)
     assert plain[1].headers["tenant"] == "acme"
@@ -249,11 +246,11 @@ def test_a_worker_killed_before_it_acknowledges_a_stored_message(
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
         send(broker, due(3_600_000))
-        assert die(broker, url, "arrivals") == -signal.SIGKILL
+        assert die(broker, url, "store_arrivals") == -signal.SIGKILL
         assert broker.wait_count(TIMEOUTS, 1) == 1
         assert store.pending_count() == 1
         served = Served(store, transport)
-        served.manager.arrivals.turn()
+        served.manager.store_arrivals()
         assert store.pending_count() == 1
         assert store.reschedule("m-1", SystemClock().now_ms())
         served.turns_until(lambda: store.pending_count() == 0)
@@ -270,10 +267,10 @@ def test_a_worker_killed_before_it_acknowledges_a_dispatched_id(
         store.set_up()
         store.store([stored("m-1")])
         served = Served(store, transport)
-        assert served.manager.announcer.turn() == 1
+        assert served.manager.announce() == 1
         assert die(broker, url, "dispatch") == -signal.SIGKILL
         assert broker.wait_count(DISPATCHER, 1) == 1
-        served.manager.dispatch.turn()
+        served.manager.dispatch()
     assert served.told == [("announced", "m-1"), ("dropped", "m-1")]
     assert len(broker.drain("orders")) == 1
 
@@ -285,8 +282,8 @@ def test_a_missing_destination_is_tried_again_after_a_pause(
     store = InMemoryStore(SystemClock())
     store.store([stored("m-1", destination="later")])
     served = Served(store, transport)
-    served.manager.announcer.turn()
-    assert served.manager.dispatch.turn() == 1
+    served.manager.announce()
+    assert served.manager.dispatch() == 1
     assert served.told[1:] == []
     assert broker.count(DISPATCHER) == 0
     broker.queue("later")
@@ -303,9 +300,9 @@ def test_a_deleted_destination_starves_nobody_and_ends_in_the_error_queue(
     lost = [replace(stored(f"m-{n:03}", destination="gone"), due_ms=1) for n in range(150)]
     store.store([*lost, stored("well")])
     served = Served(store, transport, replace(QUICK, number_of_retries=1))
-    while served.manager.announcer.turn():
+    while served.manager.announce():
         pass
-    served.manager.dispatch.turn()
+    served.manager.dispatch()
     served.turns_until(lambda: ("dispatched", "well") in served.told)
     served.turns_until(lambda: store.pending_count() == 0)
     rejected = broker.drain(ERRORS)
@@ -324,10 +321,10 @@ def test_an_announcement_by_a_clock_ahead_waits_for_ours(
     store = InMemoryStore(SystemClock())
     store.store([stored("m-1", in_ms=1400)])
     with closing(RabbitMqTimeouts(broker.url, "orders", clock=ahead)) as early:
-        assert Served(store, early).manager.announcer.turn() == 1
+        assert Served(store, early).manager.announce() == 1
     served = Served(store, transport)
     while not served.told:
-        served.manager.dispatch.turn()
+        served.manager.dispatch()
     assert served.told == [("dispatched", "m-1")]
 
 
@@ -391,43 +388,6 @@ def test_a_queue_deleted_while_it_is_received_from(
         transport.receive_timeouts(wait_seconds=5)
     with pytest.raises(QueueMissing, match=TIMEOUTS):
         transport.receive_timeouts(wait_seconds=5)
-
-
-def test_a_power_cut_of_the_broker_while_it_is_served(
-    fragile: RabbitNode, fragile_broker: Broker, tmp_path: Path
-) -> None:
-    """The manager goes on once the broker is back: none lost, none early, none in the error queue."""
-    create_timeout_queues(fragile_broker.url, "orders")
-    stop = threading.Event()
-    with (
-        closing(open_store(f"sqlite:///{tmp_path}/store.db", endpoint="orders")) as store,
-        closing(RabbitMqTimeouts(fragile_broker.url, "orders")) as transport,
-        ThreadPoolExecutor() as threads,
-    ):
-        store.set_up()
-        for n in range(100):
-            send(fragile_broker, due(20 * n), message_id=str(n))
-        time.sleep(REGISTERED_SECONDS)
-        manager = TimeoutManager(store, transport, settings=QUICK)
-        running = threads.submit(manager.run, stop)
-        try:
-            assert fragile_broker.wait_count(TIMEOUTS, 0) == 0
-            fragile.kill()
-            fragile.start()
-            with Inbox(fragile_broker.url, "orders") as inbox:
-                wanted = {str(n) for n in range(100)}
-                # What arrived without a confirmation waits to be sent again, and is removed then.
-                wait_for(lambda: ids(inbox) == wanted and not store.pending_count())
-        finally:
-            stop.set()
-        running.result(timeout=PATIENCE_SECONDS)
-    dues = [int(a.properties.headers["sqsdelay.WasDueAt"]) for a in inbox.arrivals]
-    assert all(a.at_ms >= due_ms for a, due_ms in zip(inbox.arrivals, dues, strict=True))
-    assert fragile_broker.count(ERRORS) == 0
-
-
-def ids(inbox: Inbox) -> set[str]:
-    return {arrival.properties.message_id for arrival in inbox.arrivals}
 
 
 def stored(message_id: str, *, in_ms: int = 0, destination: str = "orders") -> StoredMessage:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from httpx import Client
 
+from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
@@ -137,11 +137,6 @@ class Running:
         asked = asked.press(action, m=asked.marks(*ids))
         if given:
             asked = asked.press("Continue", **given)
-        return asked.press(next(each.text for each in asked.main.all("button")))
-
-    def change_unlisted(self, action: str, *ids: str) -> Page:
-        """The same with a form that named messages by their ids alone."""
-        asked = self.page("/message", id=ids[0]).press(action, m=[f":{each}" for each in ids])
         return asked.press(next(each.text for each in asked.main.all("button")))
 
     def send(self, body: str = "{}", **given: str) -> Page:

@@ -168,6 +168,11 @@ class Page:
             answer = self.client.post(action, data=fields, follow_redirects=True)
         return Page(self.client, answer)
 
+    def follow(self, link: str) -> Page:
+        """Where the link with this text leads."""
+        (href,) = (each.attributes["href"] for each in self.main.all("a") if each.text == link)
+        return Page(self.client, self.client.get(href))
+
     def offers(self, button: str) -> bool:
         """Whether there is such a button."""
         return any(each.text == button for each in self.main.all("button"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from httpx import Client
 
+from sqsdelay.console import ConsoleSettings, stores_of
 from sqsdelay.console.guard import (
     FREE_GUESSES,
     GUESS_SECONDS,
@@ -22,7 +23,6 @@ from sqsdelay.console.guard import (
 from sqsdelay.console.pages import FORMS
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.source import ConsoleSettings, stores_of
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.testing import ManualClock
 from tests.functional.console.conftest import browser, visited
@@ -250,7 +250,7 @@ def test_a_proxy_names_the_user(host: str, caplog: pytest.LogCaptureFixture) -> 
         ({"host": "::"}, "would be open to the network"),
         ({"host": "console.example"}, "would be open to the network"),
         ({"token": "short"}, "has 5 characters; use 24 or more"),
-        ({"token": "a" * 32}, "is made of 1 different characters; use 8 or more"),
+        ({"token": "a" * 32}, "has 1 different characters; use 8 or more"),
         ({"user_header": "X-User"}, "takes both"),
         ({"proxies": ("10.0.0.5",)}, "takes both"),
         ({"user_header": "X-User", "proxies": ("nonsense",)}, "give the IP address"),

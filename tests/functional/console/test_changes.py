@@ -12,12 +12,12 @@ import pytest
 
 from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import Filter, listed
-from sqsdelay.console.services import MOST_CHANGED, Services
-from sqsdelay.console.shown import BODY_SHOWN
+from sqsdelay.console.services import MOST_CHANGED, Services, of_failed
+from sqsdelay.console.source import BODY_SHOWN
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import StoreUnavailable
+from sqsdelay.errors import SqsDelayError, StoreUnavailable
 from sqsdelay.ledger import EventKind, Source, from_json
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
@@ -61,20 +61,13 @@ def test_by_forms_from_the_list_to_the_result(stored: Running) -> None:
     assert abs(waiting["c"] - now_ms - 48 * HOUR_MS) < 60_000
     assert abs(waiting["d"] - now_ms) < 60_000
     assert waiting["e"] == due_ms
-    kinds = [from_json(line).kind for line in stored.ledger.read_text().splitlines()]
-    assert kinds == ["cancelled", "cancelled", "rescheduled", "rescheduled"]
-
-
-def test_what_was_released_now_is_a_dispatchers_at_once(running: Running) -> None:
-    """Whoever dispatches may claim it."""
-    running.park("soon", "later")
-    running.change("Release now…", "soon")
-    now_ms = time.time_ns() // 1_000_000
     with (
-        closing(open_store(running.url, endpoint=running.endpoint)) as store,
+        closing(open_store(stored.url, endpoint=stored.endpoint)) as store,
         store.claim(9, due_by_ms=now_ms + 60_000) as claim,
     ):
-        assert [m.message_id for m in claim.messages] == ["soon"]
+        assert [m.message_id for m in claim.messages] == ["d"], "any dispatcher may claim it"
+    kinds = [from_json(line).kind for line in stored.ledger.read_text().splitlines()]
+    assert kinds == ["cancelled", "cancelled", "rescheduled", "rescheduled"]
 
 
 def test_the_same_click_twice_is_one_change(running: Running) -> None:
@@ -118,7 +111,8 @@ def test_being_released_at_that_moment(running: Running) -> None:
     store = open_store(running.url, endpoint=running.endpoint)
     with store.claim(1, due_by_ms=2**52):
         for button in ("Cancel…", "Release now…"):
-            result = running.change_unlisted(button, "a")
+            asked = running.page("/message", id="a").press(button, m=":a")
+            result = asked.press(next(each.text for each in asked.main.all("button")))
             assert "too late: it is being released at this moment" in result.text
     store.close()
 
@@ -139,18 +133,20 @@ def test_too_far_or_no_time_is_refused(running: Running) -> None:
 
 
 def test_a_thousand_that_match_are_changed_at_once(running: Running) -> None:
-    """One confirmation counts them and shows examples; the result lists what could not be done, first."""
-    running.park(*(f"m{n:04}" for n in range(MOST_CHANGED + 5)), body=b"find me")
+    """One confirmation counts them and shows examples, whatever their ids, of any length and script; the
+    result lists what could not be done, first."""
+    ids = [f"{n:04}".rjust(250, "\U0001d518") for n in range(MOST_CHANGED + 5)]
+    running.park(*ids, body=b"find me")
     running.park("other", body=b"leave me")
     found = running.page("/messages", text="FIND")
     asked = found.press("Cancel…", which="all")
     assert "Cancel 1,000 messages" in asked.text
     assert "the first 1,000 that match; there are more" in asked.text
     assert "… and 990 more." in asked.text
-    running.store.reschedule("m0500", time.time_ns() // 1_000_000 + 2 * HOUR_MS)
+    running.store.reschedule(ids[500], time.time_ns() // 1_000_000 + 2 * HOUR_MS)
     result = asked.press("Cancel 1,000 messages")
     assert "999 done 1 not done" in result.text
-    assert result.rows()[0][0] == "m0500"
+    assert result.rows()[0][0] == ids[500]
     assert "… and 979 more that were done" in result.text
     assert running.store.pending_count() == 7
     none = running.page("/messages", text="nowhere").press
@@ -177,15 +173,13 @@ def test_a_filter_by_text_attribute_and_due_time(stored: Running) -> None:
     first = stored.page("/messages", text="ORDER")
     assert first.ids == [f"m{n:02}" for n in range(1, 100, 2)]
     assert {row[-4].split()[0] for row in first.rows("Parked")} == {"XML"}
-    (link,) = (each.attributes["href"] for each in first.main.all("a") if each.text == "Search on")
-    assert Page(stored.client, stored.client.get(link)).ids == [f"m{n}" for n in range(101, 120, 2)]
+    assert first.follow("Search on").ids == [f"m{n}" for n in range(101, 120, 2)]
     assert stored.page("/messages", attribute="tenant=other", text="order").ids[0] == "m61"
     assert stored.page("/messages", attribute="tenant=nobody").ids == []
     assert stored.page("/messages", text="m07").ids == ["m07"]
     stored.park("late", due_in_ms=-HOUR_MS)
     for tab, shown in (("Overdue", ["late"]), ("Next 24 hours", []), ("All", ["late", "m00"])):
-        tabs = {each.text: each.attributes for each in stored.page("/messages").main.all("a")}
-        found = Page(stored.client, stored.client.get(tabs[tab]["href"]))
+        found = stored.page("/messages").follow(tab)
         assert found.ids[:2] == shown
         current = [each.text for each in found.main.all("a") if "aria-current" in each.attributes]
         assert current == [tab]
@@ -198,11 +192,15 @@ def test_a_slow_store_is_listed_in_parts(running: Running, monkeypatch: pytest.M
     running.park(*(f"m{n:03}" for n in range(250)))
     page = running.page("/messages")
     assert len(page.ids) == 50
-    assert any(each.text == "Next page" for each in page.main.all("a"))
+    assert len(page.follow("Next page").ids) == 50
     page = running.page("/messages", text="9")
     assert page.ids == [f"m{n:03}" for n in range(100) if "9" in str(n)]
-    (link,) = (each.attributes["href"] for each in page.main.all("a") if each.text == "Search on")
-    assert Page(running.client, running.client.get(link)).ids[0] == "m109"
+    assert page.follow("Search on").ids[0] == "m109"
+    page = running.page("/messages", text="m20")
+    while not page.ids:
+        page = page.follow("Search on")
+    assert "all that match from here on" in page.text
+    assert "Cancel 10 messages of" in page.press("Cancel…", which="all").text
     source, which = running.services.source(None), Filter(text="m0")
     named = listed(source, which, after=None, limit=MOST_CHANGED, bodies=False)
     assert {row.body for row in named.rows} == {b""}, "a thousand bodies are not held to be counted"
@@ -211,14 +209,11 @@ def test_a_slow_store_is_listed_in_parts(running: Running, monkeypatch: pytest.M
 def test_pages_of_messages(running: Running) -> None:
     """By due time, from page to page; a cursor that is none is refused."""
     running.park(*(f"m{n:03}" for n in range(120)))
-    seen: list[str] = []
     page = running.page("/messages")
-    while True:
+    seen = page.ids
+    while "Next page" in page.text:
+        page = page.follow("Next page")
         seen += page.ids
-        links = [each.attributes["href"] for each in page.main.all("a") if each.text == "Next page"]
-        if not links:
-            break
-        page = Page(running.client, running.client.get(links[0]))
     assert seen == [f"m{n:03}" for n in range(120)]
     refused = running.page("/messages", after="nonsense")
     assert refused.status == 400
@@ -280,14 +275,6 @@ def test_a_body_of_a_mebibyte(running: Running, body: str, shown: str) -> None:
     assert len(found.html) < 8 * BODY_SHOWN
 
 
-def test_a_thousand_of_the_longest_ids(running: Running) -> None:
-    """In any script: the form names them all."""
-    ids = [f"{n:04}".rjust(250, "\U0001d518") for n in range(MOST_CHANGED)]
-    running.park(*ids)
-    asked = running.page("/messages").press("Cancel…", which="all")
-    assert "1,000 done" in asked.press("Cancel 1,000 messages").text
-
-
 def test_a_copy_that_is_too_old_is_said(aws_here: LocalAws, running: Running) -> None:
     """In the words of the alarm, with the age that CloudWatch tells."""
     queue = Endpoint.parse(running.endpoint).delay_queue.name
@@ -306,22 +293,16 @@ def test_a_copy_that_is_too_old_is_said(aws_here: LocalAws, running: Running) ->
 
 
 def test_what_becomes_due(stored: Running) -> None:
-    """Hour by hour, what is overdue apart, by counting or by reading."""
+    """Hour by hour, what is overdue apart, by counting or by reading; that with its alarm and remedy."""
     stored.park("a", "b", due_in_ms=HOUR_MS + 60_000)
     stored.park("late", due_in_ms=-HOUR_MS)
     for span, spans in (("hours", 25), ("days", 31), ("months", 13)):
         page = stored.until(lambda page: list(page.main.all("title")), span=span)
         bars = [each.text.rpartition(": ")[2] for each in page.main.all("title")]
         assert (len(bars), bars[0], sum(map(int, bars))) == (spans, "1", 3)
-
-
-def test_overdue_is_said_with_its_remedy(running: Running) -> None:
-    """In the words of the alarm, and that no dispatcher was seen."""
-    running.park("late", due_in_ms=-HOUR_MS)
-    page = running.page("/")
     (condition,) = page.notices
-    assert "Alarm: Overdue" in condition
     assert "sqsdelay dispatch" in condition
+    assert "Alarm: Overdue" in condition
     assert page.workers["delay consumer"].startswith("idle")
     assert page.workers["dispatcher"].startswith("not seen")
 
@@ -349,7 +330,12 @@ def test_retry_and_discard_by_forms(running: Running) -> None:
     assert "there is no other copy" in asked.text
     assert [row[0] for row in asked.rows()] == ["a", "b"]
     asked.press("Discard 2 messages")
-    assert running.look().ids == ["c"]
+    for given, words in (({}, "its due time is unknown"), ({"undated_now": "true"}, "1 done")):
+        left = running.look()
+        assert left.ids == ["c"]
+        asked = left.press("Retry…", which="all")
+        assert "Deliver messages without a due time at once" in asked.text
+        assert words in asked.press("Retry 1 message", **given).text
 
 
 def test_to_get_a_page_receives_nothing(running: Running) -> None:
@@ -364,16 +350,6 @@ def test_to_get_a_page_receives_nothing(running: Running) -> None:
         assert readers.post("/errors/look", data=where).status_code == 403
 
 
-def test_an_undated_message_stays_or_goes_at_once(running: Running) -> None:
-    """As the form's box says."""
-    running.reject("c", reason="no due time", due=False)
-    asked = running.look().press("Retry…", which="all")
-    assert "Deliver messages without a due time at once" in asked.text
-    assert "its due time is unknown" in asked.press("Retry 1 message").text
-    asked = running.look().press("Retry…", which="all")
-    assert "1 done" in asked.press("Retry 1 message", undated_now="true").text
-
-
 def test_what_another_console_has_taken_is_not_found(running: Running) -> None:
     """Both looked; the second one's retry says what happened."""
     running.reject("a")
@@ -385,6 +361,19 @@ def test_what_another_console_has_taken_is_not_found(running: Running) -> None:
     assert result.rows()[0][0] == "a", "by the id that it has for people"
     assert "not found" in result.text
     assert running.received() == []
+
+
+def test_all_that_a_stopped_console_discarded_is_told(running: Running) -> None:
+    """The others are still there."""
+    running.reject(*map(str, range(25)))
+    source = running.services.source(None)
+    work = of_failed(source, "discard", running.look().marks(), undated_now=False)
+    told = [next(work)]
+    source.stopping.set()
+    with pytest.raises(SqsDelayError, match="without an outcome were not touched"):
+        told.extend(work)
+    left = {each.message_id for each in source.errors().look(100)}
+    assert left == {*map(str, range(25))} - {each.message_id for each in told}
 
 
 def test_sending_shows_the_way_first(running: Running) -> None:

@@ -13,11 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 from httpx import Client
 
-from sqsdelay.console import guard, server
+from sqsdelay.console import ConsoleSettings, guard, server
 from sqsdelay.console.guard import FREE_GUESSES, MAX_REQUEST_BYTES, MAX_STRANGERS_BYTES, Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.console.source import ConsoleSettings
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.stores import open_store

@@ -11,10 +11,11 @@ import pytest
 
 from sqsdelay.console.guard import Access
 from sqsdelay.console.services import Services
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.ledger import EventKind, Source
 from sqsdelay.testing import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
-from tests.functional.console.conftest import Running, visited
+from tests.functional.console.conftest import HOUR_MS, Running, visited
 from tests.functional.console.page import Page
 from tests.services.network import HoldingProxy
 
@@ -111,6 +112,30 @@ def test_a_store_that_is_silent(
     assert page.text.startswith(f"Store, {watched.endpoint}: no answer for")
     assert page.tiles["Parked"] == f"\u2013 unknown since {since}, then 2"
     assert page.workers["dispatcher"].startswith(f"unknown since {since}")
+
+
+def test_a_consumer_is_missed_by_who_has_watched(
+    aws_here: LocalAws, start: Start, clock: ManualClock
+) -> None:
+    """What nobody has looked at meanwhile, or is dated ahead of time, tells nothing of it."""
+    running = start(clock=clock)
+    queue = running.queues.url(Endpoint.parse(running.endpoint).delay_queue)
+    sqs = aws_here.client("sqs")
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DelaySeconds": "0"})
+    sqs.send_message(
+        QueueUrl=queue, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d"
+    )
+    ahead_ms = clock.now_ms() + HOUR_MS
+    running.record(EventKind.HOP, "m", Source.CONSUMER, at_ms=ahead_ms)
+    told = "1 messages can be received"
+    for seconds, state in (
+        (0, f"idle {told};"),
+        (1800, f"idle {told};"),
+        *[(8, f"idle {told};")] * 3,
+        (8, f"not seen {told}, and none has been for 32 s;"),
+    ):
+        clock.advance(seconds)
+        assert running.page().workers["delay consumer"].startswith(state)
 
 
 def test_what_the_ledger_tells_is_dated(watched: Running, clock: ManualClock) -> None:

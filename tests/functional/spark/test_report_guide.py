@@ -122,6 +122,7 @@ def test_a_missing_package_is_named_with_its_remedy(
     assert "pip install 'sqsdelay[spark,report]'" in str(done.exception)
 
 
+@pytest.mark.nightly
 def test_the_benchmark_compares_what_is_equal(spark: SparkSession, tmp_path: Path) -> None:
     """Its rivals and the report find the same in the ledger that the benchmark makes."""
     ledger = tmp_path / "ledger"

@@ -99,6 +99,7 @@ def test_ctrl_c_is_an_end(sqs: Stub, tmp_path: Path) -> None:
     assert ids(sqs).total() == len(ids(sqs)) == rows
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_a_killed_job_sends_only_what_is_missing(sqs: Stub, tmp_path: Path) -> None:
     """At most the last seconds' messages twice, under the same ids and due times: copies to SQS."""

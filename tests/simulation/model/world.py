@@ -19,8 +19,8 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS
 from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
-from sqsdelay.relaying.mover import Mover, RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.relaying.outcomes import RelaySettings
+from sqsdelay.relaying.relay import DueRelay, Mover, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sqs.outbox import SqsOutbox

@@ -25,7 +25,7 @@ from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, Sq
 from sqsdelay.ledger.events import EventKind
 from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.outcomes import RelaySettings, Status
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sending.batches import (
     PAYLOAD_SIZE,
@@ -37,7 +37,7 @@ from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing.in_memory_store import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.grants import Actor
+from tests.acceptance.iam.grants import Actor
 
 HIDDEN_SECONDS: Final = 3600
 """Longer than the tests take: no run receives what the others need."""

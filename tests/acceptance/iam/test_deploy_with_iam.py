@@ -5,34 +5,21 @@ Each grant of the deployed stack is taken away in turn; what it is for breaks, a
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.local import CdkCommand
 from sqsdelay import DelaySender
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance import behaviours
-from tests.acceptance.behaviours import Site
 from tests.acceptance.deployment import receive
-from tests.acceptance.grants import (
-    Actor,
-    Grant,
-    Policy,
-    deployed_policy,
-    granted,
-    in_local_words,
-    template_policies,
-)
+from tests.acceptance.iam import behaviours
+from tests.acceptance.iam.behaviours import Site
+from tests.acceptance.iam.conftest import Deployed
+from tests.acceptance.iam.grants import Actor, Grant, Policy, granted, in_local_words
 
-PRODUCER_APP = f"{sys.executable} -m tests.acceptance.producer_app"
-STACK = "shop"
 RELAYING = ("start", "hand over", "hop", "reject", "work as a worker")
 LIMIT_KNOWN = "know what the destination takes"
 DISPATCHING = ("start", "release", "reject", "remove")
@@ -129,39 +116,19 @@ TRIED: dict[str, Callable[[Site, Actor], set[str]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Shop:
-    """The deployed stack `shop`: a queue, our construct on it, users who hold a helper's grants.
-
-    Each holder's policy as it was synthesised, and as it came to be in the account.
-    """
-
-    outputs: dict[str, str]
-    synthesised: dict[str, Policy]
-    deployed: dict[str, Policy]
-
-    @classmethod
-    def read(cls, aws: LocalAws, outputs: dict[str, str], template: Path) -> Shop:
-        policies = template_policies(template)
-        return cls(
-            outputs,
-            {_holder(name): policy for name, policy in policies.items()},
-            {_holder(name): deployed_policy(aws, STACK, name) for name in policies},
-        )
-
-    def resource(self, arn: str) -> str:
-        """What an ARN of a policy names."""
-        o = self.outputs
-        names = {
-            o["StackId"]: "stack",
-            o["QueueArn"]: "queue",
-            o["DelayQueueArn"]: "delay queue",
-            o["ErrorQueueArn"]: "error queue",
-            o["TableArn"]: "table",
-            o["BucketArn"]: "bucket",
-            f"{o['BucketArn']}/*": "bodies",
-        }
-        return "log" if ":log-group:" in arn else names[arn]
+def resource(shop: Deployed, arn: str) -> str:
+    """What an ARN of a policy names."""
+    o = shop.outputs
+    names = {
+        o["StackId"]: "stack",
+        o["QueueArn"]: "queue",
+        o["DelayQueueArn"]: "delay queue",
+        o["ErrorQueueArn"]: "error queue",
+        o["TableArn"]: "table",
+        o["BucketArn"]: "bucket",
+        f"{o['BucketArn']}/*": "bodies",
+    }
+    return "log" if ":log-group:" in arn else names[arn]
 
 
 def _holder(logical_id: str) -> str:
@@ -178,24 +145,15 @@ def _holder(logical_id: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def aws() -> Iterator[LocalAws]:
-    """A local AWS that enforces IAM, which it does over TLS only."""
-    with LocalAws({"AUTH": "true", "USE_SSL": "1"}) as local:
-        yield local
-
-
-@pytest.fixture(scope="module")
-def shop(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+def shop(aws: LocalAws, stacks: dict[str, Deployed]) -> Deployed:
     """The deployed stack; its policies know the local AWS's names of batch calls, too."""
-    cdk = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
-    cdk.bootstrap()
-    outputs = cdk.deploy("--app", PRODUCER_APP)
-    # Its runs would release what the tests put into the table.
-    for rule in aws.client("events").list_rules()["Rules"]:
-        aws.client("events").disable_rule(Name=rule["Name"])
-    template = cdk.assembly("--app", PRODUCER_APP) / f"{STACK}.template.json"
-    read = Shop.read(aws, outputs, template)
-    user, iam = outputs["ProducerName"], aws.client("iam")
+    found = stacks["shop"]
+    synthesised, held = (
+        {_holder(name): policy for name, policy in each.items()}
+        for each in (found.synthesised, found.deployed)
+    )
+    read = Deployed(found.outputs, synthesised, held)
+    user, iam = read.outputs["ProducerName"], aws.client("iam")
     [name] = iam.list_user_policies(UserName=user)["PolicyNames"]
     document = in_local_words(read.deployed["producer"])
     iam.put_user_policy(UserName=user, PolicyName=name, PolicyDocument=document)
@@ -203,7 +161,7 @@ def shop(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     return read
 
 
-def set_functions_policy(aws: LocalAws, shop: Shop, policy: Policy) -> None:
+def set_functions_policy(aws: LocalAws, shop: Deployed, policy: Policy) -> None:
     """Put it in place of the one inline policy of the deployed delay consumer's role."""
     function = aws.client("lambda").get_function_configuration(
         FunctionName=shop.outputs["FunctionName"]
@@ -214,7 +172,7 @@ def set_functions_policy(aws: LocalAws, shop: Shop, policy: Policy) -> None:
 
 
 @pytest.fixture(scope="module")
-def site(aws: LocalAws, shop: Shop) -> Site:
+def site(aws: LocalAws, shop: Deployed) -> Site:
     """The stack with its event source off, and a message of each kind taken from its delay queue."""
     function = aws.client("lambda")
     [source] = function.list_event_source_mappings(FunctionName=shop.outputs["FunctionName"])[
@@ -226,7 +184,7 @@ def site(aws: LocalAws, shop: Shop) -> Site:
     return behaviours.prepared(aws, shop.outputs, runs=len(EXPECTED["delay_consumer"]) + 1)
 
 
-def producer(aws: LocalAws, shop: Shop) -> Any:
+def producer(aws: LocalAws, shop: Deployed) -> Any:
     """An SQS client with the producer's own keys."""
     user = shop.outputs["ProducerName"]
     key = aws.client("iam").create_access_key(UserName=user)["AccessKey"]
@@ -237,7 +195,7 @@ def producer(aws: LocalAws, shop: Shop) -> Any:
     )
 
 
-def test_granted_producer_and_relay_deliver(aws: LocalAws, shop: Shop) -> None:
+def test_granted_producer_and_relay_deliver(aws: LocalAws, shop: Deployed) -> None:
     """With just its grants a producer sends, the relay hops, hands over and reports poison."""
     sqs = producer(aws, shop)
     DelaySender(sqs, hop_seconds=1).send(shop.outputs["QueueName"], "granted", delay=4)
@@ -254,7 +212,7 @@ def test_granted_producer_and_relay_deliver(aws: LocalAws, shop: Shop) -> None:
     assert poison["Body"] == "poison"
 
 
-def test_producer_may_not_receive(aws: LocalAws, shop: Shop) -> None:
+def test_producer_may_not_receive(aws: LocalAws, shop: Deployed) -> None:
     """A grant to send is none to read or to empty a queue; and IAM is indeed enforced here."""
     sqs = producer(aws, shop)
     for url in (shop.outputs["QueueUrl"], shop.outputs["DelayQueueUrl"]):
@@ -264,7 +222,7 @@ def test_producer_may_not_receive(aws: LocalAws, shop: Shop) -> None:
             sqs.purge_queue(QueueUrl=url)
 
 
-def test_missing_grant_holds_a_message_until_it_is_given(aws: LocalAws, shop: Shop) -> None:
+def test_missing_grant_holds_a_message_until_it_is_given(aws: LocalAws, shop: Deployed) -> None:
     """Without SendMessage on the destination nothing arrives and nothing is lost. It comes seconds
     after the grant, not a visibility timeout later: the role may change visibility too."""
     policy = shop.deployed["delay_consumer"]
@@ -282,12 +240,12 @@ def test_missing_grant_holds_a_message_until_it_is_given(aws: LocalAws, shop: Sh
     assert message["Body"] == "held"
 
 
-def test_no_grant_without_a_stated_reason(shop: Shop) -> None:
+def test_no_grant_without_a_stated_reason(shop: Deployed) -> None:
     """What is synthesised is deployed as it is, and each of its grants is tried below."""
     assert set(shop.synthesised) == set(EXPECTED) == set(TRIED)
     for holder, policy in shop.synthesised.items():
         found = granted(shop.deployed[holder])
-        assert {(g.action, shop.resource(g.resource)) for g in found} == set(EXPECTED[holder])
+        assert {(g.action, resource(shop, g.resource)) for g in found} == set(EXPECTED[holder])
         assert [(g.statement, g.action) for g in found] == [
             (g.statement, g.action) for g in granted(policy)
         ]
@@ -296,7 +254,7 @@ def test_no_grant_without_a_stated_reason(shop: Shop) -> None:
 @pytest.mark.last  # nobody relays any more
 @pytest.mark.parametrize("holder", EXPECTED)
 def test_each_grant_taken_away_breaks_just_what_it_is_for(
-    aws: LocalAws, shop: Shop, site: Site, holder: str
+    aws: LocalAws, shop: Deployed, site: Site, holder: str
 ) -> None:
     """With all grants everything works; without one, that which it is for stops, and all else goes on."""
     actor, policy = Actor(aws, f"as-{holder}"), shop.deployed[holder]
@@ -305,11 +263,11 @@ def test_each_grant_taken_away_breaks_just_what_it_is_for(
     broken: dict[tuple[str, str], set[str]] = {}
     for grant in granted(policy):
         actor.allow(grant.taken_from(policy))
-        broken[grant.action, shop.resource(grant.resource)] = TRIED[holder](site, actor)
+        broken[grant.action, resource(shop, grant.resource)] = TRIED[holder](site, actor)
     assert broken == {grant: set(named) for grant, named in EXPECTED[holder].items()}
 
 
-def test_a_grant_in_other_words_would_be_noticed(shop: Shop) -> None:
+def test_a_grant_in_other_words_would_be_noticed(shop: Deployed) -> None:
     """A wildcard, a NotAction or a condition is no grant that the test above could take away."""
     policy = shop.deployed["producer"]
     for odd in (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.local import CdkCommand
 from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, string
@@ -26,12 +25,13 @@ from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.mover import RelaySettings, Status
+from sqsdelay.relaying.outcomes import RelaySettings, Status
 from sqsdelay.relaying.parker import Parker, forward
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import S3Store, SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.grants import Actor, Policy, deployed_policy, granted, template_policies
+from tests.acceptance.iam.conftest import Deployed
+from tests.acceptance.iam.grants import Actor, Policy, granted
 
 KEPT, TIMED = Endpoint.parse("kept"), Endpoint.parse("timed")
 DAY_MS = 86_400_000
@@ -67,44 +67,8 @@ EXPECTED = {"DelayConsumer": STORED | FORWARDED, "Dispatcher": STORED | GATHERED
 
 
 @pytest.fixture(scope="module")
-def aws() -> Iterator[LocalAws]:
-    """It enforces IAM over TLS only."""
-    with LocalAws({"AUTH": "true", "USE_SSL": "1"}) as local:
-        yield local
-
-
-class Deployed:
-    """A stack of the app: its outputs, the policies of its roles, what their ARNs name."""
-
-    def __init__(self, aws: LocalAws, cdk: CdkCommand, endpoint: Endpoint, *context: str) -> None:
-        given = ("-c", f"endpoint={endpoint.name}", "-c", "hopSeconds=1", *context)
-        self.aws, self.outputs = aws, cdk.deploy(*given)
-        stack = f"sqsdelay-{endpoint.name}"
-        template = cdk.assembly(*given) / f"{stack}.template.json"
-        self.policies = {
-            name: deployed_policy(aws, stack, name) for name in template_policies(template)
-        }
-        for rule in aws.client("events").list_rules()["Rules"]:
-            aws.client("events").disable_rule(Name=rule["Name"])
-
-    def policy(self, holder: str) -> Policy:
-        """Of the role whose logical id has that in it, less what the local AWS does not check."""
-        [found] = [policy for name, policy in self.policies.items() if holder in name]
-        kept = [each for each in found["Statement"] if "Condition" not in each]
-        return {**found, "Statement": kept}
-
-
-@pytest.fixture(scope="module")
-def cdk(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> CdkCommand:
-    command = CdkCommand(aws, tmp_path_factory.mktemp("cdk"))
-    command.bootstrap()
-    return command
-
-
-@pytest.fixture(scope="module")
-def kept(aws: LocalAws, cdk: CdkCommand) -> Deployed:
-    """An endpoint with an S3 store and a ledger in S3."""
-    return Deployed(aws, cdk, KEPT, "-c", "store=s3", "-c", "ledger=s3")
+def kept(stacks: dict[str, Deployed]) -> Deployed:
+    return stacks["sqsdelay-kept"]
 
 
 def broken(tried: Mapping[str, Callable[[], object]]) -> set[str]:
@@ -290,9 +254,8 @@ def test_the_ledgers_stream_writes_to_its_two_folders_alone(aws: LocalAws, kept:
 
 
 @pytest.fixture(scope="module")
-def timed(aws: LocalAws, cdk: CdkCommand) -> Deployed:
-    """An endpoint whose messages are parked in schedules."""
-    return Deployed(aws, cdk, TIMED, "-c", "store=scheduler")
+def timed(stacks: dict[str, Deployed]) -> Deployed:
+    return stacks["sqsdelay-timed"]
 
 
 @pytest.mark.parametrize("holder", ["DelayConsumer", "Dispatcher"])
