@@ -7,6 +7,7 @@ import gc
 import heapq
 import pickle
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from sqsdelay.spark.sink import worker
 from sqsdelay.spark.sink.data_source import BatchWriter
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
+from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, TaskReport
 from sqsdelay.spark.sink.task import Task
@@ -230,6 +231,25 @@ def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"body": [""], "due_at": [datetime(2035, 1, 1, tzinfo=UTC)]})
     assert sink.send([rows], Attempt("w"), times).counts.rejected == 1
     assert receipts.stopped()
+
+
+def test_no_task_begins_without_a_store_that_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be it an empty text: not each task, after the job has begun."""
+    monkeypatch.setattr("sqsdelay.spark.sink.job.planned_ms", lambda *_: 0)
+    options = Options(endpoint="orders", store="", region="us-east-1")
+    columns = Columns(names=frozenset({"body", "due_at"}), key=None)
+    with pytest.raises(ConfigurationError, match="the store's URL is not valid"):
+        Sink(options=options, columns=columns).begin()
+
+
+def test_marks_are_not_copied_while_they_are_read() -> None:
+    """A worker that keeps a billion of them has no room for as many again."""
+    ids = pa.array(range(100_000), pa.int64())
+    tracemalloc.start()
+    found = SentBefore.of(ids, ids)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (found.content(99_999), most < 18 * len(ids)) == (99_999, True)
 
 
 def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: Path) -> None:
