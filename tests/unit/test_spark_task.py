@@ -112,9 +112,7 @@ def test_a_repeated_id_is_counted_and_another_content_rejected() -> None:
     assert "id 'b' came with another body" in kept.column("reason")[0].as_py()
 
 
-def test_a_process_opens_each_of_many_endpoints_stores_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_opens_each_endpoints_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its first row; opened for each chunk, 200 of them took most of a task."""
     opened = Mock()
     monkeypatch.setattr(worker, "open_store", opened)
@@ -123,13 +121,21 @@ def test_a_process_opens_each_of_many_endpoints_stores_once(
     assert opened.call_count == 200
 
 
-def test_a_rate_is_kept() -> None:
-    """300 messages at 30 a second: the last begin in the tenth second."""
-    clock = ManualClock()
-    task = one_task(clock, rate=30.0, slice_rows=30)
-    began = clock.monotonic()
+def test_a_rate_is_kept(tmp_path: Path) -> None:
+    """300 messages at 30 a second: the last begin in the tenth second. Were the job killed now, what it sent
+    before the last second stands in its receipts."""
+    clock, receipts, noted = ManualClock(), Receipts(str(tmp_path), "job"), list[int]()
+    writer = receipts.writer(Attempt("w"), monotonic=clock.monotonic)
+    task = one_task(clock, rate=30.0, slice_rows=30, receipts=writer)
+
+    def sleep(seconds: float) -> None:
+        noted.append(len(receipts.load().ids))
+        clock.advance(seconds)
+
+    task.sleep, began = sleep, clock.monotonic()
     assert list(task.send([table()])) == []
     assert clock.monotonic() - began == pytest.approx(9, abs=0.1)
+    assert noted == [0, *range(60, 300, 30)]
 
 
 def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
@@ -383,9 +389,8 @@ def test_a_file_that_would_fail_later_is_refused_at_once(
     locked each call by an error: such a process has a pace of its own."""
     CallPace(str(tmp_path / "pace"))
     assert (tmp_path / "pace").stat().st_blocks
-    monkeypatch.setattr(
-        "fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
-    )
+    unlockable = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=unlockable))
     monkeypatch.setattr("pyspark.TaskContext.get", Mock())
     monkeypatch.setattr("pyspark.SparkFiles.getRootDirectory", lambda: str(tmp_path))
     assert pace.__wrapped__().turn(7) == 7
