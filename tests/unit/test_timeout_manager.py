@@ -219,10 +219,7 @@ def test_what_its_destination_refuses_goes_to_the_error_queue(
         json.loads(c.attributes["sqsdelay.Error"]["StringValue"])
         for c in world.arrived("orders-delay-error")
     ]
-    assert [(e["messageId"], e["reason"]) for e in errors] == [
-        ("m", "Invalid: no"),
-        ("n", "Invalid: no"),
-    ]
+    assert [(e["messageId"], e["reason"]) for e in errors] == [(m, "Invalid: no") for m in "mn"]
     assert world.store.pending_count() == 0
     assert world.left("orders-timeouts") == 0
 
