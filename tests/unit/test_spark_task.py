@@ -265,7 +265,7 @@ def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: 
     found = []
     for began_ms in (1000, 1000, 2000):
         attempt = Attempt("j-7", began_ms=began_ms)
-        found.append(len(sent_before(options, attempt).ids))
+        found.append(len(sent_before(receipts, options, attempt).ids))
         writer = receipts.writer(attempt)
         message = Message("x", message_id=f"m{began_ms}")
         writer.add("orders", message, "delay-queue", Mark.of("orders", message))
