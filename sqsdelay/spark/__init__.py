@@ -17,13 +17,7 @@ if TYPE_CHECKING:
     from sqsdelay.spark.report.write import write_report
     from sqsdelay.spark.sink.send import send
 
-__all__ = [
-    "reconcile",
-    "register",
-    "replay",
-    "send",
-    "write_report",
-]
+__all__ = ["reconcile", "register", "replay", "send", "write_report"]
 
 # Load on first use: Spark may not be installed.
 __getattr__ = on_first_use(

@@ -3,8 +3,8 @@ by the tasks that would send it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -36,7 +36,6 @@ from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import Counts
 from sqsdelay.stores import s3_settings_of
 
-_HOP: Final = DEFAULT_HOP_SECONDS
 _MAX_SIZE: Final = MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES
 
 
@@ -61,21 +60,22 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
     numbers, edges = _numbers(rows), edges_of(compared)
     # A row for each segment and size: they are priced one after the other, and not kept.
     groups = ([int(number) for number in row] for row in _grouped(numbers, edges).toLocalIterator())
-    by_band: dict[tuple[int, int], Total] = defaultdict(Total)
-    for (segment, place), here in totals(groups, edges, compared, prices).items():
-        band = by_band[band_of(edges[segment]), place]
-        band.messages += here.messages
-        band.impossible += here.impossible
-        band.cost += here.cost
-    if not by_band:
+    messages, impossible = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    costs: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+    for longest, place, number, cost in priced(groups, edges, compared, prices):
+        key = band_of(longest), place
+        messages[key] += number
+        impossible[key] += number if cost is None else 0
+        costs[key] += cost or 0
+    if not messages:
         raise ConfigurationError("the workload has no rows: there is nothing to estimate")
     found, best = list[Estimate](), dict[str, Estimate]()
-    for (number, place), total in sorted(by_band.items()):
-        cost = round(Decimal(total.cost.numerator) / total.cost.denominator, 18)
-        told = BANDS[number].name, compared[place].name, total.messages, total.impossible, cost
-        found.append(each := Estimate(*told))
-        if not each.impossible and (each.band not in best or cost < best[each.band].cost):
-            best[each.band] = each
+    for key, total in sorted(costs.items()):
+        told = BANDS[key[0]].name, compared[key[1]].name, messages[key], impossible[key]
+        found.append(Estimate(*told, round(Decimal(total.numerator) / total.denominator, 18)))
+    for each in sorted(found, key=lambda each: each.cost):
+        if not each.impossible:
+            best.setdefault(each.band, each)
     return [replace(each, cheapest=best.get(each.band) is each) for each in found]
 
 
@@ -117,33 +117,19 @@ def edges_of(compared: Iterable[Way]) -> list[int]:
     return sorted(ends | parks | {MAX_DELAY_SECONDS})
 
 
-@dataclass(slots=True)
-class Total:
-    """What one way costs for messages, and how many of them are too large for it."""
-
-    messages: int = 0
-    impossible: int = 0
-    cost: Fraction = Fraction(0)
-
-
-def totals(
+def priced(
     groups: Iterable[Sequence[int]], edges: Sequence[int], compared: Sequence[Way], prices: Prices
-) -> dict[tuple[int, int], Total]:
-    """By segment of delays and place of the way, of groups: segment, size, messages, hops and seconds, the
-    latter two summed up over the messages."""
-    found: dict[tuple[int, int], Total] = defaultdict(Total)
+) -> Iterator[tuple[int, int, int, Fraction | None]]:
+    """Of each group and way: the longest delay of the group's segment, the way's place, how many messages,
+    and what they cost; None if they are too large for it. Groups are segment, size, messages, hops and
+    seconds, the latter two summed up over the messages."""
     for segment, size, messages, hops, seconds in groups:
         longest = edges[segment]
         for place, way in enumerate(compared):
             code = way.strategy_of(longest)
             each = rate(code, size, way.batch, prices, own_ids=way.own_ids)
-            total = found[segment, place]
-            total.messages += messages
-            if each is None:
-                total.impossible += messages
-            else:
-                total.cost += each[0] * messages + each[1] * hops + each[2] * seconds
-    return found
+            cost = None if each is None else each[0] * messages + each[1] * hops + each[2] * seconds
+            yield longest, place, messages, cost
 
 
 def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
@@ -159,7 +145,7 @@ def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
 
 def hops_of(seconds: Column) -> Column:
     """`Workload.hops` of a column of delays."""
-    return F.greatest(F.ceil(seconds / _HOP) - 1, F.lit(0)).cast("decimal(18,0)")
+    return F.greatest(F.ceil(seconds / DEFAULT_HOP_SECONDS) - 1, F.lit(0)).cast("decimal(18,0)")
 
 
 _CALLS_A_SECOND: Final = 2_400
@@ -201,22 +187,21 @@ class Planned:
         segment = next(i for i, edge in enumerate(self._edges) if seconds <= edge)
         attributes = {name: string(str(value)) for name, value in message.attributes.items()}
         sums = self._sums.setdefault((segment, size_of(message.body, attributes)), [0, 0, 0])
-        hops = max(0, -(-seconds // _HOP) - 1)
+        hops = max(0, -(-seconds // DEFAULT_HOP_SECONDS) - 1)
         for place, each in enumerate((1, hops, seconds)):
             sums[place] += each * messages
 
     def price(self, counts: Counts) -> None:
         """Add what it costs each way, and how many are relayed: a few numbers, whatever was planned."""
         groups = ((*key, *sums) for key, sums in self._sums.items())
-        found = totals(groups, self._edges, self._compared, self._prices)
-        for (segment, place), total in found.items():
+        for longest, place, messages, cost in priced(
+            groups, self._edges, self._compared, self._prices
+        ):
             way = self._compared[place]
-            cost = None if total.impossible else total.cost
-            counts.add(Counts(costs={way.name: cost}))
-            longest = self._edges[segment]
+            counts.add_cost(way.name, cost)
             relays = way == self._chosen and way.strategy_of(longest) == "relay"
             if relays and longest > MAX_MESSAGE_TIMER_SECONDS:
-                counts.relayed += total.messages
+                counts.relayed += messages
 
 
 def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> dict[str, Any]:
@@ -230,13 +215,11 @@ def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> d
     if cheapest is not None and chosen.name in possible:
         mine, least = possible[chosen.name], possible[cheapest]
         if mine - least > 1 and mine > _FAR_DEARER * least:
-            remedy = "docs/cost.md compares the stores"
-            if options.store is None:
-                remedy = "give a store (--store) to park messages due far ahead"
-            told = (
-                f"{chosen.name} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}"
+            parks = "give a store (--store) to park messages due far ahead"
+            warnings.append(
+                f"{chosen.name} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}: "
+                + ("docs/cost.md compares the stores" if options.store else parks)
             )
-            warnings.append(f"{told}: {remedy}")
     if counts.relayed > RELAYED_ON_TIME:
         warnings.append(
             f"{counts.relayed:,} messages are relayed, and the deployed function holds {RELAYED_ON_TIME:,} "
@@ -268,7 +251,7 @@ def _compared(options: Options) -> tuple[list[Way], Way]:
     stored = replace(
         parked,
         name=f"S3, parked by the sender after {ahead / 3600:g} h",
-        parks_above_seconds=max(_HOP, ahead),
+        parks_above_seconds=max(DEFAULT_HOP_SECONDS, ahead),
         stored="stored-in-s3",
         own_ids=s3_settings_of(parts).get("lookup", False),
     )

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sqsdelay.core.clock import SystemClock
@@ -56,10 +56,22 @@ _RECORDED: Final = columns("""
 
 def planned(job: JobTable) -> DataFrame:
     """A row for each message that the table holds: when it is due, and how many rows have its id."""
-    due_ms = _due_ms(job.columns, job.start_ms).alias("_due_ms")
+    # As `sqsdelay.spark.sink.rows.Rows` makes it: up to the next millisecond, never before 1970.
+    if job.columns.has(DELAY):
+        delay_ms = F.ceil(spelled(job.columns, DELAY).cast("double") * 1000)
+        due_ms = F.lit(job.start_ms) + delay_ms.cast("bigint")
+    else:
+        due_at = spelled(job.columns, DUE_AT)
+        begun = F.when(F.pmod(F.unix_micros(due_at), F.lit(1000)) > 0, 1).otherwise(0)
+        due_ms = F.greatest(F.unix_millis(due_at) + begun, F.lit(0))
     by = (F.col("_endpoint").alias("endpoint"), F.col("_id").alias("message_id"))
     figures = F.expr("count(1) AS rows"), F.min("_due_ms").alias("planned_due_ms")
-    return job.identified().select("_endpoint", "_id", due_ms).groupBy(*by).agg(*figures)
+    return (
+        job.identified()
+        .select("_endpoint", "_id", due_ms.alias("_due_ms"))
+        .groupBy(*by)
+        .agg(*figures)
+    )
 
 
 def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
@@ -76,24 +88,6 @@ def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
         raise ConfigurationError(f"receipts {folder} cannot be read: {error}") from error
     noted = found.selectExpr(*_NOTED).withColumn("start_ms", F.lit(start_ms))
     return noted.selectExpr(*_RECEIPTS).groupBy(*KEY).agg(*map(F.expr, _AS_GATHERED))
-
-
-def _endpoint(columns: Columns, options: Options) -> Column:
-    """The queue's name."""
-    given = F.lit(options.endpoint).cast("string")
-    if columns.has(ENDPOINT):
-        given = F.coalesce(F.nullif(spelled(columns, ENDPOINT), F.lit("")), given)
-    return F.regexp_extract(given, "([^/:]*)$", 1)
-
-
-def _due_ms(columns: Columns, start_ms: int | None) -> Column:
-    """As `sqsdelay.spark.sink.rows.Rows` makes it: up to the next millisecond, never before 1970."""
-    if columns.has(DELAY):
-        delay_ms = F.ceil(spelled(columns, DELAY).cast("double") * 1000)
-        return F.lit(start_ms) + delay_ms.cast("bigint")
-    due_at = spelled(columns, DUE_AT)
-    begun = F.when(F.pmod(F.unix_micros(due_at), F.lit(1000)) > 0, 1).otherwise(0)
-    return F.greatest(F.unix_millis(due_at) + begun, F.lit(0))
 
 
 NOT_SENT: Final = "not-sent"
@@ -201,11 +195,11 @@ class JobTable:
 
     def identified(self) -> DataFrame:
         """The rows, each with its message's ``_endpoint`` (its name) and ``_id``, as the sink gives them."""
-        return self.rows.select(
-            "*",
-            _endpoint(self.columns, self.options).alias("_endpoint"),
-            message_id(self.columns, self.options).alias("_id"),
-        )
+        columns, endpoint = self.columns, F.lit(self.options.endpoint).cast("string")
+        if columns.has(ENDPOINT):
+            endpoint = F.coalesce(F.nullif(spelled(columns, ENDPOINT), F.lit("")), endpoint)
+        name = F.regexp_extract(endpoint, "([^/:]*)$", 1).alias("_endpoint")
+        return self.rows.select("*", name, message_id(columns, self.options).alias("_id"))
 
 
 _STATUS: Final = """CASE WHEN sent_ms IS NULL AND events IS NULL THEN '{unseen}'

@@ -28,7 +28,6 @@ ONE_PROCESS: Final = re.compile(r"local(\[.*\])?")
 """Masters that run tasks in this machine's one Java process, with this Python's packages."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-_JAVA_TIMEOUT_SECONDS: Final = 30
 _LOGGING: Final = (Path(__file__).parent / "log4j2.properties").as_uri()
 LOGGING_OPTION: Final = f"-Dlog4j2.configurationFile={_LOGGING}"
 """Of Java: quiet logs."""
@@ -127,23 +126,15 @@ def check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     if java is None:
-        raise _no_java(f"there is none in JAVA_HOME={home}" if home else "there is none")
-    done = subprocess.run(
-        [java, "-version"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_JAVA_TIMEOUT_SECONDS,
-    )
-    match = _VERSION.search(done.stderr + done.stdout)
-    if match is None:
-        raise _no_java(f"{java} does not print its version")
-    if int(match[1]) < LEAST_JAVA:
-        raise _no_java(f"{java} is Java {match[1]}")
-
-
-def _no_java(found: str) -> ConfigurationError:
-    return ConfigurationError(
+        found = f"there is none in JAVA_HOME={home}" if home else "there is none"
+    else:
+        asked = [java, "-version"]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
+        match = _VERSION.search(done.stderr + done.stdout)
+        if match is not None and int(match[1]) >= LEAST_JAVA:
+            return
+        found = f"{java} is Java {match[1]}" if match else f"{java} does not print its version"
+    raise ConfigurationError(
         f"Spark needs Java {LEAST_JAVA} or newer, and {found}: "
         "install one, and set JAVA_HOME or put its java on the PATH"
     )

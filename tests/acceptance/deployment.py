@@ -41,6 +41,19 @@ def scheduled(aws: LocalAws, function_name: str, *, enabled: bool) -> None:
         (events.enable_rule if enabled else events.disable_rule)(Name=name)
 
 
+def dispatch(
+    aws: LocalAws, outputs: dict[str, str], event: dict[str, bool] | None = None
+) -> dict[str, int]:
+    """Run the stack's dispatcher now, with a schedule's event; returns what it counted."""
+    answer = aws.client("lambda").invoke(
+        FunctionName=outputs["DispatcherName"], Payload=json.dumps(event or {})
+    )
+    payload = answer["Payload"].read()
+    assert "FunctionError" not in answer, payload
+    counts: dict[str, int] = json.loads(payload)
+    return counts
+
+
 def log_lines(aws: LocalAws, function_name: str) -> list[str]:
     """What the function has logged."""
     configuration = aws.client("lambda").get_function_configuration(FunctionName=function_name)

@@ -10,11 +10,11 @@ import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.spark.sink import stored_job
-from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Receipts
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, new_job_batch
+from sqsdelay.spark.sink.staging import Bulk
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket

@@ -67,6 +67,22 @@ def arrived(site: Site, *relays: Relay, after: float = 900) -> tuple[float, Rece
     pytest.fail("nothing arrived")
 
 
+def hopped(site: Site, *relay: Relay) -> list[Status]:
+    """What becomes of all copies once a hop is over."""
+    site.clock.advance(900)
+    return site.statuses(*relay)
+
+
+def waiting(site: Site) -> list[ReceivedMessage]:
+    """All copies in the delay queue once a hop is over; of one group the second comes after the first."""
+    site.clock.advance(900)
+    found = []
+    while copies := site.received(DELAY):
+        found += copies
+        site.queues.delete_batch(DELAY, copies)
+    return found
+
+
 # A former due time.
 
 
@@ -127,8 +143,7 @@ def test_the_attribute_is_the_id_whatever_group_and_deduplication_id_are(
     site.clock.advance(300)
     send()
     assert site.sender.cancel("orders", "order-7") is Change.REQUESTED
-    site.clock.advance(900)
-    assert site.statuses() == [Status.CANCELLED]
+    assert hopped(site) == [Status.CANCELLED]
 
 
 def test_an_attribute_that_is_no_id_is_none(site: Site) -> None:
@@ -147,10 +162,8 @@ def test_what_was_due_steers_nothing_on_the_delay_queue(site: Site) -> None:
         WAS_DUE_AT: string("tomorrow"),
     }
     site.put(attributes, "m-1")
-    site.clock.advance(900)
-    assert site.statuses(site.new_relay()) == [Status.REQUEUED]
-    site.clock.advance(900)
-    (copy,) = site.received(DELAY)
+    assert hopped(site, site.new_relay()) == [Status.REQUEUED]
+    (copy,) = waiting(site)
     assert set(copy.attributes) == {DELAY_SECONDS, DUE_AT, MESSAGE_ID}
     assert read_delay(copy) == DelayedMessage("m-1", due_ms)
 
@@ -220,8 +233,7 @@ def test_cancelled_twice_sent_twice(site: Site) -> None:
     for _ in range(3):
         site.sender.send("orders", "x", delay=2000, message_id="m")
         site.sender.cancel("orders", "m")
-    site.clock.advance(900)
-    assert site.statuses() == [Status.CANCELLED] * 3
+    assert hopped(site) == [Status.CANCELLED] * 3
 
 
 def test_a_moved_id_can_be_used_again(site: Site) -> None:
@@ -241,8 +253,7 @@ def test_moving_a_message_leaves_a_cancelled_one_of_its_id_cancelled(site: Site)
     site.sender.cancel("orders", "m")
     site.sender.send("orders", "second", delay=2000, message_id="m")
     site.sender.reschedule("orders", "m", delay=3000)
-    site.clock.advance(900)
-    assert sorted(site.statuses()) == [Status.CANCELLED, Status.REQUEUED]
+    assert sorted(hopped(site)) == [Status.CANCELLED, Status.REQUEUED]
     seconds, copy = arrived(site)
     assert (copy.body, 2000 <= seconds <= 2200) == ("second", True)
 
@@ -251,15 +262,12 @@ def test_an_amendment_holds_through_many_hops(site: Site) -> None:
     """When the message was first sent travels with it: an amendment is no older for the hops since."""
     site.sender.send("orders", "x", delay=8000, message_id="m")
     for _ in range(3):
-        site.clock.advance(900)
-        assert site.statuses() == [Status.REQUEUED]
+        assert hopped(site) == [Status.REQUEUED]
     site.sender.cancel("orders", "m")
     without = site.new_relay()  # did not see the amendment
     for _ in range(3):
-        site.clock.advance(900)
-        assert site.statuses(without) == [Status.REQUEUED]
-    site.clock.advance(900)
-    assert site.statuses() == [Status.CANCELLED]
+        assert hopped(site, without) == [Status.REQUEUED]
+    assert hopped(site) == [Status.CANCELLED]
 
 
 def test_an_amendment_left_while_the_store_was_away_sets_nothing_apart_too_little(
@@ -272,8 +280,7 @@ def test_an_amendment_left_while_the_store_was_away_sets_nothing_apart_too_littl
     site.store.down = {"amendments"}
     site.sender.send("orders", "x", delay=2000, message_id="m")
     site.store.down = set()
-    site.clock.advance(900)
-    assert sorted(site.statuses()) == [Status.CANCELLED, Status.REQUEUED]
+    assert sorted(hopped(site)) == [Status.CANCELLED, Status.REQUEUED]
 
 
 @pytest.mark.parametrize("change", ["cancel", "move"])
@@ -304,8 +311,7 @@ def test_an_amendment_of_a_former_message_leaves_a_parked_one_alone(
     site.clock.advance(10)
     site.new_sender().send("orders", "x", delay=2 * DAY, message_id="m")
     due_ms = site.clock.true_ms + 2 * DAY * 1000
-    site.clock.advance(900)
-    assert site.statuses() == [Status.PARKED]
+    assert hopped(site) == [Status.PARKED]
     assert [message.due_ms for message in site.store.pending(9)] == [due_ms]
 
 
@@ -364,8 +370,7 @@ def test_an_old_copy_takes_no_later_message_of_its_id_away(site: Site, when: str
 
         site.store.store = meanwhile  # type: ignore[method-assign]
     assert site.statuses() == [Status.REQUEUED if when == "before" else Status.PARKED]
-    site.clock.advance(900)
-    assert site.statuses() == [Status.CANCELLED] * (when == "before")
+    assert hopped(site) == [Status.CANCELLED] * (when == "before")
     assert [message.message_id for message in site.store.pending(9)] == ["m"]
 
 
@@ -379,8 +384,7 @@ def test_an_old_copy_beside_the_message_sent_anew_takes_it_not_away(site: Site) 
     site.clock.advance(900)
     site.store.down, site.store.failures = {"amendments"}, 1
     assert site.statuses() == [Status.REQUEUED] * 2
-    site.clock.advance(900)
-    assert site.statuses() == [Status.CANCELLED, Status.PARKED]
+    assert hopped(site) == [Status.CANCELLED, Status.PARKED]
     assert [message.message_id for message in site.store.pending(9)] == ["m"]
 
 
@@ -422,8 +426,7 @@ def test_amendments_that_a_sender_cannot_read_are_taken_for_left(
     )
     left_ms = site.queues.broker_clock.latest_ms()
     assert (asked, caplog.messages) == ([["m"]], ["amendments of 1 messages not read: away"])
-    site.clock.advance(900)
-    copies = {copy.body: copy for copy in site.received(DELAY)}
+    copies = {copy.body: copy for copy in waiting(site)}
     assert re.fullmatch(rf"send\.{left_ms}\.[0-9a-f]{{64}}", copies["m"].deduplication_id or "")
     assert re.fullmatch(r"send\.[0-9a-f]{64}", copies["x"].deduplication_id or "")
 
@@ -441,9 +444,7 @@ def test_a_sender_reads_amendments_in_part(site: Site, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(site.store, "amendments", in_part)
     site.sender.send_many("orders", messages)
-    site.clock.advance(900)
-    copies = site.received(DELAY)
-    assert Counter(copy.body for copy in copies) == {"read": 1, "unread": 2, "moved": 2}
+    assert Counter(copy.body for copy in waiting(site)) == {"read": 1, "unread": 2, "moved": 2}
 
 
 def test_another_message_group_is_another_message(site: Site) -> None:
@@ -459,13 +460,11 @@ def test_another_message_group_is_another_message(site: Site) -> None:
 def test_a_later_message_of_the_id_is_not_the_one_that_was_moved(site: Site) -> None:
     """It was sent after that was moved: two due times under one id, which the sender is told."""
     site.new_sender().send("orders", "x", delay=2 * DAY, message_id="m")
-    site.clock.advance(900)
-    assert site.statuses() == [Status.PARKED]
+    assert hopped(site) == [Status.PARKED]
     assert site.sender.reschedule("orders", "m", delay=3 * DAY) is Change.DONE
     site.clock.advance(10)
     site.new_sender().send("orders", "x", delay=2 * DAY, message_id="m")
-    site.clock.advance(900)
-    assert site.statuses() == [Status.REJECTED]
+    assert hopped(site) == [Status.REJECTED]
 
 
 @pytest.mark.parametrize("absolute", [True, False])
@@ -496,8 +495,7 @@ def test_retries_of_one_send_are_one_message(site: Site, idempotent: bool) -> No
 
     site.queues.send_batch = twice  # type: ignore[method-assign]
     site.new_sender(idempotent=idempotent).send("orders", "x", delay=2000, message_id="m")
-    site.clock.advance(900)
-    assert len(site.received(DELAY)) == 1
+    assert len(waiting(site)) == 1
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
@@ -508,27 +506,14 @@ def test_who_repeats_sends_says_so(site: Site, idempotent: bool, pause: float) -
         sender = site.new_sender(idempotent=idempotent)
         sender.send("orders", "x", delay=2000, message_id="m")
         site.clock.advance(pause)
-    site.clock.advance(900)
-    expected = 1 if idempotent and pause < 300 else 2
-    found = []
-    for _ in range(2):  # one group: its second copy comes after the first
-        found += (copies := site.received(DELAY))
-        site.queues.delete_batch(DELAY, copies)
-    assert len(found) == expected
+    assert len(waiting(site)) == (1 if idempotent and pause < 300 else 2)
 
 
 def test_nobody_can_foresee_a_senders_deduplication_id(site: Site) -> None:
     """Whoever knows all of a message, and sends first under the id it would have had, swallows nothing."""
-    seen: list[str | None] = []
-    send_batch = site.queues.send_batch
-
-    def noted(queue_url: str, entries: Any) -> Any:
-        seen.extend(entry.deduplication_id for entry in entries)
-        return send_batch(queue_url, entries)
-
-    site.queues.send_batch = noted  # type: ignore[method-assign]
     for _ in range(2):
         site.new_sender().send("orders", "x", delay=2000, message_id="m")
+    seen = [copy.deduplication_id for copy in waiting(site)]
     assert len(set(seen)) == 2
     assert all(re.fullmatch(r"send\.[0-9a-f]{64}", told or "") for told in seen)
 
@@ -559,8 +544,7 @@ def test_a_strangers_message_swallows_nobodys(site: Site, other: dict[str, Any])
     site.put({DELAY_SECONDS: string("2000"), "user": string("x")}, "m")
     for arguments in (given, given, changed):
         sender.send("orders", **arguments)
-    site.clock.advance(900)
-    assert len(site.received(DELAY)) == 3
+    assert len(waiting(site)) == 3
 
 
 def test_absolute_copies_of_one_message_are_one(site: Site) -> None:
@@ -569,8 +553,7 @@ def test_absolute_copies_of_one_message_are_one(site: Site) -> None:
     for _ in range(2):
         site.new_sender(idempotent=True).send("orders", "x", due_at=due_at, message_id="m")
         site.clock.advance(60)
-    site.clock.advance(900)
-    assert len(site.received(DELAY)) == 1
+    assert len(waiting(site)) == 1
     assert site.queues.attributes(DELAY)["ApproximateNumberOfMessages"] == "0"
 
 
@@ -600,8 +583,7 @@ def test_the_senders_id_survives_hops_of_nservicebus(site: Site, order: str, use
         if who == "n":
             nservicebus_hop(site, remaining=8_000 - n * 900 + 1)
         else:
-            site.clock.advance(900)
-            assert site.statuses() == [Status.REQUEUED]
+            assert hopped(site) == [Status.REQUEUED]
     seconds, copy = arrived(site)
     assert copy.attributes[MESSAGE_ID] == string("m-1")
     assert len(copy.attributes) <= 10
@@ -645,8 +627,7 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(site: Site) -> Non
     relay = site.new_relay()
     site.put(DEFAULT_MAX_DELAY_SECONDS, "far")
     site.put((MAX_DUE_MS - site.clock.true_ms) // 1000, "9999")
-    site.clock.advance(900)
-    assert site.statuses(relay) == [Status.REQUEUED, Status.REJECTED]
+    assert hopped(site, relay) == [Status.REQUEUED, Status.REJECTED]
     (rejected,) = site.received(ERRORS)
     reason = rejected.attributes[ERROR]["StringValue"]
     assert "this endpoint allows delays of up to 315360000 s; shorten it, or raise" in reason

@@ -53,6 +53,18 @@ def test_endpoints_and_routes_of_all_kinds() -> None:
     assert (task.counts.sent, task.counts.repeated, task.counts.rejected) == (3, 2, 2)
 
 
+def test_a_row_that_its_queue_would_not_take_is_rejected() -> None:
+    """Alone in its task or not; the others are staged."""
+    driver = Driver()
+    driver.queues.create_queue("orders", MaximumMessageSize="2048")
+    driver.queues.create_endpoint("orders")
+    large, small = ("x" * 4000, DAY, "1", None, None), ("x", DAY, "2", None, None)
+    for rows in ([large], [small, large]):
+        driver.publish(driver.task([table(rows)]))
+        assert [row["message_id"] for row in driver.rejected] == ["1"]
+    assert [m.message_id for m in driver.pending()] == ["2"]
+
+
 def stage(receipts: Receipts, attempt: Attempt) -> Attempt:
     """Note a message, marked 5."""
     staged = receipts.staging(attempt)

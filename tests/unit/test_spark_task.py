@@ -144,28 +144,38 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
     assert "an earlier run of this job" in kept.column("reason")[0].as_py()
 
 
-def test_receipts_of_a_slow_task_become_one_file(tmp_path: Path) -> None:
+def test_receipts_of_a_slow_task_become_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file a second while it runs; a job of hours leaves as many files as tasks. What a folder that is gone
-    for a moment did not take comes with the next."""
-    clock, folder = ManualClock(), tmp_path / "job"
-    writer = Receipts(str(tmp_path), "job").writer(Attempt("w"), monotonic=clock.monotonic)
-    message = Message("x", due_at=datetime(2035, 1, 1, tzinfo=UTC), message_id="a")
-    writer.add("orders", message, "delay-queue", Mark(3, 7))
+    for a moment did not take comes with the next, and what it does not give back at the end counts."""
+    clock, folder, receipts = ManualClock(), tmp_path / "job", Receipts(str(tmp_path), "job")
+    writer = receipts.writer(Attempt("w"), monotonic=clock.monotonic)
+
+    def add(number: int) -> None:
+        message = Message("x", due_at=datetime(2035, 1, 1, tzinfo=UTC), message_id="a")
+        writer.add("orders", message, "delay-queue", Mark(number, 7))
+
+    add(3)
     clock.advance(1)
     folder.touch()
     with pytest.raises(NotADirectoryError):
         writer.flush()
     folder.unlink()
     for number in range(3):
-        writer.add("orders", message, "delay-queue", Mark(number, 7))
+        add(number)
         writer.flush()
         clock.advance(1)
         writer.flush()
-    assert len(list(folder.rglob("*.parquet"))) == 3
-    writer.close()
-    assert len(list(folder.rglob("*.parquet"))) == 1
-    before = Receipts(str(tmp_path), "job").load()
-    assert [before.content(number) for number in range(5)] == [7, 7, 7, 7, None]
+    add(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "read_table", Mock(side_effect=TimeoutError))
+        with pytest.raises(TimeoutError):
+            writer.close()
+    for files in (4, 1):
+        assert len(list(folder.rglob("*.parquet"))) == files
+        assert [receipts.load().content(number) for number in range(6)] == [7] * 5 + [None]
+        writer.close()
 
 
 @pytest.mark.parametrize(("first", "second"), [(64, 64), (16, 64), (64, 16)])
@@ -224,11 +234,12 @@ def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
 
 def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: Path) -> None:
     """Its name is the same, the worker may be, and of a driver that was started again the task's number."""
-    options, receipts = Options(job="j", batch=7), Receipts(str(tmp_path), "j", batch=7)
+    options = Options(job="j", batch=7, receipts=str(tmp_path))
+    receipts = Receipts.of(options)
     found = []
     for began_ms in (1000, 1000, 2000):
         attempt = Attempt("j-7", began_ms=began_ms)
-        found.append(len(sent_before(receipts, options, attempt).ids))
+        found.append(len(sent_before(options, attempt).ids))
         writer = receipts.writer(attempt)
         message = Message("x", message_id=f"m{began_ms}")
         writer.add("orders", message, "delay-queue", Mark.of("orders", message))

@@ -113,11 +113,10 @@ def _dated(instants: Sequence[int]) -> list[str]:
 def lateness_chart(counts: Mapping[int, int], width: int, ends: int) -> Markup:
     """Which share of the arrivals was how late: ``counts`` are by the number of the bin, each of so many
     milliseconds; -1 is before the due time, ``ends`` later than all bins."""
-    arrived, early, later = sum(counts.values()), counts.get(-1, 0), counts.get(ends, 0)
+    arrived = sum(counts.values())
     if not arrived:
         return Markup()
-    shares = [100 * counts.get(n, 0) / arrived for n in range(ends)]
-    before, after = 100 * early / arrived, 100 * later / arrived
+    before, *shares, after = (100 * counts.get(n, 0) / arrived for n in range(-1, ends + 1))
     unit, size = _unit(width * ends)
     series: list[_Series] = [
         (f"by {unit} late", "good", [0, *shares, 0]),
@@ -126,9 +125,9 @@ def lateness_chart(counts: Mapping[int, int], width: int, ends: int) -> Markup:
     ]
     labels = ["early", *[f"{n * width / size:,.10g}" for n in range(ends)], "later"]
     found = sorted((n, c) for n, c in counts.items() if 0 <= n < ends)
-    bins = [f"{width * n:,} to {width * (n + 1):,} ms: {c:,}" for n, c in found]
-    told = ", ".join([f"early: {early:,}", *bins, f"later: {later:,}"])
-    text = f"Of {arrived:,} messages that arrived. {told}."
+    bins = "".join(f"{width * n:,} to {width * (n + 1):,} ms: {c:,}, " for n, c in found)
+    text = f"Of {arrived:,} messages that arrived. early: {counts.get(-1, 0):,}, {bins}"
+    text += f"later: {counts.get(ends, 0):,}."
     return _chart("lateness", "Lateness of arrivals", text, "% of all arrivals", labels, series)
 
 
@@ -145,25 +144,24 @@ def moments_chart(
     unit, size = _unit(max(row["p99_ms"] or 0 for row in moments))
     # The median is a thousandth of the 99th percentile on a bad day, and both are to be seen.
     least = min((abs(row["p50_ms"]) for row in moments if row["p50_ms"]), default=size)
+    linear = min(least, size) / size
 
-    def values(name: str, factor: float) -> list[float | None]:
+    def series(label: str, colour: str, name: str, factor: float) -> _Series:
         found = [known.get(ms, {}).get(name) for ms in times]
-        return [None if value is None else value * factor for value in found]
+        return label, colour, [None if value is None else value * factor for value in found]
 
-    late: list[_Series] = [
-        ("99 of 100", "third", values("p99_ms", 1 / size)),
-        ("half", "good", values("p50_ms", 1 / size)),
+    late = [
+        series("99 of 100", "third", "p99_ms", 1 / size),
+        series("half", "good", "p50_ms", 1 / size),
     ]
-    shares: list[_Series] = [
-        (label, colour, values(name, 100))
-        for (name, label), colour in zip(within.items(), ("good", "second"), strict=True)
-    ]
+    colours = zip(within.items(), ("good", "second"), strict=True)
+    shares = [series(label, colour, name, 100) for (name, label), colour in colours]
     first, last = (f"{utc(ms):%Y-%m-%d %H:%M}" for ms in (times[0], times[-1]))
     text = f"{len(moments)} spans, the first of {first}, the last of {last}; "
     text += f"{sum(row['lost'] for row in moments):,} messages were lost in them."
-    linear, title, level = min(least, size) / size, "Lateness over time", "Service level over time"
+    title, level, what = "Lateness over time", "Service level over time", "% of those owed"
     drawn = _chart("moments", title, text, f"{unit} late", labels, late, lines=True, linear=linear)
-    return drawn + _chart("service", level, text, "% of those owed", labels, shares, lines=True)
+    return drawn + _chart("service", level, text, what, labels, shares, lines=True)
 
 
 def waiting_chart(points: Sequence[tuple[int, int]]) -> Markup:
@@ -187,6 +185,6 @@ def cost_chart(
     names = [name or "unknown" for name, _ in bands]
     parts = (("SQS requests", "good"), ("Lambda", "second"), (store, "third"))
     series = [(*part, [amounts[n] for _, amounts in bands]) for n, part in enumerate(parts)]
-    totals = [f"{name}: {sum(band[1]):.4g}" for name, band in zip(names, bands, strict=True)]
-    text = f"Cost in {currency} by delay. {', '.join(totals)}."
+    totals = ", ".join(f"{n}: {sum(band[1]):.4g}" for n, band in zip(names, bands, strict=True))
+    text = f"Cost in {currency} by delay. {totals}."
     return _chart("cost", "Cost by delay", text, currency, names, series, wide=True)

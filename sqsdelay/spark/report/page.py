@@ -95,33 +95,42 @@ def render(
 ) -> str:
     """The page's text. What stands in the ledger is shown as text, whatever it is."""
     moment_ms = moment_hours * HOUR_MS
+    cohorts = tables["cohorts"].where("endpoint IS NULL").sort("band")
+    sums = [F.sum(name).alias(name) for name in _COSTS[1:]]
+    by_band = tables["cost"].groupBy("band", "delay").agg(*sums)
     by_size = tables["summary"].where("endpoint IS NOT NULL").sort(F.desc("messages"), "endpoint")
+    asked: Sequence[Callable[[], Any]] = (
+        lambda: _lateness(tables["spread"], figures),
+        lambda: tables["arrivals"].where(F.col("table") == MOMENT).sort("hour").collect(),
+        lambda: tables["waiting"].sort("at_ms").collect(),
+        lambda: _rows(by_band.sort(F.asc_nulls_last("band")), len(BANDS) + 1),
+        lambda: _troubles(tables["messages"], figures),
+        lambda: _rows(by_size, MOST_ENDPOINTS),
+        lambda: _rows(cohorts, len(BANDS) + 1),
+        lambda: _rows(tables["bad_lines"], MOST_LISTED) if figures.bad_lines else [],
+    )
     # Side by side: each is a small job, and most of its time is Spark's planning.
     with ThreadPoolExecutor() as pool:
-        moments = pool.submit(_moments, tables["arrivals"], moment_ms)
-        lateness = pool.submit(_lateness, tables["spread"], figures)
-        troubles = pool.submit(_troubles, tables["messages"], figures)
-        costs = pool.submit(_costs, tables["cost"])
-        waiting = pool.submit(tables["waiting"].sort("at_ms").collect)
-        endpoints = pool.submit(_rows, by_size, MOST_ENDPOINTS)
-        cohorts = _rows(tables["cohorts"].where("endpoint IS NULL").sort("band"), len(BANDS) + 1)
-        bad_lines = _rows(tables["bad_lines"], MOST_LISTED) if figures.bad_lines else []
-    blocks: dict[str, Any] = {
-        "trim_blocks": True,
-        "lstrip_blocks": True,
-        "undefined": StrictUndefined,
-    }
-    loader = PackageLoader("sqsdelay.spark.report")
-    environment = Environment(loader=loader, autoescape=True, **blocks)
+        found = pool.map(lambda ask: ask(), asked)
+        lateness, moments, waiting, costs, troubles, by_endpoint, by_delay, bad_lines = found
+    environment = Environment(
+        loader=PackageLoader("sqsdelay.spark.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
     environment.filters |= {"whole": _whole, "ms": _ms, "share": _share, "money": _money}
-    parts = ("sqs_cost", "lambda_cost", "store_cost")
-    bands = [(band["delay"], [band[name] for name in parts]) for band in costs.result()]
+    bands = [(band["delay"], [band[name] for name in _COSTS[-3:]]) for band in costs]
+    moments = [row.asDict() | {"at_ms": row.hour * moment_ms} for row in moments]
     charts = {
-        "lateness": lateness.result(),
-        "moments": moments_chart(moments.result(), moment_ms=moment_ms, within=WITHIN),
-        "waiting": waiting_chart([(row.at_ms, row.waiting) for row in waiting.result()]),
+        "lateness": lateness,
+        "moments": moments_chart(moments, moment_ms=moment_ms, within=WITHIN),
+        "waiting": waiting_chart([(row.at_ms, row.waiting) for row in waiting]),
         "cost": cost_chart(bands, prices.currency, store),
     }
+    # Of what there is none of, no column.
+    there = ["lost", *[name for name in _RARE if getattr(figures, name)], *_ARRIVALS]
     return environment.get_template("report.html").render(
         ledger=ledger,
         figures=figures,
@@ -134,15 +143,15 @@ def render(
         most_endpoints=MOST_ENDPOINTS,
         texts=_TEXTS,
         not_arrived=_grid(figures.last_seen, _NOT_ARRIVED),
-        by_endpoint=_grid(endpoints.result(), _arrivals("Endpoint", "endpoint", figures)),
-        by_delay=_grid(cohorts, _arrivals("Delay", "delay", figures)),
-        costs=_grid(costs.result(), [*_COSTS, (store, "store_cost", _money)]),
-        totals={name: sum(band[name] for band in costs.result()) for name in _SUMMED},
+        by_endpoint=_grid(by_endpoint, ["endpoint", "messages", *there]),
+        by_delay=_grid(by_delay, ["delay", "messages", *there]),
+        costs=_grid(costs, _COSTS, store_cost=store),
+        totals={name: sum(band[name] for band in costs) for name in _COSTS[1:]},
         troubles={
-            kind: _grid(rows, [*_TROUBLE, *_REASON] if kind == "rejected" else _TROUBLE)
-            for kind, rows in troubles.result().items()
+            kind: _grid(rows, [*_TROUBLE, "reason"] if kind == "rejected" else _TROUBLE)
+            for kind, rows in troubles.items()
         },
-        bad_lines=_grid(bad_lines, [*_of(_short, "line"), *_REASON, *_of(str, "file")]),
+        bad_lines=_grid(bad_lines, ("line", "reason", "file")),
         charts=charts,
     )
 
@@ -166,12 +175,6 @@ def hours_of_a_moment(hours: int) -> int:
     return next((n for n in _MOMENT_HOURS if hours < MOST_MOMENTS * n), _MOMENT_HOURS[-1])
 
 
-def _moments(arrivals: DataFrame, long_ms: int) -> list[dict[str, Any]]:
-    """Lateness over time."""
-    found = arrivals.where(F.col("table") == MOMENT).sort("hour").collect()
-    return [row.asDict() | {"at_ms": row.hour * long_ms} for row in found]
-
-
 def duration(ms: int) -> str:
     """Milliseconds in the largest unit that they fill whole."""
     if ms > _DAY_MS and ms % _DAY_MS == 0:
@@ -180,11 +183,6 @@ def duration(ms: int) -> str:
         if ms >= size and ms % size == 0:
             return f"{ms // size} {unit}"
     return f"{ms} ms"
-
-
-def _costs(cost: DataFrame) -> list[dict[str, Any]]:
-    grouped = cost.groupBy("band", "delay").agg(*[F.sum(name).alias(name) for name in _SUMMED])
-    return _rows(grouped.sort(F.asc_nulls_last("band")), len(BANDS) + 1)
 
 
 def _troubles(messages: DataFrame, figures: Figures) -> dict[str, list[dict[str, Any]]]:
@@ -220,86 +218,71 @@ def _share(share: float | None) -> str:
     return f"{math.floor(share * 10_000) / 100:.2f} %" if share < 1 else "100 %"
 
 
-def _instant(ms: int | None) -> str:
-    return _NONE if ms is None else f"{utc(ms):%Y-%m-%d %H:%M:%S}"
-
-
 def _money(amount: Any) -> str:
     return dollars(Fraction(amount))
 
 
-def _named(text: str | None) -> str:
-    return text or "unknown"
-
-
-def _known(text: str | None) -> str:
-    return text or _NONE
-
-
-def _short(line: str) -> str:
-    return line if len(line) <= 200 else f"{line[:200]}…"
+def _text(name: str, value: Any) -> str:
+    """A value of a table, by its column."""
+    if value in (None, ""):
+        return "unknown" if name == "delay" else _NONE
+    if name in _INSTANTS:
+        return f"{utc(value):%Y-%m-%d %H:%M:%S}"
+    if name == "line":
+        return value if len(value) <= 200 else f"{value[:200]}…"
+    if name == "status":
+        return str(value).capitalize()
+    if isinstance(value, str):
+        return value
+    if name in WITHIN:
+        return _share(value)
+    return (_ms if name.endswith("_ms") else _money if name.endswith("_cost") else _whole)(value)
 
 
 _NONE: Final = "-"
 WITHIN: Final = {name: f"within {duration(ms)}" for name, ms in WITHIN_MS.items()}
 
-_Column = tuple[str, str, Callable[[Any], str]]
-"""Title, name in the row, and how it is shown."""
-
-_TEXTS: Final = (
-    "Status", "Endpoint", "Last seen in", "Delay", "Message", "Last seen", "Reason", "Line", "File",
+_TITLES: Final = {
+    "last_seen": "Last seen in", "last_event_ms": "Newest event", "last_event": "Newest event",
+    "message_id": "Message", "late_ms": "Late by", "fifo_requests": "FIFO requests", "sqs_cost": "SQS",
+    "lambda_cost": "Lambda", "p50_ms": "p50", "p90_ms": "p90", "p99_ms": "p99", "max_ms": "max",
+    "waited_p50_ms": "waited", "waited_max_ms": "most",
+    **{name: limit.capitalize().replace("1 ", "1\u00a0") for name, limit in WITHIN.items()},
+}  # fmt: skip
+"""Of columns that are not titled as they are named."""
+_TEXTS: Final = ("Status", "Endpoint", "Last seen in", "Delay", "Message", "Reason", "Line", "File")
+_INSTANTS: Final = (
+    "first_due_ms", "last_due_ms", "last_event_ms", "sent_ms", "due_ms", "received_ms",
 )  # fmt: skip
 _BAD: Final = ("lost", "unknown", "duplicated", "early", "rejected")
-
-
-def _of(show: Callable[[Any], str], *names: str) -> list[_Column]:
-    """Columns under their own names."""
-    titles = (name.removesuffix("_ms").replace("_", " ").capitalize() for name in names)
-    return [(title, name, show) for title, name in zip(titles, names, strict=True)]
-
-
-_NOT_ARRIVED: Final[Sequence[_Column]] = (
-    *_of(str.capitalize, "status"), *_of(str, "endpoint"), ("Last seen in", "last_seen", _known),
-    *_of(_whole, "messages"), *_of(_instant, "first_due_ms", "last_due_ms"),
-    ("Newest event", "last_event_ms", _instant),
+_RARE: Final = (*_BAD[1:], "handed_over", "cancelled")
+_ARRIVALS: Final = (
+    "delivered", "pending", *WITHIN, "p50_ms", "p90_ms", "p99_ms", "max_ms", "waited_p50_ms", "waited_max_ms",
 )  # fmt: skip
-_COSTS: Final[Sequence[_Column]] = (
-    *_of(_named, "delay"), *_of(_whole, "messages", "parked", "hops"),
-    ("FIFO requests", "fifo_requests", _whole), *_of(_whole, "standard_requests"),
-    ("SQS", "sqs_cost", _money), ("Lambda", "lambda_cost", _money),
+_NOT_ARRIVED: Final = (
+    "status", "endpoint", "last_seen", "messages", "first_due_ms", "last_due_ms", "last_event_ms",
 )  # fmt: skip
-_SUMMED: Final = (*[name for _, name, _ in _COSTS[1:]], "store_cost")
-_REASON: Final = _of(_known, "reason")
-_TROUBLE: Final[Sequence[_Column]] = (
-    ("Message", "message_id", str), *_of(str, "endpoint"), *_of(_instant, "sent_ms", "due_ms", "received_ms"),
-    ("Late by", "late_ms", _ms), *_of(_ms, "waited_ms"), *_of(_whole, "copies"),
-    *_of(_known, "last_seen"), ("Newest event", "last_event", str),
+_COSTS: Final = (
+    "delay", "messages", "parked", "hops", "fifo_requests", "standard_requests", "sqs_cost", "lambda_cost",
+    "store_cost",
 )  # fmt: skip
-
-
-def _arrivals(title: str, name: str, figures: Figures) -> list[_Column]:
-    """Columns of what came of messages; of what there is none of, none."""
-    rare = [*_BAD[1:], "handed_over", "cancelled"]
-    there = ["lost", *[each for each in rare if getattr(figures, each)], "delivered", "pending"]
-    late = {"p50": "p50_ms", "p90": "p90_ms", "p99": "p99_ms", "max": "max_ms"}
-    late |= {"waited": "waited_p50_ms", "most": "waited_max_ms"}
-    return [
-        (title, name, _named),
-        *_of(_whole, "messages", *there),
-        *[(limit.capitalize().replace("1 ", "1\u00a0"), n, _share) for n, limit in WITHIN.items()],
-        *[(short, each, _ms) for short, each in late.items()],
-    ]
+_TROUBLE: Final = (
+    "message_id", "endpoint", "sent_ms", "due_ms", "received_ms", "late_ms", "waited_ms", "copies",
+    "last_seen", "last_event",
+)  # fmt: skip
 
 
 def _grid(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[_Column]
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], **titles: str
 ) -> tuple[list[str], list[tuple[set[int], list[str]]]]:
     """A table's titles, and of each row what is bad in it and its texts."""
 
     def bad(row: Mapping[str, Any]) -> set[int]:
         if row.get("status") in _BAD and "first_due_ms" in row:
             return {0, 3}
-        return {n for n, (_, name, _) in enumerate(columns) if name in _BAD and row[name]}
+        return {n for n, name in enumerate(names) if name in _BAD and row[name]}
 
-    texts = [(bad(row), [show(row[name]) for _, name, show in columns]) for row in rows]
-    return [title for title, _, _ in columns], texts
+    known = _TITLES | titles
+    own = {name: name.removesuffix("_ms").replace("_", " ").capitalize() for name in names}
+    texts = [(bad(row), [_text(name, row[name]) for name in names]) for row in rows]
+    return [known.get(name, own[name]) for name in names], texts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -83,17 +84,16 @@ def read_ledger(
         return _of_rows(ledger)
     if ledger_format is not None:
         return _of_rows(_loaded(spark, ledger, ledger_format))
-    if _is_table(spark, ledger):
+    is_table = False
+    if _TABLE.fullmatch(ledger) and not Path(ledger).exists():
+        with suppress(AnalysisException):
+            is_table = spark.catalog.tableExists(ledger)
+    if is_table:
         return _of_rows(spark.table(ledger))
     # The lines themselves are read once more if some are no events: to carry them along takes time.
     text = _text(spark, ledger).where(F.trim("value") != "")
     named = (F.col("_metadata.file_path").alias("file"), F.col("value").alias("line"))
     return _reading(_parsed(text), _parsed(text, *named))
-
-
-def _of_rows(rows: DataFrame) -> Reading:
-    parsed = _rows(rows)
-    return _reading(parsed, parsed)
 
 
 def _reading(parsed: DataFrame, with_lines: DataFrame) -> Reading:
@@ -125,32 +125,22 @@ def _loaded(spark: SparkSession, ledger: str, ledger_format: str) -> DataFrame:
         ) from error
 
 
-def _is_table(spark: SparkSession, ledger: str) -> bool:
-    if not _TABLE.fullmatch(ledger) or Path(ledger).exists():
-        return False
-    try:
-        return spark.catalog.tableExists(ledger)
-    except AnalysisException:
-        return False
-
-
-def _rows(rows: DataFrame) -> DataFrame:
+def _of_rows(rows: DataFrame) -> Reading:
     names = {name.lower(): name for name in rows.columns}
     if missing := [name for name in _NEEDED if name not in names]:
         raise ConfigurationError(
             f"the ledger's rows have no column {', '.join(missing)}; there are "
             f"{', '.join(rows.columns)}: name a table of events, with a column for each field"
         )
-    fields = []
-    for field in EVENT.fields:
-        kind, name = field.dataType.simpleString(), field.name
-        known = f"try_cast(`{names[name]}` AS {kind})" if name in names else f"CAST(NULL AS {kind})"
-        fields.append(
-            f"{known} AS {name}" if name != "v" else f"coalesce({known}, {LEDGER_VERSION}L) AS v"
-        )
+    kinds = {field.name: field.dataType.simpleString() for field in EVENT.fields}
+    known = {n: f"`{names[n]}`" if n in names else "NULL" for n in kinds}
+    fields = {name: f"try_cast({known[name]} AS {kind})" for name, kind in kinds.items()}
+    fields["v"] = f"coalesce({fields['v']}, {LEDGER_VERSION}L)"
     version = "" if "v" in names else f"{LEDGER_VERSION} AS v, "
-    found = rows.selectExpr("'' AS file", f"to_json(struct({version}*)) AS line", *fields)
-    return found.selectExpr("*", f"coalesce({_IS_EVENT}, false) AS good")
+    named = [f"{field} AS {name}" for name, field in fields.items()]
+    found = rows.selectExpr("'' AS file", f"to_json(struct({version}*)) AS line", *named)
+    parsed = found.selectExpr("*", f"coalesce({_IS_EVENT}, false) AS good")
+    return _reading(parsed, parsed)
 
 
 def _text(spark: SparkSession, ledger: str) -> DataFrame:

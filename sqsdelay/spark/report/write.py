@@ -29,7 +29,7 @@ from sqsdelay.spark.locations import hadoop_uri, is_uri, opened
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.page import Figures, hours_of_a_moment, render
-from sqsdelay.spark.report.read import Reading, read_ledger
+from sqsdelay.spark.report.read import read_ledger
 from sqsdelay.spark.report.tables import NAMES
 from sqsdelay.spark.session import cause, configured
 
@@ -88,25 +88,26 @@ def write_report(
         if as_of_ms is not None:
             events = events.where(F.col("at_ms") <= as_of_ms)
         # Written, since they are read several times, and need not fit in memory.
-        rows = _written(gathered(events), new.uri("gathered"))
+        rows = new.table("gathered", gathered(events))
         number, newest_ms = rows.agg(F.count(F.lit(1)), F.max("last.at_ms")).collect()[0]
         if not number:
-            raise _no_events(name, reading, as_of_ms)
+            told = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
+            if (first := reading.bad_lines().first()) is not None:
+                told += f"; {reading.bad} lines are not events, the first: {first.reason}"
+            raise ConfigurationError(f"ledger {name} has no events{told}")
         as_of = newest_ms if as_of_ms is None else as_of_ms
         few = rows.coalesce(1) if number <= _ROWS_OF_ONE_FILE else rows
         known = judged(few, as_of_ms=as_of, grace_ms=grace_seconds * 1000)
-        messages = _written(known.sortWithinPartitions(*KEY, "life"), new.uri("messages"))
+        messages = new.table("messages", known.sortWithinPartitions(*KEY, "life"))
         new.remove("gathered")
-        counted = _side_by_side(
-            new,
+        counted = new.side_by_side(
             counts=lambda: tables.counts(messages, as_of_ms=as_of),
             spread=lambda: tables.spread(messages, as_of_ms=as_of),
         )
         moment_hours = hours_of_a_moment(tables.hours(counted["counts"]))
         found = tables.arrivals(counted["counts"], counted["spread"], moment_hours)
-        arrivals = _written(found, new.uri("arrivals"))
-        written = _side_by_side(
-            new,
+        arrivals = new.table("arrivals", found)
+        written = new.side_by_side(
             summary=lambda: tables.summary(arrivals),
             last_seen=lambda: tables.last_seen(messages),
             lateness=lambda: tables.lateness(arrivals),
@@ -116,7 +117,7 @@ def write_report(
         )
         written |= {"messages": messages, "spread": counted["spread"], "arrivals": arrivals}
         bad_lines = reading.bad_lines().sort("file", "line").coalesce(1)
-        written["bad_lines"] = _written(bad_lines, new.uri("bad_lines"))
+        written["bad_lines"] = new.table("bad_lines", bad_lines)
         figures = Figures.of(
             written,
             as_of=utc(as_of).isoformat(timespec="milliseconds"),
@@ -129,25 +130,6 @@ def write_report(
             new.remove(part)
         new.publish(page, asdict(figures))
     return figures
-
-
-def _side_by_side(new: NewReport, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
-    """Tables that are written: each is a row of small jobs, and most of their time is Spark's planning."""
-    with ThreadPoolExecutor() as pool:
-        written = pool.map(lambda name: _written(made[name](), new.uri(name)), made)
-        return dict(zip(made, written, strict=True))
-
-
-def _written(table: DataFrame, folder: str) -> DataFrame:
-    table.write.parquet(folder)
-    return table.sparkSession.read.schema(table.schema).parquet(folder)
-
-
-def _no_events(ledger: str, reading: Reading, as_of_ms: int | None) -> ConfigurationError:
-    told = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
-    if (first := reading.bad_lines().first()) is not None:
-        told += f"; {reading.bad} lines are not events, the first: {first.reason}"
-    return ConfigurationError(f"ledger {ledger} has no events{told}")
 
 
 @contextmanager
@@ -190,6 +172,17 @@ class NewReport:
     def uri(self, name: str) -> str:
         """Where Spark reads and writes a table."""
         return f"{self._files.uri}/{self._tables}/{name}"
+
+    def table(self, name: str, rows: DataFrame) -> DataFrame:
+        """Write a table; its rows as they are read from there."""
+        rows.write.parquet(self.uri(name))
+        return rows.sparkSession.read.schema(rows.schema).parquet(self.uri(name))
+
+    def side_by_side(self, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
+        """Write tables: each is a row of small jobs, and most of their time is Spark's planning."""
+        with ThreadPoolExecutor() as pool:
+            written = pool.map(lambda name: self.table(name, made[name]()), made)
+            return dict(zip(made, written, strict=True))
 
     def remove(self, name: str) -> None:
         """Remove a table."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -23,15 +24,8 @@ from pyspark.sql.types import StructType
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.sink.job import Reports, Sink
-from sqsdelay.spark.sink.options import DELAY, Columns, Options, checked_columns
-from sqsdelay.spark.sink.run import (
-    TaskReport,
-    Times,
-    context,
-    micro_batch_ms,
-    run_of,
-    this_attempt,
-)
+from sqsdelay.spark.sink.options import DELAY, Options, checked_columns
+from sqsdelay.spark.sink.run import TaskReport, Times, micro_batch_ms, run_of, this_attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,15 +45,13 @@ class SqsDelayDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer for one job. Raises ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable:
         nothing was sent."""
-        options, columns = self._checked(schema, overwrite)
-        return BatchWriter(Sink(options=options, columns=columns))
+        return BatchWriter(self._checked(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A writer for one micro-batch, or for its commit. Raises ConfigurationError, InvalidEndpoint."""
-        options, columns = self._checked(schema, overwrite)
-        return StreamWriter(Sink(options=options, columns=columns))
+        return StreamWriter(self._checked(schema, overwrite))
 
-    def _checked(self, schema: StructType, overwrite: bool) -> tuple[Options, Columns]:
+    def _checked(self, schema: StructType, overwrite: bool) -> Sink:
         if overwrite:
             raise ConfigurationError(
                 "messages that were sent cannot be overwritten; use mode('append'), "
@@ -70,7 +62,7 @@ class SqsDelayDataSource(DataSource):
             raise ConfigurationError(
                 "a plan is written to the summary: give option summary (a file)"
             )
-        return options, checked_columns(schema, options)
+        return Sink(options=options, columns=checked_columns(schema, options))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -101,15 +93,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._run = run_of(sink.options, self._now_ms)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        current = context()
+        current = TaskContext.get()
+        assert current is not None, "tasks of a write run in Spark's workers"
         batch_id = int(str(current.getLocalProperty(_BATCH_ID)))
         write_id = f"{current.getLocalProperty(_QUERY_ID)}-{batch_id}"
-        delay_start_ms = 0
-        if self._sink.columns.has(DELAY):
-            delay_start_ms = micro_batch_ms(self._sink.options.checkpoint, batch_id)
+        sink, delay_start_ms = self._of(batch_id), 0
+        if sink.columns.has(DELAY):
+            delay_start_ms = micro_batch_ms(sink.options.checkpoint, batch_id)
         run = None if self._run is None else self._run.of_stream(write_id)
         times = Times(delay_start_ms, self._now_ms, run)
-        return self._of(batch_id).send(iterator, this_attempt(write_id, times), times)
+        return sink.send(iterator, this_attempt(write_id, times), times)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._of(batchId).commit(_reports(messages))

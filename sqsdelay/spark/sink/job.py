@@ -7,6 +7,7 @@ imported where it is needed: a commit is spared boto3, pyarrow and the sender.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -43,10 +44,12 @@ class Sink:
     options: Options
     columns: Columns
 
-    def begin(self) -> Times:
-        """Find out, on the driver, that the job can be run; the times that it has. Raises
-        ConfigurationError, QueueMissing, QueueUnavailable, InvalidEndpoint."""
-        from sqsdelay.spark.sink.worker import sender_client
+    def begin(self, *, on_client: bool = False) -> Times:
+        """Find out, on the driver, that the job can be run; the times that it has. A client of Spark Connect
+        need not reach the store: there the tasks find out. Raises ConfigurationError, QueueMissing,
+        QueueUnavailable, InvalidEndpoint."""
+        from sqsdelay.spark.sink.receipts import Receipts
+        from sqsdelay.spark.sink.worker import check_store, sender_client
 
         options = self.options
         if options.rejects is not None:
@@ -55,13 +58,11 @@ class Sink:
             opened(options.summary, "summary")
         now_ms = planned_ms(options, sender_client(options))
         run = run_of(options, now_ms)
-        if options.store is not None and options.endpoint is not None and not options.plan:
-            from sqsdelay.spark.sink.worker import check_store
-
+        if options.store and options.endpoint and not (options.plan or on_client):
             check_store(options, Endpoint.parse(options.endpoint).name, staging=run is not None)
         start_ms: int | None = None
         if options.receipts is not None:
-            receipts = _receipts(replace(options, replay=None))
+            receipts = Receipts.of(replace(options, replay=None))
             start_ms = receipts.kept_start_ms() if options.plan else receipts.delay_start_ms(now_ms)
         return Times(now_ms if start_ms is None else start_ms, now_ms, run)
 
@@ -85,8 +86,7 @@ class Sink:
     def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> bool:
         first = next(rejected, None)
         if first is None or self.options.rejects is None:
-            for _ in rejected:
-                pass
+            deque(rejected, 0)
             return False
         with RejectsFolder(self.options.rejects).open(attempt, first.schema) as file:
             file.write_batch(first)
@@ -104,8 +104,7 @@ class Sink:
             if already := published(staged, options):
                 counts.routes[str(Route.STORE)] -= already
                 counts.already_sent += already
-        if options.receipts is not None and run_of(options, 0) is not None:
-            receipts = _receipts(options)
+        if receipts := self._staged_receipts():
             noted = [report.attempt for report in done if report.receipts]
             receipts.publish(noted, options.parts)
             receipts.drop(write_ids)
@@ -139,10 +138,18 @@ class Sink:
 
             given_up(staged, options)
         self._summarise(reports, total(reports), committed=False)
-        if options.receipts is not None and run_of(options, 0) is not None:
-            _receipts(options).drop(write_ids)
+        if receipts := self._staged_receipts():
+            receipts.drop(write_ids)
         if options.rejects is not None:
             RejectsFolder(options.rejects).drop(write_ids)
+
+    def _staged_receipts(self) -> Receipts | None:
+        """Those of the job that count once it is committed."""
+        if self.options.receipts is None or run_of(self.options, 0) is None:
+            return None
+        from sqsdelay.spark.sink.receipts import Receipts
+
+        return Receipts.of(self.options)
 
     def _summarise(self, reports: Reports, counts: Counts, *, committed: bool) -> None:
         """Leave the counts in a JSON file: Spark commits in a process of its own."""
@@ -155,12 +162,6 @@ class Sink:
         system.create_dir(file.rpartition("/")[0])
         with system.open_output_stream(file) as stream:
             stream.write(text.encode() + b"\n")
-
-
-def _receipts(options: Options) -> Receipts:
-    from sqsdelay.spark.sink.receipts import Receipts
-
-    return Receipts.of(options)
 
 
 def total(reports: Reports) -> Counts:

@@ -130,10 +130,7 @@ NOTHING_SENT: Final = SentBefore()
 
 def _numbers(column: pa.Int64Array) -> array[int]:
     values = column.buffers()[1]
-    found = array("q")
-    if values is not None:
-        found.frombytes(memoryview(values)[8 * column.offset :][: 8 * len(column)])
-    return found
+    return array("q", b"" if values is None else values.to_pybytes()[: 8 * len(column)])
 
 
 def job_folder(folder: str, job: str) -> str:
@@ -286,15 +283,23 @@ class ReceiptsWriter:
     def flush(self) -> None:
         """Write what was noted, if a second has passed since the last time."""
         if self._rows and self._monotonic() - self._flushed_at >= _FLUSH_SECONDS:
-            piece = f"{self._path.removesuffix('.parquet')}-{len(self._pieces):05d}.parquet"
-            self._write(self._noted(), piece)
-            self._pieces.append(piece)
-            self._rows, self._flushed_at = [], self._monotonic()
+            self._write_piece()
+            self._flushed_at = self._monotonic()
+
+    def _write_piece(self) -> None:
+        piece = f"{self._path.removesuffix('.parquet')}-{len(self._pieces):05d}.parquet"
+        self._write(self._noted(), piece)
+        self._pieces.append(piece)
+        self._rows = []
 
     def close(self) -> None:
         """Write the rest, and make one file of all."""
-        tables = [self._noted()] if self._rows else []
-        tables += [pq.read_table(piece, filesystem=self._system) for piece in self._pieces]
+        if self._rows and self._pieces:
+            # Before others are read: what was sent counts, even if that fails.
+            self._write_piece()
+        tables = [pq.read_table(piece, filesystem=self._system) for piece in self._pieces]
+        if self._rows:
+            tables = [self._noted()]
         if tables:
             self._write(pa.concat_tables(tables), self._path)
         for piece in self._pieces:

@@ -79,16 +79,10 @@ class AttemptFiles:
                 self.system.delete_dir(folder)
 
 
-def context() -> TaskContext:
-    """Spark's, of the task that this worker runs."""
-    found = TaskContext.get()
-    assert found is not None, "tasks of a write run in Spark's workers"
-    return found
-
-
 def this_attempt(write_id: str, times: Times) -> Attempt:
     """This worker's attempt on a task of a write."""
-    of = context()
+    of = TaskContext.get()
+    assert of is not None, "tasks of a write run in Spark's workers"
     number = of.attemptNumber(), of.taskAttemptId(), times.began_ms
     return Attempt(write_id, of.partitionId(), *number)
 
@@ -105,10 +99,10 @@ def planned_ms(options: Options, client: SQSClient) -> int:
     """Now, for a job that is being planned, epoch milliseconds, not before the broker's now. By the
     broker's clock where the options name an endpoint to ask, which must exist. Raises QueueMissing,
     QueueUnavailable, InvalidEndpoint."""
-    if options.endpoint is None:
-        return SystemClock().now_ms()
     from sqsdelay.sqs.queues import SqsQueues  # Not for a commit, see `sqsdelay.spark.sink.job`.
 
+    if options.endpoint is None:
+        return SystemClock().now_ms()
     queues = SqsQueues(client)
     queues.synchronise(Endpoint.parse(options.endpoint).queue)
     # What an answer's date proves is up to a second in the past: nothing may be due too early.
@@ -139,7 +133,7 @@ def micro_batch_ms(checkpoint: str | None, batch_id: int) -> int:
 JOB_SECONDS: Final = 86_400
 """How long a run may take before others may give up what it has staged."""
 
-_RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
+RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 _Answer = TypeVar("_Answer")
 
 
@@ -155,7 +149,7 @@ class Run:
 
     def of_stream(self, write_id: str) -> Run:
         """The same of a stream's micro-batch, which is known by its query and its number."""
-        return replace(self, job=_named("stream", write_id))
+        return replace(self, job=json.dumps(("stream", write_id)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +173,11 @@ def run_of(options: Options, now_ms: int) -> Run | None:
 
     if s3_settings_of(parts).get("lookup"):
         return None
-    ahead = max(options.park_after, options.hop_seconds)
-    return Run(
-        batch=new_job_batch(now_ms),
-        job=None if options.job is None else _named(options.job, options.batch, options.replay),
-        now_ms=now_ms,
-        after_ms=now_ms + ahead * 1000,
-    )
+    job = None
+    if options.job is not None:
+        job = json.dumps((options.job, options.batch, options.replay), ensure_ascii=False)
+    after_ms = now_ms + max(options.park_after, options.hop_seconds) * 1000
+    return Run(batch=new_job_batch(now_ms), job=job, now_ms=now_ms, after_ms=after_ms)
 
 
 def new_job_batch(now_ms: int) -> str:
@@ -194,11 +186,6 @@ def new_job_batch(now_ms: int) -> str:
     from sqsdelay.stores.s3.layout import new_batch
 
     return new_batch(LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)
-
-
-def _named(*parts: object) -> str:
-    """What a job, or a micro-batch, is known by in the store."""
-    return json.dumps(parts, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +212,7 @@ def insist(
     StoreUnavailable."""
     for attempt in tenacity.Retrying(
         stop=tenacity.stop_after_delay(seconds),
-        wait=_RETRY_WAIT,
+        wait=RETRY_WAIT,
         sleep=sleep,
         retry=tenacity.retry_if_exception(
             lambda error: isinstance(error, StoreUnavailable) and error.__cause__ is not None
@@ -278,13 +265,16 @@ class Counts:
         self.reasons[kind] += 1
         self.examples.setdefault(kind, str(error))
 
+    def add_cost(self, way: str, cost: Fraction | None) -> None:
+        before = self.costs.get(way, Fraction(0))
+        self.costs[way] = None if cost is None or before is None else before + cost
+
     def add(self, other: Counts) -> None:
         self.routes.update(other.routes)
         self.reasons.update(other.reasons)
         self.examples = other.examples | self.examples
         for way, cost in other.costs.items():
-            before = self.costs.get(way, Fraction(0))
-            self.costs[way] = None if cost is None or before is None else before + cost
+            self.add_cost(way, cost)
         for name in (*NUMBERS, "relayed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

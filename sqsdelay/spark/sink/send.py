@@ -33,7 +33,7 @@ from sqsdelay.spark.sink.options import (
     Options,
     checked_columns,
 )
-from sqsdelay.spark.sink.run import Run, TaskReport, Times, run_of, this_attempt
+from sqsdelay.spark.sink.run import TaskReport, Times, run_of, this_attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,7 +45,9 @@ def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
     row with the whole line in ``_corrupt_record``. Raises PySparkException, ConfigurationError."""
     path = hadoop_uri(spark, path, "INPUT")
     if file_format == "parquet":
-        return _zoned(spark.read.parquet(path))
+        rows = spark.read.parquet(path)
+        plain = [n for n, kind in rows.dtypes if n.lower() == DUE_AT and kind == "timestamp_ntz"]
+        return rows.withColumns({name: rows[name].cast("timestamp") for name in plain})
     reader = spark.read.option("columnNameOfCorruptRecord", CORRUPT)
     if file_format == "jsonl":
         names = reader.option("primitivesAsString", True).json(path).columns
@@ -54,13 +56,6 @@ def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
     names = csv.csv(path).columns
     # With enforceSchema Spark would go by the columns' order, not by their names.
     return csv.option("enforceSchema", False).schema(_schema(names)).csv(path)
-
-
-def _zoned(rows: DataFrame) -> DataFrame:
-    for name, kind in rows.dtypes:
-        if name.lower() == DUE_AT and kind == "timestamp_ntz":
-            return rows.withColumn(name, rows[name].cast("timestamp"))
-    return rows
 
 
 _TYPES: Final = {
@@ -111,30 +106,18 @@ def shared_out(rows: DataFrame, columns: Columns, options: Options) -> tuple[Dat
     slot it meets, and few large ones are wanted. Their number is a power of two, so that of a job that is
     run again, on more rows or fewer, each task has the ids of a few of the earlier tasks.
     """
-    wanted = 2 ** round(math.log2(_wanted(rows, columns, options)))
-    shared = rows.repartition(wanted, message_id(columns, options))
-    return shared, replace(options, parts=wanted)
-
-
-def _wanted(rows: DataFrame, columns: Columns, options: Options) -> int:
     tasks = options.tasks or 1  # That run at a time: there are hardly fewer.
-    run = run_of(options, time.time_ns() // 1_000_000)
-    if run is None:
-        return _share(rows.count(), tasks)
-    counts = rows.agg(F.count(F.lit(1)), F.count_if(_is_far(columns, run))).collect()[0]
-    everything, far = int(counts[0]), int(counts[1])
-    near = _share(everything - far, tasks) if everything > far else 1
-    return max(near, -(-far // STAGED_PER_TASK), min(tasks, -(-far // _WORTH_A_TASK)))
-
-
-def _share(rows: int, tasks: int) -> int:
-    return max(tasks, -(-rows // ROWS_PER_TASK))
-
-
-def _is_far(columns: Columns, run: Run) -> Column:
-    if columns.has(DELAY):
-        return spelled(columns, DELAY) > (run.after_ms - run.now_ms) / 1000
-    return spelled(columns, DUE_AT).cast("double") > run.after_ms / 1000
+    run, is_far = run_of(options, time.time_ns() // 1_000_000), F.lit(False)
+    if run is not None and columns.has(DELAY):
+        is_far = spelled(columns, DELAY) > (run.after_ms - run.now_ms) / 1000
+    elif run is not None:
+        is_far = spelled(columns, DUE_AT).cast("double") > run.after_ms / 1000
+    everything, far = map(int, rows.agg(F.count(F.lit(1)), F.count_if(is_far)).collect()[0])
+    wanted = max(1, -(-far // STAGED_PER_TASK), min(tasks, -(-far // _WORTH_A_TASK)))
+    if everything > far or run is None:
+        wanted = max(wanted, tasks, -(-(everything - far) // ROWS_PER_TASK))
+    parts = 2 ** round(math.log2(wanted))
+    return rows.repartition(parts, message_id(columns, options)), replace(options, parts=parts)
 
 
 def spelled(columns: Columns, name: str) -> Column:
@@ -185,7 +168,8 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
             "format('sqsdelay'), on Spark 4.1 or newer"
         )
     shared, sink = _checked(rows, unique, options)
-    times, write_id = sink.begin(), uuid4().hex
+    on_client = getattr(rows.sparkSession, "_sc", None) is None
+    times, write_id = sink.begin(on_client=on_client), uuid4().hex
     done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
     try:
         reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]
@@ -225,7 +209,9 @@ def _checked(rows: DataFrame, unique: bool, given: Mapping[str, Any]) -> tuple[D
 def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, Any]:
     """As `send`, by the data source where this Spark has it; ``options`` are without ``summary``. Raises
     PySparkException, Py4JJavaError."""
-    if getattr(rows.sparkSession, "_sc", None) is None or not _has_data_source():
+    # From 4.1 on Spark hands Arrow batches to Python data sources.
+    version = tuple(map(int, pyspark.__version__.split(".")[:2]))
+    if getattr(rows.sparkSession, "_sc", None) is None or version < (4, 1):
         return send(rows, unique=unique, **options)
     from sqsdelay.spark.sink.data_source import SqsDelayDataSource
 
@@ -238,9 +224,3 @@ def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         texts = {name: str(value) for name, value in (options | found).items()}
         rows.write.format("sqsdelay").options(**texts, summary=str(summary)).mode("append").save()
         return dict(json.loads(summary.read_text()))
-
-
-def _has_data_source() -> bool:
-    """Whether this Spark hands Arrow batches to Python data sources: from 4.1 on."""
-    major, minor = pyspark.__version__.split(".")[:2]
-    return (int(major), int(minor)) >= (4, 1)

@@ -1,26 +1,49 @@
-"""What one attempt writes to an endpoint's wheel: lines gathered by slot, put as objects of one batch."""
+"""The part of a task's rows that goes into an S3 store's wheels, staged there until the job commits.
+
+Rows that are plain are staged column by column; others go through the sender, one by one, whose store
+is the place that stages them. Whether a row is due far enough ahead is decided by an instant that the
+driver fixes: all attempts on a row decide alike. Lines are gathered by slot, and put as objects of one batch.
+"""
 
 from __future__ import annotations
 
-import sys
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from hashlib import blake2b
-from typing import Final
+from functools import cache, lru_cache
+from typing import Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.receipts import Mark, SentBefore, number
-from sqsdelay.spark.sink.run import Run, Staged, insist
-from sqsdelay.spark.sink.stored_job import Job
+from sqsdelay.core.checked_message import checked
+from sqsdelay.core.delay import due_at_ms, utc
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import Message, Route
+from sqsdelay.core.stored_message import StoredMessage, as_stored
+from sqsdelay.errors import InvalidEndpoint
+from sqsdelay.ledger.events import Ledger
+from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.ports.queues import Queues, SizeLimits
+from sqsdelay.ports.stores import ParkingPlace
+from sqsdelay.sending.router import SenderSettings
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.spark.sink.options import DELAY, Options
+from sqsdelay.spark.sink.receipts import (
+    NOTHING_SENT,
+    Mark,
+    ReceiptsWriter,
+    SeenIds,
+    SentBefore,
+    number,
+)
+from sqsdelay.spark.sink.rows import Plain, Rows, due_column, plain_rows, spelled
+from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
+from sqsdelay.spark.sink.stored_job import Job, wheel_of
 from sqsdelay.stores.s3.layout import ObjectName, Slot, line_of
 from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES, Wheel
 
@@ -38,10 +61,167 @@ _LEVEL: Final = 3
 
 _GZIP: Final = 31
 _FULL: Final = 1 << 64
-
-
-PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"
+_PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"
 """The id of a message that is not stored."""
+
+
+@dataclass
+class Bulk:
+    """What a task stages.
+
+    ``queues`` are asked about endpoints. With a ``ledger`` rows are staged one by one, as those of a replay.
+    ``sent_before`` is what the receipts show as sent.
+    """
+
+    rows: Rows
+    run: Run
+    queues: Queues
+    attempt: str
+    receipts: ReceiptsWriter | None = None
+    ledger: Ledger | None = None
+    sent_before: SentBefore = NOTHING_SENT
+    open_wheel: Callable[[str, str], Wheel] = wheel_of
+
+    def __post_init__(self) -> None:
+        options = self.rows.options
+        # A replay compares each row with the receipts.
+        self._quick = self.ledger is None and options.replay is None
+        self._limits = SizeLimits(self.queues)
+        self._places: dict[str, Staging] = {}
+        self._plain_endpoint = cache(self._looked_at)
+        # A delay counts from another instant when the job is run again without receipts.
+        self._since_ms = self.rows.delay_start_ms if self.rows.columns.has(DELAY) else 0
+        settings = SenderSettings(
+            hop_seconds=options.hop_seconds,
+            max_delay_seconds=options.max_delay_seconds,
+            parking=ParkingSettings(lambda name: cast(ParkingPlace, self._place(name)), 0),
+            idempotent=True,
+            ledger=self.ledger,
+        )
+        self.sender = QueueSender(self.queues, settings)
+
+    def is_far(self, message: Message) -> bool:
+        """Whether a message is to be staged."""
+        return message.due_at is not None and due_at_ms(message.due_at) > self.run.after_ms
+
+    def mark(self, endpoint: str, message: Message) -> Mark:
+        """The mark that is kept with a message that is stored; raises SqsDelayError where it cannot be."""
+        to, now_ms = Endpoint.parse(endpoint), self.run.now_ms
+        stored = as_stored(checked(message, fifo=to.fifo), to.address, now_ms=now_ms)
+        return _mark_of(stored, self._since_ms)
+
+    def stored(self, endpoint: str, message_id: int) -> int | None:
+        """The content that earlier runs of the job have stored under an id; None for none."""
+        return self._place(Endpoint.parse(endpoint).name).stored.content(message_id)
+
+    def take(self, chunk: pa.RecordBatch, seen: SeenIds, counts: Counts) -> list[int]:
+        """Stage what is plain; the positions of the rows that are left."""
+        every, run = range(chunk.num_rows), self.run
+        if not self._quick:
+            return list(every)
+        batch = spelled(chunk, self.rows.columns.spelled)
+        dues = due_column(self.rows, batch)
+        plain = plain_rows(self.rows, batch, dues, after_ms=run.after_ms, now_ms=run.now_ms)
+        if plain is None:
+            return list(every)
+        done = list[int]()
+        for name in pc.unique(plain.endpoints).to_pylist():
+            here = plain.where(pc.equal(plain.endpoints, name))
+            endpoint = self._plain_endpoint(name)
+            if endpoint is not None and len(here.positions):
+                done += self._stage(endpoint, here, seen, counts)
+        self._note(chunk, done)
+        return sorted(set(every).difference(done))
+
+    def _note(self, chunk: pa.RecordBatch, positions: list[int]) -> None:
+        """Leave receipts of rows that are staged, as of those that are sent."""
+        if self.receipts is None or not positions:
+            return
+        for endpoint, message in self.rows.read(chunk.take(pa.array(positions))):
+            assert isinstance(message, Message), "plain rows are messages"
+            mark = Mark.of(endpoint, message)
+            if self.sent_before.content(mark.message_id) is None:
+                self.receipts.add(endpoint, message, str(Route.STORE), mark)
+        self.receipts.flush()
+
+    def _stage(self, endpoint: Endpoint, plain: Plain, seen: SeenIds, counts: Counts) -> list[int]:
+        """Stage rows to one endpoint; the positions of those that are done with."""
+        longest = pc.max(plain.sizes).as_py()
+        if longest > MIN_QUEUE_LIMIT_BYTES:
+            limit = self._limits.of(endpoint.queue, size=longest)
+            plain = plain.where(pc.less_equal(plain.sizes, limit))
+            if not len(plain.positions):
+                return []
+        place, since_ms = self._place(endpoint.name), self._since_ms
+        ids = [number(each.encode()) for each in plain.ids.to_pylist()]
+        lines = plain.lines(endpoint.address)
+        since = plain.lines(endpoint.address, since_ms) if since_ms else lines
+        contents = list(map(number, since.to_pylist()))
+        positions: list[int] = plain.positions.to_pylist()
+        if not (place.stored.ids or self.sent_before.ids) and seen.note_all(ids, contents):
+            place.add(plain.dues, lines, ids, contents)
+            counts.routes[str(Route.STORE)] += len(ids)
+            return positions
+        new, done = list[int](), list[int]()
+        for n, (each, content) in enumerate(zip(ids, contents, strict=True)):
+            stored = place.stored.content(each)
+            sent = stored is None and self.sent_before.content(each) is not None
+            # What repeats an id is looked at one by one.
+            if stored in (None, content) and not sent and seen.note(Mark(each, content)) is None:
+                done.append(positions[n])
+                if stored is None:
+                    new.append(n)
+                else:
+                    counts.already_sent += 1
+        if new:
+            some, taken = (
+                pa.array(new, pa.int64()),
+                ([ids[n] for n in new], [contents[n] for n in new]),
+            )
+            place.add(plain.dues.take(some), lines.take(some), *taken)
+            counts.routes[str(Route.STORE)] += len(new)
+        return done
+
+    def close(self) -> tuple[Staged, ...]:
+        """Write all that is staged; raises StoreUnavailable."""
+        if self.receipts is not None:
+            self.receipts.close()
+        places = self._places.values()
+        told = {place.job: each for place in places if (each := place.close()) is not None}
+        if len(told) < 2:
+            return tuple(told.values())
+        first, staged = next(iter(told)), tuple(told.values())
+        return (insist(lambda: first.leave(staged), self.rows.options.retry_seconds),)
+
+    @property
+    def noted(self) -> bool:
+        """Whether it has left receipts."""
+        return self.receipts is not None and self.receipts.wrote
+
+    def give_up(self) -> None:
+        """The task has failed."""
+        for place in self._places.values():
+            place.give_up()
+
+    def _place(self, name: str) -> Staging:
+        if name not in self._places:
+            options = self.rows.options
+            wheel = self.open_wheel(str(options.store), name)
+            place = Staging(wheel, self.run, name, self.attempt, options, self._since_ms)
+            self._places[name] = place
+        return self._places[name]
+
+    def _looked_at(self, name: str) -> Endpoint | None:
+        """The endpoint, if it is one whose rows can be staged without a closer look at each."""
+        try:
+            endpoint = Endpoint.parse(name)
+        except InvalidEndpoint:
+            return None
+        if endpoint.fifo:
+            return None
+        probe = Message("x", due_at=utc(self.run.after_ms + 86_400_000), message_id=_PROBE)
+        (result,) = self.sender.send_many(name, [probe])
+        return endpoint if result.error is None else None
 
 
 @dataclass
@@ -78,14 +258,11 @@ class Staging:
 
     def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
         """Stage messages."""
-        if found := [m for m in messages if m.message_id != PROBE]:
-            marks = [mark_of(m, self.since_ms) for m in found]
-            self.add(
-                pa.array([m.due_ms for m in found], pa.int64()),
-                pa.array([_line(m) for m in found], pa.large_binary()),
-                [mark.message_id for mark in marks],
-                [mark.content for mark in marks],
-            )
+        if found := [m for m in messages if m.message_id != _PROBE]:
+            marks = [_mark_of(m, self.since_ms) for m in found]
+            dues = pa.array([m.due_ms for m in found], pa.int64())
+            lines = pa.array([_line(m) for m in found], pa.large_binary())
+            self.add(dues, lines, [m.message_id for m in marks], [m.content for m in marks])
         return [True] * len(messages)
 
     def add(
@@ -190,18 +367,10 @@ def _line(message: StoredMessage) -> bytes:
     return line_of(message).text + b"\n"
 
 
-def mark_of(message: StoredMessage, since_ms: int) -> Mark:
+def _mark_of(message: StoredMessage, since_ms: int) -> Mark:
     """A message's mark, its due time counted from an instant."""
     since = replace(message, due_ms=max(0, message.due_ms - since_ms))
     return Mark(number(message.message_id.encode()), number(_line(since)))
-
-
-def numbers(texts: Iterable[bytes]) -> list[int]:
-    """The `number` of each."""
-    found = array("q", b"".join([blake2b(text, digest_size=8).digest() for text in texts]))
-    if sys.byteorder == "little":
-        found.byteswap()
-    return found.tolist()
 
 
 def _bytes(pieces: Iterable[pa.Table]) -> int:
@@ -226,10 +395,6 @@ def _portions(lines: pa.LargeBinaryArray) -> Iterator[tuple[int, int]]:
 
 
 def _joined(lines: pa.LargeBinaryArray, start: int, end: int) -> pa.Buffer:
-    """The bytes of these lines, which lie one after the other."""
-    _, offsets, values = lines.buffers()
-    assert offsets is not None, "an array of lines has places"
-    assert values is not None, "and bytes"
-    places = memoryview(offsets).cast("q")
-    first, last = places[lines.offset + start], places[lines.offset + end]
-    return values.slice(first, last - first)
+    """The bytes of these lines."""
+    portion = pa.LargeListArray.from_arrays(pa.array([start, end], pa.int64()), lines)
+    return pc.binary_join(portion, pa.scalar(b"", pa.large_binary()))[0].as_buffer()

@@ -73,18 +73,6 @@ class _Recorded:
     endpoints: list[str]
     """All that it has staged for, where these are several; as their prefixes have them."""
 
-    @classmethod
-    def of(cls, staged: Sequence[Staged], parts: int, endpoints: list[str]) -> _Recorded:
-        return cls(
-            staged[0].run.batch,
-            [each.attempt for each in staged],
-            sum(each.messages for each in staged),
-            sum(each.total for each in staged) % _FULL,
-            max(each.last_ms for each in staged),
-            parts,
-            endpoints,
-        )
-
     def shared_with(self, part: int, parts: int) -> list[str]:
         """The attempts that may have had rows of this task: the remainder of one hash by both numbers
         agrees in what the numbers have in common."""
@@ -162,7 +150,10 @@ class Job:
         nothing is stored."""
         if self._name is None:
             return True
-        run = _Recorded.of(staged, parts, endpoints)
+        attempts, messages = [each.attempt for each in staged], sum(e.messages for e in staged)
+        total, last_ms = sum(e.total for e in staged) % _FULL, max(e.last_ms for e in staged)
+        told = attempts, messages, total, last_ms, parts, endpoints
+        run = _Recorded(staged[0].run.batch, *told)
         first, *more = {each.known for each in staged}
         while True:
             runs, etag = self._record(self.endpoint)

@@ -25,16 +25,15 @@ from sqsdelay.errors import (
 )
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
-from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import REASON
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Counts, Staged
+from sqsdelay.spark.sink.run import RETRY_WAIT, Counts, Staged
+from sqsdelay.spark.sink.staging import Bulk
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Rows read as messages at a time, so that a batch of large bodies is not in memory twice."""
 
-_RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
 _Row = tuple[int, Message, Mark]
 _Waiting = list[_Row]
 _Read = Message | SqsDelayError
@@ -173,7 +172,7 @@ class Task:
         self._progress_at = self.clock.monotonic()
         for attempt in tenacity.Retrying(
             stop=self._out_of_patience,
-            wait=_RETRY_WAIT,
+            wait=RETRY_WAIT,
             sleep=self.sleep,
             retry=tenacity.retry_if_exception_type(QueueUnavailable),
             reraise=True,

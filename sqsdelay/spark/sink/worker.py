@@ -29,11 +29,11 @@ from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.estimate import Planned, UnsentQueues
-from sqsdelay.spark.sink.bulk import Bulk
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, insist, run_of
+from sqsdelay.spark.sink.staging import Bulk
 from sqsdelay.spark.sink.stored_job import wheel_of
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
@@ -250,11 +250,10 @@ def task_of(rows: Rows, attempt: Attempt, run: Run | None = None) -> Task:
     if options.store is not None and not options.plan:
         task.check_store = partial(check_store, kept, staging=run is not None)
     _spare_the_collector()
-    slices = []
-    staged = None
+    slices, staged = list[int](), None
     if options.receipts is not None:
         receipts = Receipts.of(options)
-        task.sent_before = sent_before(receipts, options, attempt)
+        task.sent_before = sent_before(options, attempt)
         if options.replay is not None:
             # No run of the job goes on meanwhile.
             before = Receipts.of(replace(options, batch=None, replay=None))
@@ -271,16 +270,9 @@ def task_of(rows: Rows, attempt: Attempt, run: Run | None = None) -> Task:
         slices.append(max(MAX_BATCH_ENTRIES, int(task.rate)))
     task.slice_rows = min(slices, default=None)
     if run is not None:
-        task.bulk = Bulk(
-            rows,
-            run,
-            SqsQueues(_client(kept)),
-            attempt=f"{attempt.partition}x{attempt.task_id}",
-            receipts=staged,
-            ledger=_ledger(options),
-            sent_before=task.sent_before,
-            open_wheel=_wheel,
-        )
+        name = f"{attempt.partition}x{attempt.task_id}"
+        more = staged, _ledger(options), task.sent_before, _wheel
+        task.bulk = Bulk(rows, run, SqsQueues(_client(kept)), name, *more)
     return task
 
 
@@ -299,15 +291,16 @@ def _client(options: Options) -> SQSClient:
 _loaded: dict[object, SentBefore] = {}
 
 
-def sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
+def sent_before(options: Options, attempt: Attempt) -> SentBefore:
     """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
+    receipts = Receipts.of(options)
     if options.parts > 1:
         return receipts.load(attempt.partition, options.parts)
     # A micro-batch that is run again keeps its name.
     retry = attempt.task_id if attempt.number else None
     key = (options, attempt.write_id, attempt.began_ms, retry)
     if key not in _loaded:
-        _loaded.clear()
+        _loaded.clear()  # Before others are read: not both are in memory.
         _loaded[key] = receipts.load()
     return _loaded[key]

@@ -16,8 +16,7 @@ from infra.local import ROOT
 from infra.templates import STORES, main
 from sqsdelay import DelaySender
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.deployed.test_with_store import dispatch
-from tests.acceptance.deployment import receive, sqsdelay
+from tests.acceptance.deployment import dispatch, receive, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 TERRAFORM: Final = shutil.which("terraform")

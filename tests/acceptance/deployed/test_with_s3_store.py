@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from infra.local import CdkCommand, CdkFailed
 from sqsdelay.stores import S3Store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import Apps
-from tests.acceptance.deployment import given_up, receive, scheduled, sqsdelay
+from tests.acceptance.deployment import dispatch, given_up, receive, scheduled, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 STACK = "sqsdelay-wheel"
@@ -33,17 +32,6 @@ def store(aws: LocalAws, wheel: dict[str, str]) -> Iterator[S3Store]:
     deployed = S3Store(bucket, endpoint="wheel", client=aws.client("s3"))
     yield deployed
     deployed.close()
-
-
-def run(aws: LocalAws, wheel: dict[str, str], event: dict[str, Any]) -> dict[str, int]:
-    """Run the deployed dispatcher with a schedule's event; returns what it counted."""
-    answer = aws.client("lambda").invoke(
-        FunctionName=wheel["DispatcherName"], Payload=json.dumps(event)
-    )
-    payload = answer["Payload"].read()
-    assert "FunctionError" not in answer, payload
-    counts: dict[str, int] = json.loads(payload)
-    return counts
 
 
 def gathered(aws: LocalAws, wheel: dict[str, str]) -> None:
@@ -72,13 +60,13 @@ def test_far_messages_gather_in_the_parking_queue_and_are_parked_together(
     ]
     gathered(aws, wheel)
     sqsdelay(aws, "cancel", "wheel", ids[1], "--store", wheel["StoreUrl"], codes={3})
-    assert run(aws, wheel, {"park": True}) == {"parked": 2, "cancelled": 1}
+    assert dispatch(aws, wheel, {"park": True}) == {"parked": 2, "cancelled": 1}
     assert sorted(m.body for m in store.pending(10)) == [b"moved", b"stays"]
     objects = aws.client("s3").list_objects_v2(Bucket=wheel["StoreUrl"].removeprefix("s3://"))
     assert len([o for o in objects["Contents"] if o["Key"].endswith(".jsonl.gz")]) == 1
-    assert run(aws, wheel, {"park": True}) == {}
+    assert dispatch(aws, wheel, {"park": True}) == {}
     assert store.reschedule(ids[2], round(time.time() * 1000) + 2000)
-    assert run(aws, wheel, {})["released"] == 1
+    assert dispatch(aws, wheel)["released"] == 1
     [message] = receive(aws, wheel["QueueUrl"], count=1)
     assert message["Body"] == "moved"
     assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == ids[2]

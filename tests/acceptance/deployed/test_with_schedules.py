@@ -19,7 +19,7 @@ from sqsdelay.stores import SchedulerStore
 from sqsdelay.stores.scheduler.group import SEND_MESSAGE
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import Apps
-from tests.acceptance.deployment import given_up, receive, scheduled, sqsdelay
+from tests.acceptance.deployment import dispatch, given_up, receive, scheduled, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 ENDPOINT, STACK = "timed", "sqsdelay-timed"
@@ -70,15 +70,6 @@ def fire(aws: LocalAws, schedule: dict[str, Any]) -> None:
     aws.client("scheduler").delete_schedule(GroupName=ENDPOINT, Name=schedule["Name"])
 
 
-def empty(aws: LocalAws, timed: dict[str, str], event: dict[str, object]) -> dict[str, int]:
-    """Do what the rule does every five minutes."""
-    answer = aws.client("lambda").invoke(
-        FunctionName=timed["DispatcherName"], Payload=json.dumps(event).encode()
-    )
-    done: dict[str, int] = json.loads(answer["Payload"].read())
-    return done
-
-
 def test_a_schedule_fires_into_the_parking_queue_and_the_message_arrives(
     aws: LocalAws, timed: dict[str, str], place: SchedulerStore
 ) -> None:
@@ -99,7 +90,7 @@ def test_a_schedule_fires_into_the_parking_queue_and_the_message_arrives(
     assert sender.cancel(ENDPOINT, "order-8") is Change.REQUESTED
     earliest = time.time() + 2
     assert sender.reschedule(ENDPOINT, "order-7", delay=2) is Change.REQUESTED
-    assert empty(aws, timed, {"park": True}) == {"handed-over": 1, "cancelled": 1}
+    assert dispatch(aws, timed, {"park": True}) == {"handed-over": 1, "cancelled": 1}
     [message] = receive(aws, timed["QueueUrl"], count=1)
     assert message["Body"] == "fired"
     assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"

@@ -3,7 +3,6 @@ removes nothing that it leaves out, unless it is told to."""
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
@@ -18,7 +17,7 @@ from sqsdelay.ledger.events import Event, EventKind, Source, from_json
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import Apps
-from tests.acceptance.deployment import log_lines, proven, receive, scheduled, sqsdelay
+from tests.acceptance.deployment import dispatch, log_lines, proven, receive, scheduled, sqsdelay
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -37,15 +36,6 @@ def schedule_off(aws: LocalAws, stored: dict[str, str]) -> Iterator[None]:
     scheduled(aws, stored["DispatcherName"], enabled=False)
     yield
     scheduled(aws, stored["DispatcherName"], enabled=True)
-
-
-def dispatch(aws: LocalAws, stored: dict[str, str]) -> dict[str, int]:
-    """Run the deployed function now, as its schedule does every minute; returns what it counted."""
-    answer = aws.client("lambda").invoke(FunctionName=stored["DispatcherName"])
-    payload = answer["Payload"].read()
-    assert "FunctionError" not in answer, payload
-    counts: dict[str, int] = json.loads(payload)
-    return counts
 
 
 def delivered(aws: LocalAws, stored: dict[str, str]) -> list[Event]:

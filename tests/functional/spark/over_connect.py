@@ -47,8 +47,9 @@ def bare(folder: str) -> None:
     """What a server tells whose workers have no sqsdelay."""
     spark = SparkSession.builder.remote("local[1]").getOrCreate()
     rows = spark.range(1).selectExpr("'x' body", "id key", "86400 delay_seconds")
+    store = f"sqlite:///{folder}/the-servers.db"
     try:
-        send(rows, endpoint="orders", job="bare", rejects=f"{folder}/rejects")
+        send(rows, endpoint="orders", job="bare", rejects=f"{folder}/rejects", store=store)
     except ConfigurationError as error:
         sys.stdout.write(json.dumps(str(error)) + "\n")
     spark.stop()

@@ -103,13 +103,14 @@ def with_pandas(folder: Path) -> Path:
 def test_a_server_without_the_package_is_one_line(
     one_stub: Stub, tmp_path: Path, python_without_sqsdelay: Path
 ) -> None:
-    """With the remedy, not the trace of a worker."""
+    """With the remedy, not the trace of a worker. The client has not opened the store, the server's."""
     packages, bare = with_pandas(tmp_path), tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {python_without_sqsdelay} "$@"\n')
     bare.chmod(0o755)
     told = run("over_connect.py", packages, one_stub, tmp_path, "bare", PYSPARK_PYTHON=str(bare))
     assert told.startswith("Spark's workers have no sqsdelay: python -m sqsdelay.spark.archive")
     assert "\n" not in told
+    assert not (tmp_path / "the-servers.db").exists()
     assert one_stub.kept() == []
 
 
