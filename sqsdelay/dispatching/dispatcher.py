@@ -17,6 +17,7 @@ from sqsdelay.dispatching import circuit_breakers, settlement
 from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker
 from sqsdelay.dispatching.destinations import AtLeastOnce, Destination, ExactlyOnce, InTransaction
 from sqsdelay.dispatching.settlement import Round, Settlement
+from sqsdelay.errors import CriticalError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
 from sqsdelay.ports.stores import DelayedMessageStore
@@ -131,7 +132,7 @@ class Dispatcher:
         destination: Outbox | ExactlyOnce,
         *,
         settings: DispatchSettings | None = None,
-        on_critical: Callable[[errors.CriticalError], None] | None = None,
+        on_critical: Callable[[CriticalError], None] | None = None,
         on_round: Callable[[Round], None] | None = None,
         ledger: Ledger | None = None,
         clock: Clock | None = None,
@@ -263,7 +264,7 @@ class DelayedDelivery(Dispatcher):
         Raises:
             ConfigurationError, StoreUnavailable, QueueMissing, QueueUnavailable: nothing was started.
         """
-        with suppress(errors.CriticalError):
+        with suppress(CriticalError):
             self.stop()  # Started twice, a thread would outlive the only stop it gets.
         try:
             super().start()
@@ -300,7 +301,7 @@ class DelayedDelivery(Dispatcher):
 
     def _check_runs(self) -> None:
         if self._error is not None:
-            raise errors.CriticalError(f"dispatching has stopped: {self._error}") from self._error
+            raise CriticalError(f"dispatching has stopped: {self._error}") from self._error
 
     def _run(self) -> None:
         try:
