@@ -298,7 +298,7 @@ class InTransaction(Destination):
         return self._clock.now_ms()
 
     def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        together = _attempted(claim, self._effects.deliver, messages)
+        together = _attempted(claim, self._effects.deliver, [*messages])  # which it may change
         outcomes: list[Outcome] = [together] * len(messages)
         if together is not None and len(messages) > 1:
             outcomes = [_attempted(claim, self._effects.deliver, [each]) for each in messages]

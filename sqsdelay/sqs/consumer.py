@@ -192,7 +192,7 @@ class DelayConsumer:
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )
-        outcomes = list(self._parked(threading.Event()))
+        outcomes = [o for each in self._parked(threading.Event()) for o in each]
         for mover in self._movers:
             batch = self._visibility.receive(mover.source, wait_seconds=longest)
             if batch.copies:
@@ -201,11 +201,11 @@ class DelayConsumer:
 
     def _parked(
         self, stop: threading.Event, crowded: Callable[[], object] | None = None
-    ) -> Iterator[Outcome]:
-        """Empty the parking queue, into which schedules fire; no round is kept."""
+    ) -> Iterator[list[Outcome]]:
+        """Empty the parking queue, into which schedules fire; the rounds, none of which is kept."""
         if self._parker is not None:
-            for outcomes in self._parker.rounds(more=lambda: not stop.is_set(), crowded=crowded):
-                yield from self._told(outcomes)
+            rounds = self._parker.rounds(more=lambda: not stop.is_set(), crowded=crowded)
+            yield from map(self._told, rounds)
 
     def _park_until_stopped(self, stop: threading.Event) -> None:
         """Every five minutes: what became visible meanwhile shares its requests."""

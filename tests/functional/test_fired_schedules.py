@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -136,6 +136,23 @@ def test_the_function_refuses_another_version_whatever_is_in_the_queue(site: Sit
         site.fired("due")
 
 
+def outcomes_in_memory() -> int:
+    return sum(isinstance(each, Outcome) for each in gc.get_objects())
+
+
+def test_a_worker_keeps_no_round(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one has the memory for itself."""
+    monkeypatch.setattr(parker, "AT_ONCE", 10)
+    consumer = DelayConsumer("orders", site.sqs, store=site.store)
+    consumer.start()
+    for n in range(10):
+        site.fired(f"m{n}")
+    kept: list[int] = []
+    rounds = consumer._parked(threading.Event(), lambda: kept.append(outcomes_in_memory()))
+    deque(rounds, maxlen=0)
+    assert kept == [0]
+
+
 def test_a_run_that_finds_much_starts_others_which_start_none(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +170,7 @@ def test_a_run_that_finds_much_starts_others_which_start_none(
     kept: list[int] = []
 
     def counted(*arguments: Any) -> None:
-        kept.append(sum(isinstance(each, Outcome) for each in gc.get_objects()))
+        kept.append(outcomes_in_memory())
         report_outcomes(*arguments)
 
     monkeypatch.setattr("lambdas.settings.report_outcomes", counted)
@@ -246,14 +263,8 @@ def test_helpers_that_fail_are_in_the_log_once_an_outage(
     stop: Any = Rounds([True, True, False, True])
     consumer._parker = stop
     consumer._park_until_stopped(stop)
-    assert (
-        caplog.messages
-        == [
-            "7 of 7 threads that help to empty orders-parking failed, the next round goes on: "
-            "QueueUnavailable('away')"
-        ]
-        * 2
-    )
+    told = "7 of 7 threads that help to empty orders-parking failed, the next round goes on: "
+    assert caplog.messages == [told + "QueueUnavailable('away')"] * 2
 
 
 def test_the_function_gives_up_what_is_refused_too_often(

@@ -154,11 +154,8 @@ def test_what_is_not_far_and_what_cannot_be_read_is_not_parked(site: Site) -> No
         site.send(name, seconds)  # type: ignore[arg-type]
     site.clock.advance(900)
     copies = site.queues.receive_batch(DELAY, wait_seconds=0)
-    assert {c.message_id: site.relay.parks(c) for c in copies} == {
-        "at": False,
-        "above": True,
-        "poison": False,
-    }
+    parks = {copy.message_id: site.relay.parks(copy) for copy in copies}
+    assert parks == {"at": False, "above": True, "poison": False}
     without_a_store = Relay(site.queues, site.endpoint)
     assert not any(map(without_a_store.parks, copies))
     site.relay._broker_now = Mock(side_effect=SchemaMismatch("x"))  # type: ignore[method-assign]
@@ -544,9 +541,8 @@ def test_the_ledger_tells_where_a_message_waits() -> None:
     for number in range(12):
         site.send(f"m{number}", DAY)
     site.relayed()
-    assert {(event.kind, event.source) for event in site.told} == {
-        (EventKind.FORWARDED, Source.CONSUMER)
-    }
+    said = {(event.kind, event.source) for event in site.told}
+    assert said == {(EventKind.FORWARDED, Source.CONSUMER)}
     assert [event.batch for event in site.told] == [10] * 10 + [2] * 2
     assert all(event.due_ms is not None and event.size is None for event in site.told)
     site.told.clear()

@@ -311,20 +311,17 @@ def test_a_body_sqs_does_not_carry_is_stood_for(
 def test_where_nothing_more_fits_a_group_is_left_out() -> None:
     """Rather than make a message of more than 1 MiB."""
     room = MAX_MESSAGE_BYTES - len(GROUP_ID + "String" + "g")
-    assert (
-        GROUP_ID
-        in rejected_stored(stored(attributes={}, body=b"x" * room, group_id="g"), "r").attributes
-    )
-    full = rejected_stored(stored(attributes={}, body=b"x" * (room + 1), group_id="g"), "r")
+    bare: dict[str, Any] = {"attributes": {}, "group_id": "g"}
+    assert GROUP_ID in rejected_stored(stored(body=b"x" * room, **bare), "r").attributes
+    full = rejected_stored(stored(body=b"x" * (room + 1), **bare), "r")
     assert GROUP_ID not in full.attributes
     assert full.size <= MAX_MESSAGE_BYTES
 
 
 def test_a_large_body_in_base64_is_not_mistaken_for_itself() -> None:
     """Without room for the words that say so it has no id of ours, which would ask for its return."""
-    sent = rejected_stored(
-        stored(attributes={}, body=b"\xff" * (MAX_MESSAGE_BYTES * 3 // 4)), "refused"
-    )
+    body = b"\xff" * (MAX_MESSAGE_BYTES * 3 // 4)
+    sent = rejected_stored(stored(attributes={}, body=body), "refused")
     assert (sent.size, sent.attributes) == (MAX_MESSAGE_BYTES, {})
 
 

@@ -464,12 +464,8 @@ def test_an_id_with_a_lone_surrogate_still_hops() -> None:
 @pytest.mark.parametrize(("group", "kept"), [("g", "g"), ("a b", None), ("", None)])
 def test_a_group_is_handed_over_where_a_queue_takes_it(group: str, kept: str | None) -> None:
     """Any other would have the whole message refused."""
-    sent = outgoing.handed_over(
-        copy(attributes={GROUP_ID: string(group)}),
-        DelayedMessage("m", 0),
-        Endpoint.parse("orders"),
-        delay_seconds=0,
-    )
+    grouped, said = copy(attributes={GROUP_ID: string(group)}), DelayedMessage("m", 0)
+    sent = outgoing.handed_over(grouped, said, Endpoint.parse("orders"), delay_seconds=0)
     assert sent.group_id == kept
 
 

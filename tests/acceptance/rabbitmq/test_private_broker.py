@@ -20,6 +20,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, DispatchSettings
 from sqsdelay.errors import QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import (
+    Problem,
     RabbitMqMessage,
     RabbitMqOutbox,
     RabbitMqSender,
@@ -72,8 +73,11 @@ def look_often(broker: Broker, on: Topology) -> int:
 
 
 @pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
-    """A private node that speaks TLS, upgraded from of old: its newer features are off."""
+def mended(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[RabbitNode, list[Problem]]]:
+    """A private node that speaks TLS, upgraded from of old; and what was wrong with it, in any order of tests
+    before them all: its newer features were off."""
     folder = tmp_path_factory.mktemp("fragile")
     name = ["-subj", "/CN=sqsdelay test", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem", "-nodes"]
@@ -83,16 +87,19 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
     private = RabbitNode(folder / "node", tls_folder=folder, feature_flags=flags)
     try:
         private.start()
-        yield private
+        declare(private.url, Topology("acme"))
+        found = verify(private.url, Topology("acme"), management_url=private.management_url)
+        for problem in found:
+            private.ctl(*shlex.split(problem.remedy)[1:])
+        yield private, found
     finally:
         private.stop()
 
 
 @pytest.fixture(scope="module")
-def fragile(older: RabbitNode) -> RabbitNode:
-    """The same with what levels need, for those who kill it, and start it again."""
-    manage(older.management_url, "feature-flags", "stream_queue", "enable")
-    return older
+def fragile(mended: tuple[RabbitNode, list[Problem]]) -> RabbitNode:
+    """For those who kill it, and start it again."""
+    return mended[0]
 
 
 @pytest.fixture
@@ -104,17 +111,13 @@ def fragile_broker(fragile: RabbitNode, request: pytest.FixtureRequest) -> Itera
 
 
 @pytest.mark.skipif(NEWER is not None, reason="RabbitMQ 4 has no such flag to disable")
-def test_a_disabled_stream_queue_flag_is_found(older: RabbitNode) -> None:
+def test_a_disabled_stream_queue_flag_is_found(mended: tuple[RabbitNode, list[Problem]]) -> None:
     """Without it the broker dead-letters at most once; NServiceBus refuses such a broker as well."""
-    acme = Topology("acme")
-    declare(older.url, acme)
-    (problem,) = verify(older.url, acme, management_url=older.management_url)
+    node, (problem,) = mended
     assert problem.fatal
     assert problem.subject == "feature flag stream_queue"
-    command, *arguments = shlex.split(problem.remedy)
-    assert command == "rabbitmqctl"
-    older.ctl(*arguments)
-    assert verify(older.url, acme, management_url=older.management_url) == []
+    assert shlex.split(problem.remedy)[0] == "rabbitmqctl"
+    assert verify(node.url, Topology("acme"), management_url=node.management_url) == []
 
 
 def late_ms(arrival: Arrival) -> float:

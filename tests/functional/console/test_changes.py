@@ -124,7 +124,7 @@ def test_too_far_or_no_time_is_refused(running: Running) -> None:
     asked = listed.press("Reschedule…", m=listed.marks("a"))
     for given, words in (
         ({"delay": "soon"}, "'soon'"),
-        ({"delay": "1d", "due_at": "2027-01-31T09:00:00Z"}, "give either a delay"),
+        ({"delay": "1d", "due_at": "2027-01-31T09:00:00Z"}, "give only one"),
     ):
         assert words in asked.press("Continue", **given).text
     far = asked.press("Continue", delay="4000d").press("Move 1 message")
