@@ -203,7 +203,7 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
             after = unquote(_text(form, "after")) or None
             these = messages.listed(source, which, after=after, limit=MOST_CHANGED, bodies=False)
             marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in these.rows]
-            values["first"] = these.next is not None
+            values["first"] = these.next and ("next" if after else "first")
         parked = [Chosen.of(mark) for mark in marks]
         sample = source.store_sample.get()
         known = sample.value if sample.tells(source.clock.now_ms()) else None

@@ -195,7 +195,9 @@ def test_a_slow_store_is_listed_in_parts(running: Running, monkeypatch: pytest.M
     assert len(page.follow("Next page").ids) == 50
     page = running.page("/messages", text="9")
     assert page.ids == [f"m{n:03}" for n in range(100) if "9" in str(n)]
-    assert page.follow("Search on").ids[0] == "m109"
+    more = page.follow("Search on")
+    assert more.ids[0] == "m109"
+    assert "the next 19 that match; there are more" in more.press("Cancel…", which="all").text
     page = running.page("/messages", text="m20")
     while not page.ids:
         page = page.follow("Search on")
