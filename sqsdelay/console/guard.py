@@ -117,31 +117,6 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-class Guesses:
-    """Wrong tokens: each makes the wait for the next one longer."""
-
-    def __init__(self) -> None:
-        self._wrong = OrderedDict[str, tuple[int, float]]()
-        self._all = deque[float](maxlen=GUESSES_IN_ALL)
-
-    def wait(self, address: str, now: float) -> float:
-        """Seconds until a token from there is looked at; 0 or less where it is at once."""
-        count, last = self._wrong.get(address, (0, now))
-        own = min(GUESS_SECONDS, 2.0 ** min(count - FREE_GUESSES, 10))
-        until = [last + own] if count >= FREE_GUESSES else []
-        if len(self._all) == GUESSES_IN_ALL:
-            until.append(self._all[0] + GUESS_SECONDS)
-        return max(until, default=now) - now
-
-    def wrong(self, address: str, now: float) -> None:
-        """A token from there was wrong."""
-        count, last = self._wrong.pop(address, (0, now))
-        self._wrong[address] = (1 if now - last > 10 * GUESS_SECONDS else count + 1, now)
-        self._all.append(now)
-        if len(self._wrong) > MOST_KEPT:
-            self._wrong.popitem(last=False)
-
-
 class Guard:
     """ASGI middleware before everything else: what it does not let pass has no effect.
 
@@ -154,7 +129,9 @@ class Guard:
         self, app: ASGIApp, *, access: Access, port: int, monotonic: Callable[[], float]
     ) -> None:
         self._app, self._access, self._now = app, access, monotonic
-        self._guesses = Guesses()
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Wrong tokens by address: how many, and when the last of them came."""
+        self._wrong_at = deque[float](maxlen=GUESSES_IN_ALL)
         self._signed_in: OrderedDict[str, float] = OrderedDict()
         self._at_once = 0
         self._proxies = {_address(each) for each in access.proxies}
@@ -222,24 +199,32 @@ class Guard:
             self._at_once -= place
 
     def sign_in(self, request: Request, token: str) -> Response | None:
-        """Begin a session with a secret of its own; None where the token is wrong.
-
-        Another answer where it comes too soon after wrong ones.
-        """
-        address = one_line(self._caller(request))
-        if (wait := math.ceil(self._guesses.wait(address, self._now()))) > 0:
+        """Begin a session with a secret of its own; None where the token is wrong, which makes the wait for
+        the next one longer. Another answer where it comes too soon after wrong ones."""
+        address, now = one_line(self._caller(request)), self._now()
+        count, last = self._wrong.get(address, (0, now))
+        until = [now]
+        if count >= FREE_GUESSES:
+            until.append(last + min(GUESS_SECONDS, 2.0 ** min(count - FREE_GUESSES, 10)))
+        if len(self._wrong_at) == GUESSES_IN_ALL:
+            until.append(self._wrong_at[0] + GUESS_SECONDS)
+        if (wait := math.ceil(max(until) - now)) > 0:
             answer = _refused(request.scope, 429, f"too many wrong tokens; try again in {wait} s")
             answer.headers["Retry-After"] = str(wait)
             return answer
         expected = self._access.token
         if expected is None or not hmac.compare_digest(token.encode(), expected.encode()):
             logger.warning("a wrong token from %s", address)
-            self._guesses.wrong(address, self._now())
+            self._wrong[address] = (1 if now - last > 10 * GUESS_SECONDS else count + 1, now)
+            self._wrong.move_to_end(address)
+            self._wrong_at.append(now)
+            if len(self._wrong) > MOST_KEPT:
+                self._wrong.popitem(last=False)
             return None
         session = request.session
         session.clear()
         session["csrf"], session["in"] = secrets.token_hex(32), secrets.token_hex(32)
-        self._signed_in[session["in"]] = self._now() + SESSION_SECONDS
+        self._signed_in[session["in"]] = now + SESSION_SECONDS
         if len(self._signed_in) > MOST_KEPT:
             self._signed_in.popitem(last=False)
         logger.info("signed in with the token from %s", address)

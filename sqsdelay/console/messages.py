@@ -18,11 +18,10 @@ from sqsdelay.console.source import Body, Failed, Source, text_of
 from sqsdelay.core.delay import due_at_ms, parse_delay, parse_due_at
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import ConfigurationError, InvalidDelay, MalformedEvent, NoStore, SqsDelayError
+from sqsdelay.errors import ConfigurationError, MalformedEvent, NoStore, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, from_json
 from sqsdelay.ledger.events import Source as Recorder
-from sqsdelay.operating.status import PAGE as READ_AT_ONCE
-from sqsdelay.operating.status import Listing, parse_cursor
+from sqsdelay.operating import status
 from sqsdelay.ports.stores import ParkingPlace
 
 PAGE: Final = 50
@@ -41,8 +40,6 @@ def utc_input(text: str) -> str:
 def typed_due(delay: str, due_at: str) -> tuple[timedelta | None, datetime | None]:
     """When a message is due, as a form has it: its delay or its due time, or neither."""
     delay, due_at = delay.strip(), utc_input(due_at)
-    if delay and due_at:
-        raise InvalidDelay("give either a delay (1d12h) or a due time (2027-01-31T09:00:00Z)")
     return parse_delay(delay) if delay else None, parse_due_at(due_at) if due_at else None
 
 
@@ -101,12 +98,10 @@ def listed(
     source: Source, which: Filter, *, after: str | None, limit: int = PAGE, bodies: bool = True
 ) -> Listed:
     """A page of parked messages, the earliest due first; raises what is wrong with filter or store.
-
-    ``bodies`` are left out of a page that may be of a thousand messages of 1 MiB.
-    """
+    ``bodies`` are left out of a page that may be of a thousand messages of 1 MiB."""
     start_ms, end_ms = which.bounds_ms(source.clock.now_ms())
-    cursor = parse_cursor(after) if after else None
-    listing = Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
+    cursor = status.parse_cursor(after) if after else None
+    listing = status.Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
 
     def read(place: ParkingPlace) -> Listed:
         rows: list[StoredMessage] = []
@@ -117,7 +112,7 @@ def listed(
             if which.matches(text_of(message.message_id), body, message.attributes):
                 rows.append(message if bodies else replace(message, body=b""))
             # Whatever the store gave at once is looked at.
-            late = listing.listed % READ_AT_ONCE == 0 and source.clock.monotonic() > until
+            late = listing.listed % status.PAGE == 0 and source.clock.monotonic() > until
             if cut := len(rows) == limit or late:
                 break
         more = (cut or listing.listed == most) and listing.has_more(place)
@@ -128,9 +123,7 @@ def listed(
 
 def failed(source: Source, which: Filter, group: str = "") -> list[Failed]:
     """Of the messages that were last looked at, those a filter means; of one kind of reason, if it is given.
-
-    No message is received.
-    """
+    No message is received."""
     start_ms, end_ms = which.bounds_ms(source.clock.now_ms())
     wanted = which.reason.casefold()
 
@@ -178,10 +171,8 @@ class Lateness(NamedTuple):
 
 
 class History(NamedTuple):
-    """The events of one message, oldest first; ``left_out`` is how many there are besides.
-
-    ``hops`` counts all of its hops. ``whole`` is False where the file was too long to be searched whole.
-    """
+    """The events of one message, oldest first; ``left_out`` is how many there are besides. ``hops`` counts
+    all of its hops. ``whole`` is False where the file was too long to be searched whole."""
 
     events: tuple[Event, ...] = ()
     hops: int = 0
@@ -195,9 +186,7 @@ class History(NamedTuple):
 
 class LedgerFile:
     """Reads a `FileLedger`'s file while others append to it; none, or one that does not exist yet, is empty.
-
-    Thread-safe. Each method raises `ConfigurationError` where the file cannot be read.
-    """
+    Thread-safe. Each method raises `ConfigurationError` where the file cannot be read."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -287,11 +276,8 @@ def _events(lines: Iterable[bytes]) -> Iterator[Event]:
 
 @dataclass(slots=True)
 class Found:
-    """All that is known of a message; what could not be asked is in ``trouble``.
-
-    ``where`` it is now: store, error queue (where it was seen ``looked_seconds`` ago), elsewhere, arrived,
-    cancelled or unknown.
-    """
+    """All that is known of a message; what could not be asked is in ``trouble``. ``where`` it is now: store,
+    error queue (seen there ``looked_seconds`` ago), elsewhere, arrived, cancelled or unknown."""
 
     id: str
     where: str = "unknown"
@@ -332,8 +318,8 @@ def found(source: Source, message_id: str, ledger: LedgerFile) -> Found:
             view.due_ms = view.due_ms if each.due_ms is None else each.due_ms
             view.body, view.attributes = each.body, each.attributes
     if source.on_sqs and rejections.at_ms is None:
-        status = source.queues_sample.get().value
-        if status is not None and status.errors:
+        counted = source.queues_sample.get().value
+        if counted is not None and counted.errors:
             view.trouble.append("Error queue: nobody has looked at its messages yet; see Errors")
     if (stored := view.stored) is not None:
         view.where, view.due_ms, view.problem = "store", stored.due_ms, stored.unreadable

@@ -23,14 +23,12 @@ from starlette.staticfiles import StaticFiles
 from sqsdelay import errors
 from sqsdelay.console import messages, services
 from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
-from sqsdelay.console.messages import Filter
-from sqsdelay.console.rendering import SPANS, page, states_of, templates, wire
+from sqsdelay.console.rendering import page, states_of, templates, wire
 from sqsdelay.console.services import MOST_CHANGED, ON_FAILED, Change, Chosen, Services, Work
-from sqsdelay.console.source import Body, Source
+from sqsdelay.console.source import SPANS, Body, Source
 from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
 from sqsdelay.core.readable import one_line
 from sqsdelay.cost import Workload, bill, recommend, shipped_prices
-from sqsdelay.errors import ConfigurationError, InvalidDelay, NoStore, SqsDelayError, StoreError
 from sqsdelay.operating.status import NOBODY
 
 EXAMPLES: Final = 10
@@ -58,7 +56,7 @@ def _source(request: Request) -> Source:
 def _overview(request: Request) -> Response:
     console, span, recent = _services(request), request.query_params.get("span", ""), []
     span = span if span in SPANS else "hours"
-    with suppress(SqsDelayError):  # Why a ledger cannot be read is said above the page.
+    with suppress(errors.SqsDelayError):  # Why a ledger cannot be read is said above the page.
         recent = console.ledger.recent(console.sources, RECENT)
     values: dict[str, Any] = {"span": span, "spans": SPANS, "nobody": NOBODY, "recent": recent}
     return page(request, "overview.html", states=states_of(console, span), **values)
@@ -69,12 +67,12 @@ def _messages(request: Request) -> Response:
     if given.get("id"):
         where = f"/message?endpoint={wire(source.name)}&id={wire(given['id'])}"
         return RedirectResponse(where, 303)
-    which, after = Filter.of(given), given.get("after")
+    which, after = messages.Filter.of(given), given.get("after")
     values: dict[str, Any] = {"which": which, "after": after, "found": None, "refusal": None}
     try:
         values["found"] = messages.listed(source, which, after=after)
-    except (NoStore, StoreError) as error:
-        silent = "The store cannot be shown: " if isinstance(error, StoreError) else ""
+    except (errors.NoStore, errors.StoreError) as error:
+        silent = "The store cannot be shown: " if isinstance(error, errors.StoreError) else ""
         values["refusal"] = f"{silent}{one_line(error)}"
     return page(request, "messages.html", of=source, **values)
 
@@ -86,7 +84,7 @@ def _message(request: Request) -> Response:
 
 
 def _errors(request: Request) -> Response:
-    source, which = _source(request), Filter.of(request.query_params)
+    source, which = _source(request), messages.Filter.of(request.query_params)
     found = messages.failed(source, which)
     groups = messages.grouped(found)
     return page(request, "errors.html", of=source, which=which, groups=groups, found=len(found))
@@ -95,8 +93,8 @@ def _errors(request: Request) -> Response:
 def _result(request: Request) -> Response:
     found = _services(request).changes.get(request.path_params["key"])
     if found is None:
-        text = "The console was restarted, or no longer keeps it. Its log has the result."
-        return page(request, "problem.html", 404, title="This change is not known", text=text)
+        text = "this change is not known: the console was restarted, or no longer keeps it; see its log"
+        raise HTTPException(404, text)
     return page(request, "result.html", change=found)
 
 
@@ -122,7 +120,7 @@ def _cost(request: Request) -> Response:
         values["advice"] = recommend(load, prices)
         if not values["advice"]:
             values["trouble"] = bill("relay", load, prices).impossible
-    except SqsDelayError as error:
+    except errors.SqsDelayError as error:
         values["trouble"] = one_line(error)
     return page(request, "cost.html", given=given, prices=prices, **values)
 
@@ -130,7 +128,7 @@ def _cost(request: Request) -> Response:
 def _whole(name: str, text: str) -> int:
     digits = re.sub(r"[\s,_]", "", text)
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
-        raise ConfigurationError(f"{name} is {text!r}; give a whole number")
+        raise errors.ConfigurationError(f"{name} is {text!r}; give a whole number")
     return int(digits)
 
 
@@ -182,14 +180,14 @@ def _asked(form: FormData) -> tuple[str, list[str]]:
     """The action that a form names, and the marks of the messages that were chosen for it."""
     action = _text(form, "action")
     if action not in services.ON_PARKED + ON_FAILED:
-        raise ConfigurationError(f"{action!r} is not an action on messages")
+        raise errors.ConfigurationError(f"{action!r} is not an action on messages")
     return action, [str(each) for each in form.getlist("m")]
 
 
 def _confirm(request: Request, form: FormData, source: Source) -> Response:
     """Say for how many messages it is, show some, and ask for what else has to be known."""
     (action, marks), every = _asked(form), _text(form, "which") == "all"
-    which = Filter.of(dict(parse_qsl(_text(form, "filter"), errors="surrogatepass")))
+    which = messages.Filter.of(dict(parse_qsl(_text(form, "filter"), errors="surrogatepass")))
     given = {name: _text(form, name).strip() for name in ("delay", "due_at")}
     values: dict[str, Any] = {"due_ms": None, "trouble": None, "first": False, "given": given}
     if action in ON_FAILED:
@@ -205,7 +203,7 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
             after = unquote(_text(form, "after")) or None
             these = messages.listed(source, which, after=after, limit=MOST_CHANGED, bodies=False)
             marks = [f"{row.due_ms}:{wire(row.message_id)}" for row in these.rows]
-            values["first"] = these.next is not None
+            values["first"] = these.next and ("next" if after else "first")
         parked = [Chosen.of(mark) for mark in marks]
         sample = source.store_sample.get()
         known = sample.value if sample.tells(source.clock.now_ms()) else None
@@ -213,7 +211,7 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
         values["unserved"] = known is not None and known.overdue
         some = parked[:EXAMPLES]
         kept: list[Any] = [None] * EXAMPLES
-        with suppress(SqsDelayError):
+        with suppress(errors.SqsDelayError):
             kept = source.of_store(lambda place: [place.find(each.id) for each in some])
         values["examples"] = [
             (each.id, each.due_ms, None, stored and Body.of(stored.body))
@@ -223,7 +221,7 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
             try:
                 due = due_time(*messages.typed_due(**given))
                 values["due_ms"] = due.due_ms(0 if due.absolute else source.latest_ms())
-            except InvalidDelay as error:
+            except errors.InvalidDelay as error:
                 values["trouble"] = one_line(error)
     _check_count(marks)
     values |= {"action": action, "marks": marks, "key": secrets.token_urlsafe(12)}
@@ -232,7 +230,7 @@ def _confirm(request: Request, form: FormData, source: Source) -> Response:
 
 def _check_count(marks: list[str]) -> None:
     if not 1 <= len(marks) <= MOST_CHANGED:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"{len(marks)} messages are chosen; choose 1 to {MOST_CHANGED} in the list"
         )
 
@@ -254,7 +252,7 @@ def _made(
 ) -> Response:
     key = _text(form, "key")
     if not 8 <= len(key) <= 64 or wire(key) != key:
-        raise ConfigurationError("the form has no key; load the page again")
+        raise errors.ConfigurationError("the form has no key; load the page again")
     change = Change(what, source.name, asked, request.state.visitor)
     _services(request).make(key, change, work)
     return RedirectResponse(f"/results/{key}", 303)
@@ -265,7 +263,7 @@ def _previewed(request: Request, form: FormData, source: Source) -> Response:
     given = {name: _text(form, name).replace("\r\n", "\n") for name in services.FIELDS}
     try:
         shown: Any = {"preview": services.preview(source, services.message_of(source, given))}
-    except (SqsDelayError, ValueError) as error:
+    except (errors.SqsDelayError, ValueError) as error:
         shown = {"trouble": one_line(error)}
     return _send_page(request, source, given, **shown)
 
@@ -320,7 +318,7 @@ def create_app(services: Services, *, port: int) -> Guard:
         yield
         await run_in_threadpool(services.close)
 
-    handlers: dict[Any, Any] = {SqsDelayError: _failed, HTTPException: _failed}
+    handlers: dict[Any, Any] = {errors.SqsDelayError: _failed, HTTPException: _failed}
     app = Starlette(routes=ROUTES, exception_handlers=handlers, lifespan=lifespan)
     app.state.services, app.state.templates = services, templates(services)
     guard = Guard(app, access=services.access, port=port, monotonic=services.clock.monotonic)

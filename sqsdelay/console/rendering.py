@@ -6,8 +6,6 @@ import base64
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -16,13 +14,11 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.templating import Jinja2Templates
+from starlette.responses import HTMLResponse, Response
 
-from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample, Sampled
+from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import BODY_SHOWN, Body, BrokerStatus, Source, text_of
-from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.readable import age, instant, one_line, plain
 from sqsdelay.cost import dollars
@@ -36,22 +32,6 @@ LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SE
 """Within which a worker that records something is at work: a long poll, a run of the deployed one."""
 UNSERVED_SECONDS: Final = 30
 """How long messages may be receivable while nobody receives: a Lambda poller takes up to 20 s."""
-SPANS: Final = {"hours": 24, "days": 30, "months": 12}
-"""How far ahead one can look."""
-
-
-def edges_of(span: str, now_ms: int) -> list[int]:
-    """1970, now, and the ends of the hours, days or months ahead in UTC: what is overdue comes first."""
-    now = utc(now_ms).replace(minute=0, second=0, microsecond=0)
-    ahead = range(1, SPANS[span] + 1)
-    if span == "hours":
-        ends = [now + timedelta(hours=n) for n in ahead]
-    elif span == "days":
-        ends = [now.replace(hour=0) + timedelta(days=n) for n in ahead]
-    else:
-        months = [now.year * 12 + now.month - 1 + n for n in ahead]
-        ends = [now.replace(year=m // 12, month=m % 12 + 1, day=1, hour=0) for m in months]
-    return [0, now_ms, *map(due_at_ms, ends)]
 
 
 def troubles(services: Services, *, ask: bool) -> list[str]:
@@ -84,22 +64,19 @@ def troubles(services: Services, *, ask: bool) -> list[str]:
 
 def states_of(services: Services, span: str) -> list[dict[str, Any]]:
     """Every endpoint, and what its numbers mean; all are asked at once."""
-    asked = []
-    for source in services.sources.values():
+    sources = services.sources.values()
+    for source in sources:
         source.start()
-        due = source.outlook(span, partial(edges_of, span))
-        due.start()
-        asked.append((source, due))
-    return [_state_of(services, source, due) for source, due in asked]
+        source.outlooks[span].start()
+    return [_state_of(services, source, source.outlooks[span].get()) for source in sources]
 
 
-def _state_of(services: Services, source: Source, due: Sampled[status.Outlook]) -> dict[str, Any]:
-    now_ms = services.clock.now_ms()
+def _state_of(services: Services, source: Source, due: Sample[Any]) -> dict[str, Any]:
+    now_ms, ledger = services.clock.now_ms(), services.ledger
     queues, store = source.queues_sample.get(), source.store_sample.get()
     lateness, seen = None, dict[Recorder, int]()
     # `troubles` says why a ledger cannot be read.
     with suppress(SqsDelayError):
-        ledger = services.ledger
         lateness, seen = ledger.lateness(source.name), ledger.last_seen_ms(source.name)
     # EventBridge Scheduler releases by itself.
     dispatched = source.store_url and not source.store_url.startswith("scheduler:")
@@ -116,18 +93,15 @@ def _state_of(services: Services, source: Source, due: Sampled[status.Outlook]) 
             workers.append((name, sample, seen_ms, state or sample.unknown, text))
     return {
         "source": source,
-        "outlook": due.get(),
+        "outlook": due,
         "lateness": lateness,
         "workers": workers,
         "late_copies": _late_copies(source, queues.value),
     }
 
 
-Judged = tuple[str | None, str]
-"""A worker's state, None where it is not known, and what that is concluded from."""
-
-
-def _consumer(source: Source, queues: EndpointStatus | None, *, lately: bool) -> Judged:
+def _consumer(source: Source, queues: EndpointStatus | None, *, lately: bool) -> tuple[str, str]:
+    """A worker's state, empty where it is not known, and what that is concluded from."""
     waiting = 0
     if queues is not None:
         waiting = sum(q.visible for q in queues.queues if q.role in (Role.DELAY, Role.DUE))
@@ -137,7 +111,7 @@ def _consumer(source: Source, queues: EndpointStatus | None, *, lately: bool) ->
     since = since if now - watched <= OLD_SECONDS else now
     source.unserved = (since, now) if queues and waiting and not queues.in_flight else None
     if queues is None:
-        return None, "its queues cannot be read"
+        return "", "its queues cannot be read"
     if queues.in_flight:
         return "working", f"has {queues.in_flight:,} messages in hand"
     if lately:
@@ -148,9 +122,9 @@ def _consumer(source: Source, queues: EndpointStatus | None, *, lately: bool) ->
     return "idle", received if waiting else "no message waits for it"
 
 
-def _dispatcher(_: Source, parked: StoreStatus | None, *, lately: bool) -> Judged:
+def _dispatcher(_: Source, parked: StoreStatus | None, *, lately: bool) -> tuple[str, str]:
     if parked is None:
-        return None, "its store cannot be read"
+        return "", "its store cannot be read"
     if parked.overdue:
         return "not seen", f"the earliest message is {age(parked.late_ms // 1000)} overdue"
     if lately:
@@ -234,7 +208,7 @@ def late(milliseconds: int) -> str:
     return ("-" if milliseconds < 0 else "") + age(abs(milliseconds) // 1000)
 
 
-def templates(services: Services) -> Jinja2Templates:
+def templates(services: Services) -> Environment:
     """The templates of a console; what they say of ages goes by its clock."""
     found = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -271,29 +245,26 @@ def templates(services: Services) -> Jinja2Templates:
     found.filters |= others
     found.globals |= {"body_shown": BODY_SHOWN, "old_seconds": OLD_SECONDS}
     found.globals["version"] = version("sqsdelay")
-
-    def of_every_page(request: Request) -> dict[str, Any]:
-        theme, path = request.cookies.get("sqsdelay_theme"), request.url.path
-        return {
-            "visitor": request.state.visitor,
-            "csrf": request.session.get("csrf", ""),
-            "access": services.access,
-            "endpoints": list(services.sources),
-            "troubles": [] if path == "/sign-in" else troubles(services, ask=path != "/cost"),
-            "theme": theme if theme in ("light", "dark") else "auto",
-            "path": path,
-            "has_ledger": services.settings.ledger is not None,
-        }
-
-    return Jinja2Templates(env=found, context_processors=[of_every_page])
+    return found
 
 
 def page(
     request: Request, template: str, status: int = 200, *, of: Source | None = None, **values: Any
 ) -> Response:
     """A page, ``of`` an endpoint or none; who looks, what is shown and what is down is added."""
-    found: Jinja2Templates = request.app.state.templates
+    services: Services = request.app.state.services
+    theme, path = request.cookies.get("sqsdelay_theme"), request.url.path
+    values |= {
+        "visitor": request.state.visitor,
+        "csrf": request.session.get("csrf", ""),
+        "access": services.access,
+        "endpoints": list(services.sources),
+        "troubles": [] if path == "/sign-in" else troubles(services, ask=path != "/cost"),
+        "theme": theme if theme in ("light", "dark") else "auto",
+        "path": path,
+        "has_ledger": services.settings.ledger is not None,
+    }
     if of is not None:
-        can_release = of.soonest_seconds is None
-        values |= {"source": of, "endpoint": of.name, "can_release": can_release}
-    return found.TemplateResponse(request, template, values, status_code=status)
+        values |= {"source": of, "endpoint": of.name, "can_release": of.soonest_seconds is None}
+    found: Environment = request.app.state.templates
+    return HTMLResponse(found.get_template(template).render(values), status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
@@ -63,7 +62,6 @@ class Patience:
 
     def ask(self, ask: Callable[[], T]) -> T:
         """The answer; an error where there is none within `PATIENCE_SECONDS`, or where many wait already."""
-        began = time.monotonic()
         unanswered = f"{MOST_UNANSWERED} earlier requests"
         if self._free.acquire(timeout=PATIENCE_SECONDS):
             answer = _in_thread(ask)
@@ -71,7 +69,7 @@ class Patience:
             wait([answer], PATIENCE_SECONDS)
             if answer.done():
                 return answer.result()
-            unanswered = f"for {time.monotonic() - began:.0f} s"
+            unanswered = f"for {PATIENCE_SECONDS:.0f} s"
         raise self._error(f"{self._what} has not answered {unanswered}; try again later")
 
 

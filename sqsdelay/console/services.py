@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import unquote
@@ -31,8 +31,7 @@ from sqsdelay.cost.strategies import OF_STORE
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.error_queue import Discard, Retry, RetryStatus
 from sqsdelay.operating.status import CHANGED
-from sqsdelay.parking.parking import Change as Changed
-from sqsdelay.parking.parking import Schedule, check
+from sqsdelay.parking import parking
 from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger("sqsdelay.console")
@@ -101,7 +100,7 @@ class Services:
         """Raise SchemaMismatch for a store of another version. What else may be wrong with one its page
         tells, and goes on."""
         with ThreadPoolExecutor(len(self.sources)) as pool:
-            asked = [pool.submit(each.of_store, check) for each in self.sources.values()]
+            asked = [pool.submit(each.of_store, parking.check) for each in self.sources.values()]
         for each in asked:
             if isinstance(error := each.exception(), errors.SchemaMismatch):
                 raise error
@@ -194,10 +193,8 @@ class Chosen(NamedTuple):
 
 
 def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int | None) -> Work:
-    """Cancel, release or reschedule messages, to ``due_ms`` (epoch milliseconds).
-
-    Raises `InvalidDelay` where that is beyond what the endpoint takes.
-    """
+    """Cancel, release or reschedule messages, to ``due_ms`` (epoch milliseconds). Raises `InvalidDelay` where
+    that is beyond what the endpoint takes."""
     now_ms = source.latest_ms()
     problem = too_far(due_ms or 0, now_ms, source.settings.max_delay_seconds)
     if problem is not None:
@@ -208,10 +205,10 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
         "release": "due now: the dispatcher sends it next",
         "reschedule": f"moved to {instant(moved_ms)}",
     }[action]
-    results = {Changed.DONE: Result.DONE, Changed.REQUESTED: Result.REQUESTED}
+    results = {parking.Change.DONE: Result.DONE, parking.Change.REQUESTED: Result.REQUESTED}
     lost: list[errors.StoreUnavailable] = []
 
-    def change(place: ParkingPlace, message: Chosen) -> Changed:
+    def change(place: ParkingPlace, message: Chosen) -> parking.Change:
         kept = place.find(message.id)
         if kept is None and action == "release":
             raise errors.ConfigurationError(
@@ -222,7 +219,7 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
             raise errors.ConfigurationError(
                 f"it was moved meanwhile, and is due at {at}; look again"
             )
-        schedule = Schedule(place, endpoint=source.name, ledger=source.ledger)
+        schedule = parking.Schedule(place, endpoint=source.name, ledger=source.ledger)
         if action == "cancel":
             return schedule.cancel(message.id, now_ms=now_ms)
         return schedule.reschedule(message.id, moved_ms, now_ms=now_ms)
@@ -253,11 +250,8 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
 
 
 def of_failed(source: Source, action: str, keys: Sequence[str], *, undated_now: bool) -> Work:
-    """Send messages on to where they are due, or discard them for good.
-
-    ``keys`` are SQS's ids of the copies, for two may have one message id. With ``undated_now``, those that do
-    not say when they are due are due now.
-    """
+    """Send messages on to where they are due, or discard them for good. ``keys`` are SQS's ids of the copies,
+    for two may have one message id; ``undated_now``: those that do not say when they are due are due now."""
     chosen = frozenset(keys)
 
     def wanted(rejection: Rejection) -> bool:
@@ -324,10 +318,8 @@ def message_of(source: Source, given: Mapping[str, str]) -> Message:
 
 
 def preview(source: Source, message: Message) -> dict[str, Any]:
-    """Where a message would go, when it would arrive, and what that costs, without fixed costs.
-
-    Nothing is sent, and what `QueueSender.send` would refuse is raised.
-    """
+    """Where a message would go, when it would arrive, and what that costs, without fixed costs. Nothing is
+    sent, and what `QueueSender.send` would refuse is raised."""
     size = size_of(message.body, attributes_of(message.attributes))
     if not source.on_sqs:
         now_ms = source.latest_ms()
@@ -369,20 +361,10 @@ def sent(source: Source, message: Message) -> Work:
     # Named now, by when it is due, so that every store finds it by its id.
     due_ms = due_time(message.delay, message.due_at).due_ms(source.latest_ms())
     message_id = message.message_id or new_message_id(due_ms)
-    given: dict[str, Any] = {
-        "delay": message.delay,
-        "due_at": message.due_at,
-        "message_id": message_id,
-    }
+    given = asdict(message) | {"message_id": message_id}
     result: Any
     if source.on_sqs:
-        result = source.sender().send(
-            source.endpoint.address,
-            message.body,
-            attributes=message.attributes,
-            message_group_id=message.message_group_id,
-            **given,
-        )
+        result = source.sender().send(source.endpoint.address, **given)
     else:
         from sqsdelay.rabbitmq import RabbitMqSender
         from sqsdelay.rabbitmq.topology import OWN_PREFIX
@@ -393,6 +375,7 @@ def sent(source: Source, message: Message) -> Work:
                 name: str(value["StringValue"] if isinstance(value, dict) else value)
                 for name, value in message.attributes.items()
             }
-            result = sender.send(source.name, message.body, headers=headers, **given)
+            times = {name: given[name] for name in ("delay", "due_at", "message_id")}
+            result = sender.send(source.name, message.body, headers=headers, **times)
     due = result.due and f", due {result.due.isoformat(timespec='milliseconds')}"
     yield Outcome(message_id, Result.DONE, f"sent ({result.route}){due or ''}")

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
@@ -16,15 +17,13 @@ from sqsdelay import errors, limits
 from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.sampling import Patience, Sampled
 from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.rejection import Rejection
-from sqsdelay.errors import NoStore
 from sqsdelay.ledger import FileLedger
 from sqsdelay.operating import status
 from sqsdelay.operating.error_queue import NO_REASON, ErrorQueue
-from sqsdelay.operating.status import EndpointStatus, Outlook, StoreStatus
-from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
@@ -51,6 +50,8 @@ CLOCK_UNKNOWN_SECONDS: Final = 30.0
 NO_STORE_SECONDS: Final = 60.0
 """How long a deployed store that was not there is not looked for again."""
 CONNECTIONS: Final = 10
+SPANS: Final = {"hours": 24, "days": 30, "months": 12}
+"""How far ahead one can look."""
 BODY_SHOWN: Final = 64 * 1024
 """Characters of a body that are sent to a browser."""
 TEXT_KEPT: Final = 4096
@@ -96,11 +97,9 @@ class Body(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A message of the error queue, without what no page shows: a thousand may have 1 MiB each.
-
-    ``key`` is SQS's id of the copy, for two may have one message id; ``kind`` is the
-    reason without the names and numbers in it: equal for messages that failed alike.
-    """
+    """A message of the error queue, without what no page shows: a thousand may have 1 MiB each. ``key`` is
+    SQS's id of the copy, for two may have one message id; ``kind`` is the reason without the names and
+    numbers in it: equal for messages that failed alike."""
 
     key: str
     message_id: str
@@ -152,6 +151,20 @@ class BrokerStatus(NamedTuple):
     oldest_seconds: None = None
 
 
+def edges_of(span: str, now_ms: int) -> list[int]:
+    """1970, now, and the ends of the hours, days or months ahead in UTC: what is overdue comes first."""
+    now = utc(now_ms).replace(minute=0, second=0, microsecond=0)
+    ahead = range(1, SPANS[span] + 1)
+    if span == "hours":
+        ends = [now + timedelta(hours=n) for n in ahead]
+    elif span == "days":
+        ends = [now.replace(hour=0) + timedelta(days=n) for n in ahead]
+    else:
+        months = [now.year * 12 + now.month - 1 + n for n in ahead]
+        ends = [now.replace(year=m // 12, month=m % 12 + 1, day=1, hour=0) for m in months]
+    return [0, now_ms, *map(due_at_ms, ends)]
+
+
 class Source:
     """What is known of one endpoint. Thread-safe; nothing is asked before it is needed."""
 
@@ -180,26 +193,17 @@ class Source:
             parameters(settings.rabbitmq)
         counting = self.store_url and self.store_url.startswith(("sqlite:", "postgres"))
         fresh = FRESH_SECONDS if counting else PAID_STORE_FRESH_SECONDS
-        sampled = self._sampled = partial(Sampled[Any], clock=clock)
-        self.queues_sample: Sampled[EndpointStatus | BrokerStatus]
-        self.queues_sample = sampled(self._ask_queues, FRESH_SECONDS)
-        self.store_sample: Sampled[StoreStatus]
-        self.store_sample = sampled(partial(self._of_known_store, status.store_status), fresh)
-        self.errors_sample: Sampled[list[Failed]]
-        self.errors_sample = sampled(self._ask_errors, PAID_STORE_FRESH_SECONDS)
-        self.ages_sample: Sampled[Mapping[QueueRef, int]]
-        self.ages_sample = sampled(self._ask_ages, AGES_FRESH_SECONDS)
-        self._outlook_fresh = max(fresh, 5 * FRESH_SECONDS)
-        self._outlooks: dict[str, Sampled[Outlook]] = {}
-
-    def outlook(self, name: str, edges_ms: Callable[[int], Sequence[int]]) -> Sampled[Outlook]:
-        """How many parked messages become due between the edges there are at an instant, epoch ms."""
-
-        def ask(place: ParkingPlace, *, now_ms: int) -> Outlook:
-            return status.outlook(place, edges_ms(now_ms))
-
-        asked = self._sampled(partial(self._of_known_store, ask), self._outlook_fresh)
-        return self._outlooks.setdefault(name, asked)
+        self.queues_sample = Sampled(self._ask_queues, FRESH_SECONDS, clock=clock)
+        self.store_sample = Sampled(self._ask_store, fresh, clock=clock)
+        self.errors_sample = Sampled(self._ask_errors, PAID_STORE_FRESH_SECONDS, clock=clock)
+        self.ages_sample = Sampled(self._ask_ages, AGES_FRESH_SECONDS, clock=clock)
+        self.outlooks = {
+            span: Sampled(
+                partial(self._ask_outlook, span), max(fresh, 5 * FRESH_SECONDS), clock=clock
+            )
+            for span in SPANS
+        }
+        """How many parked messages become due, by how far ahead one looks."""
 
     @property
     def overdue_remedy(self) -> str:
@@ -207,7 +211,7 @@ class Source:
         return status.overdue_remedy(self.endpoint, self.store_url or "")
 
     @cached_property
-    def queues(self) -> Queues:
+    def queues(self) -> SqsQueues:
         """SQS, asked with short time limits."""
         return SqsQueues(self._client)
 
@@ -228,8 +232,6 @@ class Source:
 
     def place(self) -> ParkingPlace:
         """Where its messages wait; raises `NoStore` where none was named, and no deployed one is there."""
-        if self._place is not None:
-            return self._place
         with self._opening:
             if self._place is None:
                 self._place = self._found()
@@ -239,7 +241,7 @@ class Source:
         """The store that was named, or a deployment's; whether there is one is not asked again at once."""
         if self.store_url is not None:
             return open_place(self.store_url, endpoint=self.name, create=False)
-        no_store = NoStore(
+        no_store = errors.NoStore(
             f"no store is known for {self.name}, so what waits in its delay queue cannot be listed; "
             "give --store URL if its messages are parked"
         )
@@ -281,7 +283,7 @@ class Source:
     def sender(self) -> DelaySender:
         """Sends to it as its producers do; parks at once where it has a store."""
         place: ParkingPlace | None = None
-        with suppress(NoStore):
+        with suppress(errors.NoStore):
             place = self.of_store(lambda found: found)
         return DelaySender(
             self._client,
@@ -325,7 +327,7 @@ class Source:
     def changed(self) -> None:
         """Something was changed: what is known is out of date."""
         kept: list[Sampled[Any]] = [self.queues_sample, self.store_sample, self.errors_sample]
-        for sample in (*kept, *self._outlooks.values()):
+        for sample in (*kept, *self.outlooks.values()):
             sample.forget()
 
     def close(self) -> None:
@@ -334,7 +336,7 @@ class Source:
         if self._place is not None:
             self._place.close()
 
-    def _ask_queues(self) -> EndpointStatus | BrokerStatus:
+    def _ask_queues(self) -> status.EndpointStatus | BrokerStatus:
         if self.on_sqs:
             return status.endpoint_status(self.queues, self.endpoint, self)
         from sqsdelay.rabbitmq.connection import Session, parameters
@@ -345,19 +347,16 @@ class Source:
         own, error_queue = self.name, self.name + limits.ERROR_QUEUE_SUFFIX
         with Session(parameters(self.settings.rabbitmq or "")) as session:
             counts = ready(session, topology)
-            for name in (own, error_queue):
-                if (count := session.count(name)) is not None:
-                    counts[name] = count
-        if own not in counts:
+            arrived, failed = session.count(own), session.count(error_queue)
+        if arrived is None:
             raise errors.QueueMissing(f"queue {own} does not exist; declare it on the broker")
-        lost = counts.get(topology.undeliverable, 0)
-        levels = [q.name for q in topology.queues() if q.name != topology.undeliverable]
-        pending = sum(counts.get(name, 0) for name in levels)
+        lost = counts.pop(topology.undeliverable, 0)
+        pending = sum(counts.values())
         shown = (
             (f"{topology.prefix} levels", "delay levels, of all endpoints", pending),
             (topology.undeliverable, "undeliverable, of all endpoints", lost),
-            (own, "destination", counts[own]),
-            (error_queue, "error queue", counts.get(error_queue)),
+            (own, "destination", arrived),
+            (error_queue, "error queue", failed),
         )
         unknown = dict.fromkeys(("in_flight", "delayed", "oldest_seconds"))
         queues = [
@@ -369,11 +368,16 @@ class Source:
             f"{lost:,} messages were due while no queue was bound for them; "
             f"{command(topology, 'bind', 'ENDPOINT')} sends them on"
         )
-        return BrokerStatus(pending, counts.get(error_queue), queues, [unbound] if lost else [])
+        return BrokerStatus(pending, failed, queues, [unbound] if lost else [])
 
-    def _of_known_store(self, ask: Callable[..., T]) -> T | None:
-        with suppress(NoStore):
-            return ask(self.place(), now_ms=self.clock.now_ms())
+    def _ask_store(self) -> status.StoreStatus | None:
+        with suppress(errors.NoStore):
+            return status.store_status(self.place(), now_ms=self.clock.now_ms())
+        return None
+
+    def _ask_outlook(self, span: str) -> status.Outlook | None:
+        with suppress(errors.NoStore):
+            return status.outlook(self.place(), edges_of(span, self.clock.now_ms()))
         return None
 
     def _ask_errors(self) -> list[Failed]:

@@ -158,9 +158,11 @@ def with_identity(
     """
     former = (wire.MESSAGE_ID, wire.DUE_AT, wire.WAS_DUE_AT)
     identified = {name: value for name, value in attributes.items() if name not in former}
+    size = size_of(body, identified)
     for name, value in identity(message_id, due_ms, waits=waits).items():
-        if fits(body, {**identified, name: value}, limit=limit):
-            identified[name] = value
+        larger = size + size_of("", {name: value})
+        if len(identified) < MAX_ATTRIBUTES and larger <= limit:
+            identified[name], size = value, larger
     return identified
 
 

@@ -31,6 +31,8 @@ SENT_BEFORE: Final = Released(timer_seconds=0, batch=0)
 """The outcome of a message that was sent in a former claim, whose removal failed."""
 
 Outcome = Failure | Released | None
+Reasons = Sequence[tuple[StoredMessage, str]]
+"""Messages to put aside, and why."""
 
 _MANY: Final = 10
 """Refused at once, and nothing taken, they say something of their queue."""
@@ -159,10 +161,8 @@ class Destination:
         """Deliver messages of the claim; an outcome for each."""
 
     @abstractmethod
-    def reject(
-        self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]
-    ) -> list[Failure | None]:
-        """Put messages aside, each with the reason."""
+    def reject(self, claim: Claim, messages: Reasons) -> list[Failure | None]:
+        """Put messages aside; None for each that was."""
 
     def remember(self, messages: Iterable[StoredMessage]) -> None:
         """They were delivered, but the store failed before they were known to be gone."""
@@ -188,9 +188,7 @@ class AtLeastOnce(Destination):
     def now_ms(self) -> int:
         return self._outbox.now_ms()
 
-    def reject(
-        self, _: Claim, messages: Sequence[tuple[StoredMessage, str]]
-    ) -> list[Failure | None]:
+    def reject(self, _: Claim, messages: Reasons) -> list[Failure | None]:
         return self._outbox.reject(messages)
 
     def deliver(self, _: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
@@ -307,12 +305,8 @@ class InTransaction(Destination):
         self._learn(messages, outcomes)
         return outcomes
 
-    def reject(
-        self, claim: Claim, messages: Sequence[tuple[StoredMessage, str]]
-    ) -> list[Failure | None]:
-        return [
-            _attempted(claim, self._effects.reject, message, reason) for message, reason in messages
-        ]
+    def reject(self, claim: Claim, messages: Reasons) -> list[Failure | None]:
+        return [_attempted(claim, self._effects.reject, *each) for each in messages]
 
 
 def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Failure | None:

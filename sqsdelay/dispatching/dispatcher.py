@@ -9,29 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sqsdelay import errors
 from sqsdelay.core.clock import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.circuit_breakers import (
-    DEFAULT_FAILURES_PER_SECOND,
-    DEFAULT_TRIGGER_SECONDS,
-    CircuitBreaker,
-    FailureRateBreaker,
-)
+from sqsdelay.dispatching import circuit_breakers, settlement
+from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker
 from sqsdelay.dispatching.destinations import AtLeastOnce, Destination, ExactlyOnce, InTransaction
-from sqsdelay.dispatching.settlement import (
-    BUSY_PAUSE_SECONDS,
-    OUTAGE_PAUSE_SECONDS,
-    Round,
-    Settlement,
-)
-from sqsdelay.errors import (
-    CriticalError,
-    InvalidSetting,
-    StoreError,
-    StoreMissing,
-    StoreUnavailable,
-)
+from sqsdelay.dispatching.settlement import Round, Settlement
+from sqsdelay.errors import CriticalError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
 from sqsdelay.ports.stores import DelayedMessageStore
@@ -68,18 +54,18 @@ class DispatchSettings:
     release_ahead_seconds: int | None = None
     batch_size: int = DEFAULT_BATCH
     poll_seconds: float | None = None
-    maximum_recovery_failures_per_second: int = DEFAULT_FAILURES_PER_SECOND
-    store_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
-    fetch_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
-    dispatch_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
+    maximum_recovery_failures_per_second: int = circuit_breakers.DEFAULT_FAILURES_PER_SECOND
+    store_breaker_seconds: float = circuit_breakers.DEFAULT_TRIGGER_SECONDS
+    fetch_breaker_seconds: float = circuit_breakers.DEFAULT_TRIGGER_SECONDS
+    dispatch_breaker_seconds: float = circuit_breakers.DEFAULT_TRIGGER_SECONDS
 
     def __post_init__(self) -> None:
         if self.number_of_retries < 0:
-            raise InvalidSetting("use 0 or more", number_of_retries=self.number_of_retries)
+            raise errors.InvalidSetting("use 0 or more", number_of_retries=self.number_of_retries)
         if self.batch_size < 1:
-            raise InvalidSetting("use 1 or more", batch_size=self.batch_size)
+            raise errors.InvalidSetting("use 1 or more", batch_size=self.batch_size)
         if self.poll_seconds is not None and not 0 < self.poll_seconds <= MAX_POLL_SECONDS:
-            raise InvalidSetting(
+            raise errors.InvalidSetting(
                 f"use more than 0, at most {MAX_POLL_SECONDS}", poll_seconds=self.poll_seconds
             )
 
@@ -161,16 +147,16 @@ class Dispatcher:
         most = self._destination.max_ahead_seconds
         ahead = settings.release_ahead_seconds
         if ahead is not None and not 0 <= ahead <= most:
-            raise InvalidSetting(
+            raise errors.InvalidSetting(
                 f"the destination's message timers allow 0 to {most}", release_ahead_seconds=ahead
             )
         self._ahead_ms = 1000 * (most if ahead is None else ahead)
         self._fetch = CircuitBreaker("fetch", settings.fetch_breaker_seconds, clock, on_critical)
+        self._storing = CircuitBreaker("store", settings.store_breaker_seconds, clock, on_critical)
         seconds = settings.dispatch_breaker_seconds
         self._sending = CircuitBreaker("dispatch", seconds, clock, on_critical)
         self._outage: Exception | None = None
         most_lost = settings.maximum_recovery_failures_per_second
-        self._storing = CircuitBreaker("store", settings.store_breaker_seconds, clock, on_critical)
         self._recovery = FailureRateBreaker("recovery", most_lost, clock, on_critical)
         self._settlement = Settlement(
             store=store,
@@ -248,14 +234,15 @@ class Dispatcher:
                 pause = self._settlement.seconds_to_next(idle_seconds, ahead_ms=self._ahead_ms)
             elif not (done.settled or done.held or done.failed):
                 # What failed is out of the next claim, which finds what is behind it.
-                pause = BUSY_PAUSE_SECONDS
+                pause = settlement.BUSY_PAUSE_SECONDS
             self._fetch.succeeded()
             return pause
-        except StoreError as error:
+        except errors.StoreError as error:
             logger.warning("the store failed, trying again: %s", one_line(error))
             self._fetch.failed(error)
             # Lost counts come so fast that their breaker can tell them from a single one.
-            return BUSY_PAUSE_SECONDS if self._recovery.armed else OUTAGE_PAUSE_SECONDS
+            lost = self._recovery.armed
+            return settlement.BUSY_PAUSE_SECONDS if lost else settlement.OUTAGE_PAUSE_SECONDS
 
 
 class DelayedDelivery(Dispatcher):
@@ -281,7 +268,7 @@ class DelayedDelivery(Dispatcher):
             self.stop()  # Started twice, a thread would outlive the only stop it gets.
         try:
             super().start()
-        except StoreMissing:
+        except errors.StoreMissing:
             self._store.set_up()
             super().start()
         self._stop, self._error = threading.Event(), None
@@ -298,18 +285,14 @@ class DelayedDelivery(Dispatcher):
         self._check_runs()
         try:
             new = self._store.store(messages, transaction=transaction)
-        except StoreUnavailable as error:
+        except errors.StoreUnavailable as error:
             self._storing.failed(error)
             raise
         self._storing.succeeded()
         return new
 
     def stop(self) -> None:
-        """Finish the batch in hand and end the thread.
-
-        Raises:
-            CriticalError: dispatching had stopped before.
-        """
+        """Finish the batch in hand and end the thread. Raises CriticalError if dispatching had stopped."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()

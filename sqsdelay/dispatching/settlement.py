@@ -14,14 +14,17 @@ from typing import Final
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import NOT_TRIED, SENT_BEFORE, Destination, retry_seconds
+from sqsdelay.dispatching import destinations
+from sqsdelay.dispatching.destinations import Destination, Outcome, Reasons, retry_seconds
 from sqsdelay.errors import InvalidEndpoint, InvalidMessage, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.ports.queues import Failure, Released
+from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 
 logger = logging.getLogger(__name__)
+
+Refusals = Sequence[tuple[StoredMessage, Failure]]
 
 OUTAGE_PAUSE_SECONDS: Final = 1.0
 BUSY_PAUSE_SECONDS: Final = 0.1
@@ -131,12 +134,11 @@ class Settlement:
                 done.released.append(message)
             elif not outcome.outage:
                 refused.append((message, outcome))
-            elif outcome is not NOT_TRIED:
+            elif outcome is not destinations.NOT_TRIED:
                 done.held.append(message)
                 done.outage = outcome.error
         done.now_ms = self.destination.now_ms()
-        if self.ledger is not None:
-            self._record(released(outcomes, at_ms=done.now_ms))
+        self._record(released(outcomes, at_ms=done.now_ms))
         if done.released:
             removed = claim.remove(ids_of(done.released))
             if not all(removed):
@@ -149,9 +151,7 @@ class Settlement:
             claim.hold(ids_of(passing), seconds=OUTAGE_PAUSE_SECONDS)
         self._settle_refused(claim, refused, done)
 
-    def _settle_refused(
-        self, claim: Claim, refused: list[tuple[StoredMessage, Failure]], done: Round
-    ) -> None:
+    def _settle_refused(self, claim: Claim, refused: Refusals, done: Round) -> None:
         again: list[StoredMessage] = []
         hopeless: list[tuple[StoredMessage, str]] = []
         for message, failure in refused:
@@ -175,7 +175,7 @@ class Settlement:
         claim.remove(ids_of(done.rejected))
 
     def _record(self, events: Iterable[Event]) -> None:
-        if self.destination.mode is TransactionMode.EXACTLY_ONCE:
+        if self.ledger is not None and self.destination.mode is TransactionMode.EXACTLY_ONCE:
             self._waiting.append(events)
         elif self.ledger is not None:
             record_safely(self.ledger, events)
@@ -194,9 +194,7 @@ class Settlement:
             raise
 
 
-def _tell(
-    log: Callable[..., None], what: str, failed: Sequence[tuple[StoredMessage, Failure]]
-) -> None:
+def _tell(log: Callable[..., None], what: str, failed: Refusals) -> None:
     """One line for all that failed with the same error: thousands may, at every attempt."""
     together: dict[str, list[str]] = {}
     for message, failure in failed:
@@ -211,12 +209,10 @@ def ids_of(messages: Iterable[StoredMessage]) -> list[str]:
     return [message.message_id for message in messages]
 
 
-def released(
-    messages: Iterable[tuple[StoredMessage, Failure | Released | None]], *, at_ms: int
-) -> Iterator[Event]:
+def released(messages: Iterable[tuple[StoredMessage, Outcome]], *, at_ms: int) -> Iterator[Event]:
     """Messages that left their store for their destination just now."""
     for message, how in messages:
-        if isinstance(how, Failure) or how is SENT_BEFORE:
+        if isinstance(how, Failure) or how is destinations.SENT_BEFORE:
             continue
         late_ms = at_ms - message.due_ms
         if how is not None:
@@ -235,7 +231,7 @@ def released(
         )
 
 
-def rejected(messages: Iterable[tuple[StoredMessage, str]], *, at_ms: int) -> Iterator[Event]:
+def rejected(messages: Reasons, *, at_ms: int) -> Iterator[Event]:
     """Messages that left their store for the error queue, and why."""
     for message, reason in messages:
         yield Event(

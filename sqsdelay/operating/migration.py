@@ -96,8 +96,8 @@ class Migration:
                 "postgresql://… can; point senders at the delay queue, and let this store release what it "
                 "has"
             )
-        self._store, self._sender, self._amendments_to = store, sender, amendments_to
-        self._movable: Movable = store
+        self._store: Movable = store
+        self._sender, self._amendments_to = sender, amendments_to
         a_day_on = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
         self.due_from_ms = a_day_on if due_from_ms is None else due_from_ms
 
@@ -126,9 +126,9 @@ class Migration:
         Raises:
             StoreError: what was sent last may still be stored, and is sent again by the next run.
         """
-        take = partial(self._movable.take, due_from_ms=self.due_from_ms)
+        take = partial(self._store.take, due_from_ms=self.due_from_ms)
         # What was taken before, and fails now, stays taken: it may have been sent.
-        for read, put_back in ((self._movable.taken, False), (take, True)):
+        for read, put_back in ((self._store.taken, False), (take, True)):
             after = None
             while page := read(_AT_ONCE, after=after):
                 after = (page[-1].due_ms, page[-1].message_id)
@@ -140,7 +140,7 @@ class Migration:
 
     def _move_amendments(self, to: ParkingPlace) -> None:
         after_id = ""
-        while page := self._movable.all_amendments(_PAGE, after_id=after_id):
+        while page := self._store.all_amendments(_PAGE, after_id=after_id):
             after_id = page[-1].message_id
             there = to.amendments([amendment.message_id for amendment in page])
             if later := [
@@ -155,9 +155,9 @@ class Migration:
         for destination, group in by_destination.items():
             failed = self._send(destination, group)
             if put_back and failed:
-                self._movable.put_back(list(failed))
+                self._store.put_back(list(failed))
             sent = [m.message_id for m in group if m.message_id not in failed]
-            removed = dict(zip(sent, self._movable.remove_taken(sent) if sent else [], strict=True))
+            removed = dict(zip(sent, self._store.remove_taken(sent) if sent else [], strict=True))
             for message in group:
                 status, why = MigrationStatus.MIGRATED, None
                 if message.message_id in failed:
@@ -187,11 +187,8 @@ class Migration:
 
 
 def as_message(stored: StoredMessage) -> Message:
-    """A stored message for a sender, with its id for deduplication and its own due time.
-
-    Raises:
-        InvalidMessage: a body that is no text, or a row that is no message.
-    """
+    """A stored message for a sender, with its id for deduplication and its own due time. Raises
+    InvalidMessage: a body that is no text, or a row that is no message."""
     if stored.unreadable is not None:
         raise InvalidMessage(stored.unreadable)
     try:
@@ -200,9 +197,7 @@ def as_message(stored: StoredMessage) -> Message:
         raise InvalidMessage(
             f"the stored body of {stored.message_id} is not UTF-8 ({error}); SQS accepts only text"
         ) from error
-    attributes = {
-        name: each for name, each in stored.attributes.items() if name != DEDUPLICATION_ID
-    }
+    attributes = {n: value for n, value in stored.attributes.items() if n != DEDUPLICATION_ID}
     return Message(
         body,
         due_at=utc(stored.due_ms),

@@ -256,7 +256,7 @@ class ClaimsIds(Protocol):
 
 
 @runtime_checkable
-class Movable(Protocol):
+class Movable(ParkingPlace, Protocol):
     """A store whose messages can be sent another way, beside its dispatchers.
 
     A message that was taken is no longer cancelled, rescheduled or taken by others, whatever becomes of

@@ -305,15 +305,11 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
         for name in _READ
         if isinstance(headers.get(name), str | int)
     }
-    destination, due_ms = destination_of(said), due_ms_of(said)
-    if isinstance(destination, Reject):
-        return destination
-    if isinstance(due_ms, Reject):
-        return due_ms
     kept = amqp.resendable(properties)
     kept.headers = {name: value for name, value in kept.headers.items() if name not in _OURS}
     own_id = said[MESSAGE_ID]["StringValue"] if MESSAGE_ID in said else properties.message_id
     try:
+        destination, due_ms = destination_of(said), due_ms_of(said)
         message = StoredMessage(
             message_id=own_id or str(uuid.uuid4()),
             destination=check_queue_name(destination),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any, Final
 
 from sqsdelay.core.delay import seconds_until
@@ -31,6 +32,9 @@ from sqsdelay.ports.tracing import Delivery, Tracing
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONCURRENCY: Final = 8
+
+endpoint_of: Final = lru_cache(maxsize=1_000)(Endpoint.parse)
+"""Thousands of messages go to a few queues."""
 
 _Prepared = tuple[int, str, OutgoingMessage]
 
@@ -97,7 +101,7 @@ class SqsOutbox:
         deliveries: dict[int, Delivery] = {}
 
         def to_destination(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
-            destination = Endpoint.parse(message.destination)
+            destination = endpoint_of(message.destination)
             released = _released(message, seconds_until(message.due_ms, now_ms), destination)
             if self._tracing is not None and not destination.fifo:
                 delivery = deliveries[id(message)] = self._tracing.delivering(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from math import ceil
 from typing import Any, Final, TypeVar
 
@@ -109,21 +110,19 @@ class TimeoutManager:
             CriticalError: the storage has failed for too long, and there is no ``on_critical``.
         """
         self.start()
-        tasks: tuple[Callable[[], None], ...] = (
-            lambda: _repeat(self.store_arrivals, stop),
-            lambda: self._go_on_announcing(stop),
-            lambda: _repeat(self.dispatch, stop),
-        )
-        with ThreadPoolExecutor(len(tasks), thread_name_prefix="timeouts") as threads:
-            running = [threads.submit(_stopping_all, task, stop) for task in tasks]
-        for task in running:
+        store, dispatch = partial(_repeat, self.store_arrivals), partial(_repeat, self.dispatch)
+        with ThreadPoolExecutor(3, thread_name_prefix="timeouts") as threads:
+            try:
+                tasks = [threads.submit(t, stop) for t in (store, self._go_on_announcing, dispatch)]
+                wait(tasks, return_when=FIRST_EXCEPTION)
+            finally:
+                stop.set()
+        for task in tasks:
             task.result()
 
     def store_arrivals(self) -> int:
-        """Receive what the timeouts queue gives, and store it; what is due already is sent on.
-
-        Returns:
-            How many were received.
+        """Receive what the timeouts queue gives, and store it; what is due already is sent on. Returns how
+        many were received.
 
         Raises:
             StoreError, CriticalError: the storage failed; the messages come back.
@@ -161,8 +160,8 @@ class TimeoutManager:
             raise
         self._storing.succeeded()
         self._done(TimeoutStatus.STORED, [a for a in arrived if a[1].message_id not in too_large])
-        refused = [(a, too_large.get(a[1].message_id)) for a in arrived]
-        self._reject([(each, reason) for each, reason in refused if reason is not None])
+        refused = [a for a in arrived if a[1].message_id in too_large]
+        self._reject([(a, too_large[a[1].message_id]) for a in refused])
 
     def _stored(self, messages: list[StoredMessage]) -> dict[str, str]:
         """Store; by message id, why the store can never keep a message (it is too large)."""
@@ -171,8 +170,7 @@ class TimeoutManager:
         except InvalidMessage as error:
             if len(messages) == 1:
                 return {messages[0].message_id: f"{type(error).__name__}: {error}"}
-            alone = [self._stored([message]) for message in messages]
-            return {message_id: why for each in alone for message_id, why in each.items()}
+            return {id_: why for m in messages for id_, why in self._stored([m]).items()}
         return {}
 
     def _done(self, status: TimeoutStatus, settled: Sequence[Arrived]) -> None:
@@ -183,9 +181,7 @@ class TimeoutManager:
         if refused:
             outcomes = self._transport.reject([(m, reason) for (_, m), reason in refused])
             told = [(d, f"message {m.message_id}: {reason}") for (d, m), reason in refused]
-            gone = [d.content for d in self._rejected(told, outcomes)]
-            ids = ids_of(message for message in gone if isinstance(message, StoredMessage))
-            self._tell(TimeoutStatus.REJECTED, ids)
+            self._rejected(told, outcomes)
 
     def _readable(self, received: Sequence[Delivery[T]]) -> list[tuple[Delivery[T], T]]:
         """Deliveries with their contents; what cannot be read goes to the error queue."""
@@ -196,8 +192,8 @@ class TimeoutManager:
 
     def _rejected(
         self, refused: Sequence[tuple[Delivery[T], str]], outcomes: Sequence[Failure | None]
-    ) -> list[Delivery[T]]:
-        """Be done with what the error queue took, and return it; the rest is delivered again."""
+    ) -> None:
+        """Be done with what the error queue took; the rest is delivered again."""
         gone: list[Delivery[T]] = []
         back: list[Delivery[T]] = []
         for (delivery, reason), failure in zip(refused, outcomes, strict=True):
@@ -209,7 +205,8 @@ class TimeoutManager:
                 back.append(delivery)
         self._transport.settle(gone)
         self._transport.give_back(back, seconds=_PAUSE_SECONDS)
-        return gone
+        messages = [d.content for d in gone if isinstance(d.content, StoredMessage)]
+        self._tell(TimeoutStatus.REJECTED, ids_of(messages))
 
     def announce(self) -> int:
         """Claim one batch of due messages: announce those that are new, dispatch the others.
@@ -218,9 +215,7 @@ class TimeoutManager:
         out of the store again has failed, or its id was lost: it is dispatched straight from there, like
         what is for a destination that is not well. So the queue never has an id twice, nor one that cannot
         be sent. A process that dies between hold and announcement leaves them to be dispatched later.
-
-        Returns:
-            How many were announced, dispatched, rejected, or are tried later.
+        Returns how many were announced, dispatched, rejected, or are tried later.
 
         Raises:
             StoreError, CriticalError: the storage failed.
@@ -276,13 +271,11 @@ class TimeoutManager:
         take_turns(self._store, turn, wake=self._look, stop=stop, poll_seconds=poll_seconds)
 
     def dispatch(self) -> int:
-        """Receive what ids the queue gives, find their messages in one query, and dispatch them.
+        """Receive what ids the queue gives, find their messages in one query, and dispatch them. Returns how
+        many ids were received.
 
         What fails waits in the store, not in the queue. Where that does not find messages by ids, ids are
         dropped: `announce` dispatches from it.
-
-        Returns:
-            How many were received.
 
         Raises:
             StoreError, CriticalError: the storage failed; the ids come back, and what was sent is
@@ -360,11 +353,3 @@ def _repeat(task: Callable[[], int], stop: threading.Event) -> None:
         except (StoreError, QueueUnavailable) as error:
             logger.warning("trying again in %d s: %s", _PAUSE_SECONDS, one_line(error))
             stop.wait(_PAUSE_SECONDS)
-
-
-def _stopping_all(task: Callable[[], None], stop: threading.Event) -> None:
-    try:
-        task()
-    except BaseException:
-        stop.set()
-        raise

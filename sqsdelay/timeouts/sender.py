@@ -12,17 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Delay, Reject, due_at_ms, utc
-from sqsdelay.core.message import (
-    DUE_AT,
-    GROUP_ID,
-    MESSAGE_ID,
-    WAS_DUE_AT,
-    Attribute,
-    Attributes,
-    string,
-    text_of,
-)
+from sqsdelay.core.message import Attribute, Attributes, string, text_of
 from sqsdelay.core.outgoing import trace_header_to_pass_on
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
@@ -36,29 +28,21 @@ NSERVICEBUS_DUE: Final = "NServiceBus.Timeout.Expire"
 NSERVICEBUS_TIME: Final = "%Y-%m-%d %H:%M:%S:%f Z"
 """How NServiceBus writes an instant, UTC: ``2027-01-31 09:00:00:000000 Z``."""
 
-_OURS: Final = (DESTINATION, DUE_AT, WAS_DUE_AT, MESSAGE_ID, GROUP_ID)
+_OURS: Final = (DESTINATION, wire.DUE_AT, wire.WAS_DUE_AT, wire.MESSAGE_ID, wire.GROUP_ID)
 _MILLISECONDS: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 def read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
-    """The message to keep until it is due, or why that cannot be told.
-
-    Its id is ``sqsdelay.MessageId``, or else the queue service's own, which stays the same when a
-    copy is delivered again.
-    """
+    """The message to keep until it is due, or why that cannot be told. Its id is ``sqsdelay.MessageId``, or
+    else the queue service's own, which stays the same when a copy is delivered again."""
     if copy.unreadable is not None:
         return Reject(copy.unreadable)
-    destination, due_ms = destination_of(copy.attributes), due_ms_of(copy.attributes)
-    if isinstance(destination, Reject):
-        return destination
-    if isinstance(due_ms, Reject):
-        return due_ms
-    group = text_of(copy.attributes, GROUP_ID)
+    group = text_of(copy.attributes, wire.GROUP_ID)
     try:
         return StoredMessage(
-            message_id=text_of(copy.attributes, MESSAGE_ID) or copy.sqs_message_id,
-            destination=destination,
-            due_ms=due_ms,
+            message_id=text_of(copy.attributes, wire.MESSAGE_ID) or copy.sqs_message_id,
+            destination=destination_of(copy.attributes),
+            due_ms=due_ms_of(copy.attributes),
             body=copy.body.encode("utf-8"),
             attributes={n: value for n, value in copy.attributes.items() if n not in _OURS},
             group_id=group if group and ID.fullmatch(group) else None,
@@ -70,44 +54,45 @@ def read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
 
 def timeout_attributes(message: StoredMessage) -> dict[str, Attribute]:
     """The attributes that send a message to a timeout manager on SQS; the inverse of `read_timeout`."""
-    ours = {DESTINATION: message.destination, MESSAGE_ID: message.message_id}
+    ours = {DESTINATION: message.destination, wire.MESSAGE_ID: message.message_id}
     if message.group_id is not None:
-        ours[GROUP_ID] = message.group_id
-    ours[DUE_AT] = str(message.due_ms)
+        ours[wire.GROUP_ID] = message.group_id
+    ours[wire.DUE_AT] = str(message.due_ms)
     return {**message.attributes, **{name: string(text) for name, text in ours.items()}}
 
 
 def nservicebus_headers(message: StoredMessage) -> dict[str, str]:
     """Destination and due time as NServiceBus writes and reads them."""
-    due = datetime.fromtimestamp(message.due_ms / 1000, UTC)
-    return {
-        NSERVICEBUS_DESTINATION: message.destination,
-        NSERVICEBUS_DUE: due.strftime(NSERVICEBUS_TIME),
-    }
+    due = utc(message.due_ms).strftime(NSERVICEBUS_TIME)
+    return {NSERVICEBUS_DESTINATION: message.destination, NSERVICEBUS_DUE: due}
 
 
-def destination_of(attributes: Attributes) -> str | Reject:
-    """The destination as written, or why there is none."""
+def destination_of(attributes: Attributes) -> str:
+    """The destination as written; raises InvalidMessage where there is none."""
     destination = text_of(attributes, DESTINATION) or text_of(attributes, NSERVICEBUS_DESTINATION)
-    if destination:
-        return destination
-    return Reject(f"neither {DESTINATION} nor {NSERVICEBUS_DESTINATION} gives its destination")
+    if not destination:
+        raise InvalidMessage(
+            f"neither {DESTINATION} nor {NSERVICEBUS_DESTINATION} gives its destination"
+        )
+    return destination
 
 
-def due_ms_of(attributes: Attributes) -> int | Reject:
-    """The due time, epoch milliseconds, or why it cannot be told."""
-    due = text_of(attributes, DUE_AT)
+def due_ms_of(attributes: Attributes) -> int:
+    """The due time, epoch milliseconds; raises InvalidMessage where it cannot be told."""
+    due = text_of(attributes, wire.DUE_AT)
     if due is not None:
         if not _MILLISECONDS.fullmatch(due):
-            return Reject(f"{DUE_AT} is {due[:40]!r}, not epoch milliseconds")
+            raise InvalidMessage(f"{wire.DUE_AT} is {due[:40]!r}, not epoch milliseconds")
         return int(due)
     expire = text_of(attributes, NSERVICEBUS_DUE)
     if expire is None:
-        return Reject(f"neither {DUE_AT} nor {NSERVICEBUS_DUE} gives its due time")
+        raise InvalidMessage(f"neither {wire.DUE_AT} nor {NSERVICEBUS_DUE} gives its due time")
     try:
-        return max(0, due_at_ms(datetime.strptime(expire, NSERVICEBUS_TIME).replace(tzinfo=UTC)))
+        return due_at_ms(datetime.strptime(expire, NSERVICEBUS_TIME).replace(tzinfo=UTC))
     except ValueError:
-        return Reject(f"{NSERVICEBUS_DUE} is {expire[:40]!r}, not as 2027-01-31 09:00:00:000000 Z")
+        raise InvalidMessage(
+            f"{NSERVICEBUS_DUE} is {expire[:40]!r}, not as 2027-01-31 09:00:00:000000 Z"
+        ) from None
 
 
 def id_body(message_id: str) -> str:
@@ -119,11 +104,8 @@ def read_id(body: str) -> str | Reject:
     """The id in an announcement's body, or why there is none."""
     try:
         message_id = json.loads(body)["message_id"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        message_id = None
-    try:
         check_stored_id(message_id)
-    except InvalidMessage:
+    except (ValueError, TypeError, KeyError, RecursionError, InvalidMessage):
         return Reject('the body is not {"message_id": "…"}: it was not sent by a timeout manager')
     return str(message_id)
 
@@ -196,7 +178,6 @@ class TimeoutSender:
                 results[place] = SentTimeout(results[place].message_id, error=error)
         outcomes = self._transport.put([stored for _, stored in ready]) if ready else []
         for (place, stored), failure in zip(ready, outcomes, strict=True):
-            results[place] = SentTimeout(
-                stored.message_id, utc(stored.due_ms), None if failure is None else failure.error
-            )
+            why = None if failure is None else failure.error
+            results[place] = SentTimeout(stored.message_id, utc(stored.due_ms), why)
         return results

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.soak import judged, soak
+from benchmarks.soak import Sample, judged, soak
 
 LEAKING = """
 import time
@@ -35,6 +35,13 @@ def test_memory_and_sockets_stay_flat() -> None:
     assert not verdict.problems, verdict.line()
     assert verdict.messages > 100, verdict.line()
     assert 0 < verdict.sockets <= 10, verdict.line()
+
+
+def test_growth_and_a_standstill_are_noticed() -> None:
+    """By the figures alone; those of a process that leaks are judged by night."""
+    samples = [Sample(at=n, rss=n * 2**19, files=n, sockets=1, messages=7) for n in range(24)]
+    told = [problem.partition(" by ")[0] for problem in judged(samples).problems]
+    assert told == ["memory grew", "open files grew", "no message was moved in the last quarter"]
 
 
 @pytest.mark.nightly

@@ -35,8 +35,8 @@ UNITS = {
 PARKED = [
     pytest.param(code, seed, marks=[] if seed == by_day else [pytest.mark.nightly])
     for code, seeds, by_day in (
-        ("parked", 3, 0),
-        ("stored", 3, "large"),
+        ("parked", 3, "large"),
+        ("stored", 3, 0),
         ("parked-in-s3", 4, "large"),
         ("stored-in-s3", 4, 0),
         ("parked-in-s3-by-functions", 5, 0),
@@ -46,7 +46,7 @@ PARKED = [
     for seed in (*range(seeds), "large", "larger")
 ]
 """Strategies that park, where the chances of their cases begin, and the case by day: of each kind of store
-many and large ones."""
+many and large ones, and ids of the user's."""
 
 MOST_BYTES = 4_000_000
 LARGEST = {

@@ -174,9 +174,11 @@ def test_what_a_far_message_stores(store: DynamoDbStore, clock: ManualClock) -> 
     assert item_bytes(item) <= 270
 
 
-def test_far_messages_by_their_id(store: DynamoDbStore, clock: ManualClock) -> None:
-    """Found, moved and cancelled by an id made up here, wherever they are moved; stored once."""
-    kept = made_up(due_ms := clock.now_ms() + DAY_MS)
+@pytest.mark.parametrize("own", ["order-7", None])
+def test_far_messages_by_their_id(store: DynamoDbStore, clock: ManualClock, own: str) -> None:
+    """One's own or made up here: found, moved and cancelled, wherever they are moved; stored once."""
+    due_ms = clock.now_ms() + DAY_MS
+    kept = message(own or new_message_id(due_ms), due_ms)
     assert store.store([kept]) == [True]
     assert store.store([kept]) == [False]
     for moved_ms in (due_ms + 30 * DAY_MS, due_ms - DAY_MS + 60_000, due_ms + 5000, due_ms):

@@ -60,7 +60,7 @@ class Spell:
         return self.began + 120 <= due <= self.ended + 122
 
 
-@pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.nightly), "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.nightly)])
 def test_a_delay_counts_from_the_brokers_clock(
     kind: str, local_aws: LocalAws, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

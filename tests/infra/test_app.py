@@ -35,11 +35,10 @@ def findings(folder: Path) -> object:
 
 
 def test_bad_context_is_one_line(run_app: RunApp) -> None:
-    """No stack trace, and nothing to deploy."""
-    done = run_app(endpoint="orders", hopSeconds="901")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr == "sqsdelay: context hopSeconds='901'; use whole seconds, 1 to 900\n"
+    """No stack trace, and nothing to deploy: a misspelt store would be one that was left out."""
+    done = run_app(endpoint="orders", Store="dynamodb")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("sqsdelay: context key 'Store' is unknown; did you mean 'store'?")
 
 
 def test_nothing_is_found_in_all_there_is(all_there_is: Path) -> None:
@@ -69,9 +68,8 @@ def test_nag_packs_would_find_something(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         + source.replace("from __future__ import annotations\n", "").replace(marker, bare + marker)
     )
-    monkeypatch.setenv(
-        "CDK_VALIDATION", "false"
-    )  # CloudFormation's own takes longer than the packs
+    # CloudFormation's own takes longer than the packs.
+    monkeypatch.setenv("CDK_VALIDATION", "false")
     run_app(script=str(changed))
     report = (tmp_path / "validation-report.json").read_text()
     assert "AwsSolutions-SQS3" in report

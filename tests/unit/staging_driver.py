@@ -67,22 +67,11 @@ class Driver:
             delay_start_ms=self.clock.now_ms(),
         )
         before = NOTHING_SENT if receipts is None else receipts.load()
+        name = f"{part}x{attempt}"
         bulk = Bulk(
-            rows,
-            self.run,
-            self.queues,
-            attempt=f"{part}x{attempt}",
-            receipts=staged,
-            sent_before=before,
-            open_wheel=self.wheel,
+            rows, self.run, self.queues, name, staged, sent_before=before, open_wheel=self.wheel
         )
-        task = Task(
-            rows=rows,
-            sender=bulk.sender,
-            clock=self.clock,
-            bulk=bulk,
-            sent_before=before,
-        )
+        task = Task(rows=rows, sender=bulk.sender, clock=self.clock, bulk=bulk, sent_before=before)
         self.rejected = [each for batch in task.send(batches) for each in batch.to_pylist()]
         return task
 

@@ -251,6 +251,7 @@ def test_who_stood_still_while_claiming_sends_nothing_that_was_cancelled(parked:
     ("count", "size", "apart_ms"),
     [
         (1_000, 150_000, 75_000),
+        (150, MIB, 100),
         pytest.param(10_000, 150_000, 7_500, marks=pytest.mark.nightly),
         pytest.param(2_000, MIB, 100, marks=pytest.mark.nightly),
     ],

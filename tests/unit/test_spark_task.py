@@ -7,6 +7,7 @@ import gc
 import heapq
 import pickle
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from sqsdelay.spark.sink import worker
 from sqsdelay.spark.sink.data_source import BatchWriter
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds
+from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, TaskReport
 from sqsdelay.spark.sink.task import Task
@@ -111,9 +112,7 @@ def test_a_repeated_id_is_counted_and_another_content_rejected() -> None:
     assert "id 'b' came with another body" in kept.column("reason")[0].as_py()
 
 
-def test_a_process_opens_each_of_many_endpoints_stores_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_opens_each_endpoints_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its first row; opened for each chunk, 200 of them took most of a task."""
     opened = Mock()
     monkeypatch.setattr(worker, "open_store", opened)
@@ -122,13 +121,21 @@ def test_a_process_opens_each_of_many_endpoints_stores_once(
     assert opened.call_count == 200
 
 
-def test_a_rate_is_kept() -> None:
-    """300 messages at 30 a second: the last begin in the tenth second."""
-    clock = ManualClock()
-    task = one_task(clock, rate=30.0, slice_rows=30)
-    began = clock.monotonic()
+def test_a_rate_is_kept(tmp_path: Path) -> None:
+    """300 messages at 30 a second: the last begin in the tenth second. Were the job killed now, what it sent
+    before the last second stands in its receipts."""
+    clock, receipts, noted = ManualClock(), Receipts(str(tmp_path), "job"), list[int]()
+    writer = receipts.writer(Attempt("w"), monotonic=clock.monotonic)
+    task = one_task(clock, rate=30.0, slice_rows=30, receipts=writer)
+
+    def sleep(seconds: float) -> None:
+        noted.append(len(receipts.load().ids))
+        clock.advance(seconds)
+
+    task.sleep, began = sleep, clock.monotonic()
     assert list(task.send([table()])) == []
     assert clock.monotonic() - began == pytest.approx(9, abs=0.1)
+    assert noted == [0, *range(60, 300, 30)]
 
 
 def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
@@ -232,6 +239,25 @@ def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
     assert receipts.stopped()
 
 
+def test_no_task_begins_without_a_store_that_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be it an empty text: not each task, after the job has begun."""
+    monkeypatch.setattr("sqsdelay.spark.sink.job.planned_ms", lambda *_: 0)
+    options = Options(endpoint="orders", store="", region="us-east-1")
+    columns = Columns(names=frozenset({"body", "due_at"}), key=None)
+    with pytest.raises(ConfigurationError, match="the store's URL is not valid"):
+        Sink(options=options, columns=columns).begin()
+
+
+def test_marks_are_not_copied_while_they_are_read() -> None:
+    """A worker that keeps a billion of them has no room for as many again."""
+    ids = pa.array(range(100_000), pa.int64())
+    tracemalloc.start()
+    found = SentBefore.of(ids, ids)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (found.content(99_999), most < 18 * len(ids)) == (99_999, True)
+
+
 def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: Path) -> None:
     """Its name is the same, the worker may be, and of a driver that was started again the task's number."""
     options = Options(job="j", batch=7, receipts=str(tmp_path))
@@ -239,7 +265,7 @@ def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: 
     found = []
     for began_ms in (1000, 1000, 2000):
         attempt = Attempt("j-7", began_ms=began_ms)
-        found.append(len(sent_before(options, attempt).ids))
+        found.append(len(sent_before(receipts, options, attempt).ids))
         writer = receipts.writer(attempt)
         message = Message("x", message_id=f"m{began_ms}")
         writer.add("orders", message, "delay-queue", Mark.of("orders", message))
@@ -363,9 +389,8 @@ def test_a_file_that_would_fail_later_is_refused_at_once(
     locked each call by an error: such a process has a pace of its own."""
     CallPace(str(tmp_path / "pace"))
     assert (tmp_path / "pace").stat().st_blocks
-    monkeypatch.setattr(
-        "fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
-    )
+    unlockable = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=unlockable))
     monkeypatch.setattr("pyspark.TaskContext.get", Mock())
     monkeypatch.setattr("pyspark.SparkFiles.getRootDirectory", lambda: str(tmp_path))
     assert pace.__wrapped__().turn(7) == 7

@@ -420,7 +420,7 @@ def test_names_must_leave_room_for_the_suffix() -> None:
     timeouts, dispatcher = timeout_queues(Endpoint.parse("a" * 60))
     assert len(dispatcher.name) == 80
     assert timeouts.name == "a" * 60 + "-timeouts"
-    with pytest.raises(InvalidEndpoint, match=r"61 characters; .* the limit is 60"):
+    with pytest.raises(InvalidEndpoint, match=r"has 61 .* with a timeout manager the limit is 60"):
         timeout_queues(Endpoint.parse("a" * 61))
     with pytest.raises(InvalidEndpoint, match=r"'orders\.fifo' is a FIFO queue"):
         timeout_queues(Endpoint.parse("orders.fifo"))

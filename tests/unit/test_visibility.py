@@ -131,8 +131,8 @@ def test_what_cannot_be_hidden_any_longer_is_in_the_log(
 @pytest.mark.parametrize("seconds", [0, 181])
 def test_out_of_range(queues: InMemoryQueues, seconds: int) -> None:
     """Longer than 180 s would outlive the deduplication of a second attempt."""
-    why = "a copy that comes back later is no longer deduplicated against its first attempt"
-    with pytest.raises(ConfigurationError, match=f"_seconds={seconds}; use 1 to 180: {why}"):
+    told = "use 1 to 180: a copy that comes back later is no longer deduplicated against its first attempt"
+    with pytest.raises(ConfigurationError, match=f"visibility_seconds={seconds}; {told}"):
         Visibility(queues, queues.clock, seconds=seconds)
     for fits in (1, 180):
         assert Visibility(queues, queues.clock, seconds=fits).beat_seconds == fits / 3

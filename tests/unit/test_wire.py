@@ -375,6 +375,24 @@ def test_a_full_foreign_message_is_handed_over_with_what_fits() -> None:
     assert entry.attributes == users | {MESSAGE_ID: string("m-1")}
 
 
+def test_id_and_due_time_are_added_to_the_byte_and_the_body_measured_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[str] = []
+
+    def counted(body: str, attributes: dict[str, Attribute]) -> int:
+        measured.append(body)
+        return size_of(body, attributes)
+
+    monkeypatch.setattr(outgoing, "size_of", counted)
+    ours = outgoing.identity("m-1", SENT)
+    limit = size_of("ü", ours)
+    told: Any = {"message_id": "m-1", "due_ms": SENT}
+    assert outgoing.with_identity("ü", {}, limit=limit, **told) == ours
+    assert measured == ["ü", "", ""]
+    assert [*outgoing.with_identity("ü", {}, limit=limit - 1, **told)] == [MESSAGE_ID]
+
+
 @pytest.mark.parametrize(
     ("header", "passed_on"),
     [

@@ -58,7 +58,8 @@ class Sink:
             opened(options.summary, "summary")
         now_ms = planned_ms(options, sender_client(options))
         run = run_of(options, now_ms)
-        if options.store and options.endpoint and not (options.plan or on_client):
+        asked = options.store is not None and not (options.plan or on_client)
+        if asked and options.endpoint is not None:
             check_store(options, Endpoint.parse(options.endpoint).name, staging=run is not None)
         start_ms: int | None = None
         if options.receipts is not None:

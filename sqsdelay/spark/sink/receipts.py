@@ -129,8 +129,9 @@ NOTHING_SENT: Final = SentBefore()
 
 
 def _numbers(column: pa.Int64Array) -> array[int]:
-    values = column.buffers()[1]
-    return array("q", b"" if values is None else values.to_pybytes()[: 8 * len(column)])
+    found = array("q")
+    found.frombytes(memoryview(column.buffers()[1] or b"")[: 8 * len(column)])
+    return found
 
 
 def job_folder(folder: str, job: str) -> str:

@@ -174,10 +174,8 @@ class Bulk:
                 else:
                     counts.already_sent += 1
         if new:
-            some, taken = (
-                pa.array(new, pa.int64()),
-                ([ids[n] for n in new], [contents[n] for n in new]),
-            )
+            some = pa.array(new, pa.int64())
+            taken = [ids[n] for n in new], [contents[n] for n in new]
             place.add(plain.dues.take(some), lines.take(some), *taken)
             counts.routes[str(Route.STORE)] += len(new)
         return done

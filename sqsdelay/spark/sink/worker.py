@@ -253,7 +253,7 @@ def task_of(rows: Rows, attempt: Attempt, run: Run | None = None) -> Task:
     slices, staged = list[int](), None
     if options.receipts is not None:
         receipts = Receipts.of(options)
-        task.sent_before = sent_before(options, attempt)
+        task.sent_before = sent_before(receipts, options, attempt)
         if options.replay is not None:
             # No run of the job goes on meanwhile.
             before = Receipts.of(replace(options, batch=None, replay=None))
@@ -291,10 +291,9 @@ def _client(options: Options) -> SQSClient:
 _loaded: dict[object, SentBefore] = {}
 
 
-def sent_before(options: Options, attempt: Attempt) -> SentBefore:
+def sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
     """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
-    receipts = Receipts.of(options)
     if options.parts > 1:
         return receipts.load(attempt.partition, options.parts)
     # A micro-batch that is run again keeps its name.

@@ -70,10 +70,10 @@ _SESSION: Final = _TRANSACTION.replace(" LOCAL", "") + (
     ";SET default_transaction_isolation = 'read committed'"
 )
 
-
 _BLOCKING: Final = """
-SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, 'state unknown'),
-    coalesce(extract(epoch FROM clock_timestamp() - xact_start)::integer, 0)
+SELECT pid, format('session %%s (%%s, %%s, %%s, transaction of %%s s)', pid, usename,
+    coalesce(nullif(application_name, ''), 'no application_name'), coalesce(state, 'state unknown'),
+    coalesce(extract(epoch FROM clock_timestamp() - xact_start)::integer, 0))
 FROM pg_stat_activity WHERE pid = ANY(pg_blocking_pids(%s)) ORDER BY xact_start
 """
 
@@ -177,9 +177,7 @@ class PostgresTable(SqlTable):
                 "the PostgreSQL connection string is not valid; use e.g. "
                 "postgresql://user:password@host:5432/db, with %40 for an @ in the password"
             ) from None
-        self._conninfo = conninfo
-        self._schema = schema
-        self._table = table
+        self._conninfo, self._schema, self._table = conninfo, schema, table
         digest = hashlib.sha256(f"{schema}\0{table}".encode()).hexdigest()[:32]
         # An index lives in its table's schema, and its name may not be cut off either.
         self._prefix = f"sqsdelay_{digest}"
@@ -235,19 +233,15 @@ class PostgresTable(SqlTable):
 
     def _tell_what_blocks(self, session: int) -> None:
         """Warn of the sessions whose locks this one waits for, once for the same ones."""
-        blocking = {}
+        blocking: dict[int, str] = {}
         with suppress(psycopg.Error), psycopg.connect(self._conninfo, **CLIENT_SETTINGS) as other:
-            blocking = {row[0]: row for row in other.execute(_BLOCKING, [session]).fetchall()}
+            blocking = dict(other.execute(_BLOCKING, [session]).fetchall())
         if blocking and not blocking.keys() <= self._blocking:
             logger.warning(
                 "PostgreSQL store %s waits for a lock, and tries again until it gets it: blocked by %s; end "
                 "that transaction, or SELECT pg_terminate_backend(…)",
                 self._table,
-                ", ".join(
-                    f"session {pid} ({one_line(user)}, {one_line(application) or 'no application_name'}, "
-                    f"{state}, transaction of {seconds} s)"
-                    for pid, user, application, state, seconds in blocking.values()
-                ),
+                ", ".join(map(one_line, blocking.values())),
             )
         self._blocking = set(blocking)
 

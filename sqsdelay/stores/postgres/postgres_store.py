@@ -18,15 +18,12 @@ from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.ids import NO_START, new_once
-from sqsdelay.stores.postgres.pool import (
-    DEFAULT_CONNECTIONS,
-    DEFAULT_SCHEMA,
-    Connection,
-    Locked,
-    PostgresTable,
-)
+from sqsdelay.stores.postgres import pool
+from sqsdelay.stores.postgres.pool import Connection, PostgresTable
 from sqsdelay.stores.postgres.watching import Heads, listening
 from sqsdelay.stores.sql import CLAIM_BYTES, COLUMNS, SqlClaim, SqlInbox, SqlStore, row_of
+
+Rows = list[tuple[Any, ...]]
 
 _DATABASE_CLOCK: Final = "(SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
 """Dispatchers' clocks may differ: what one holds, another must not take for free."""
@@ -79,8 +76,8 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         *,
         endpoint: str,
         table: str | None = None,
-        schema: str = DEFAULT_SCHEMA,
-        connections: int = DEFAULT_CONNECTIONS,
+        schema: str = pool.DEFAULT_SCHEMA,
+        connections: int = pool.DEFAULT_CONNECTIONS,
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock
@@ -117,7 +114,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
 
     def initialize(self, mode: TransactionMode) -> None:  # noqa: ARG002
         # Nothing depends on the mode: a claim is the open transaction either way.
-        with suppress(Locked):
+        with suppress(pool.Locked):
             self._read("exists")
 
     def _store(self, messages: Sequence[StoredMessage]) -> list[bool]:
@@ -154,7 +151,7 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
         head = self._heads.look(except_destinations)
         with self._transaction() as connection:
 
-            def locked(query: str, from_ms: int, most: int) -> list[tuple[Any, ...]]:
+            def locked(query: str, from_ms: int, most: int) -> Rows:
                 arguments.update(from_ms=from_ms, limit=most)
                 return self._locked_rows(connection, query, arguments) if most else []
 
@@ -182,29 +179,24 @@ class PostgresStore(PostgresTable, SqlStore, DelayedMessageStore):
             claim.busy = self._busy(message_ids, claim.messages)
             yield claim
 
-    def _locked_rows(
-        self, connection: Connection, query: str, arguments: dict[str, object]
-    ) -> list[tuple[Any, ...]]:
+    def _locked_rows(self, connection: Connection, query: str, given: dict[str, object]) -> Rows:
         """The rows of a claim; none while somebody else's transaction has locked the table."""
         if connection.info.transaction_status is TransactionStatus.INERROR:
             return []
         try:
-            return connection.execute(self._sql[query], arguments, binary=True).fetchall()
+            return connection.execute(self._sql[query], given, binary=True).fetchall()
         except psycopg.errors.LockNotAvailable:
             self._heads.forget()
             return []
 
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
         head = self._heads.look(except_destinations)
-        try:
-            due_ms = self._next_due(
-                except_destinations, from_ms=head.new_ms, held_from_ms=head.held_ms
-            )
-        except Locked:
-            return None
-        if due_ms is not None:
-            head.new_ms = due_ms
-        return due_ms
+        starts = {"from_ms": head.new_ms, "held_from_ms": head.held_ms}
+        with suppress(pool.Locked):
+            due_ms = self._next_due(except_destinations, **starts)
+            head.new_ms = head.new_ms if due_ms is None else due_ms
+            return due_ms
+        return None
 
     def _times(self) -> dict[str, object]:
         return {} if self._clock is None else {"now_ms": self._clock.now_ms()}
@@ -223,9 +215,7 @@ class PostgresClaim(SqlClaim):
     """The rows of a query whose name begins with ``claim``, which the connection's open transaction has
     locked."""
 
-    def __init__(
-        self, store: PostgresStore, connection: Connection, rows: Sequence[tuple[Any, ...]]
-    ) -> None:
+    def __init__(self, store: PostgresStore, connection: Connection, rows: Rows) -> None:
         super().__init__(from_rows(rows), (row[0] for row in rows if row[6]), connection)
         self._store = store
         # A locked row stays where it is, as long as this transaction does not write it.

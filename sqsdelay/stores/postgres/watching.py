@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import psycopg
-from psycopg import sql
 
 from sqsdelay.core.clock import Clock
 from sqsdelay.core.readable import one_line
@@ -44,7 +43,7 @@ def listening(
         with psycopg.connect(conninfo, **CLIENT_SETTINGS) as connection:
             notified = begin_session(connection) or _is_notified(connection, conninfo, channel)
             if notified:
-                _listen(connection, channel)
+                connection.execute(f"LISTEN {channel}".encode())
             look_again()
             begun.set()
             while notified and not over.is_set():
@@ -84,16 +83,12 @@ def listening(
 def _is_notified(connection: Connection, conninfo: str, channel: str) -> bool:
     """Whether what another session notifies gets here; asked on a channel nobody else uses."""
     channel = f"{channel}_{uuid.uuid4().hex[:8]}"
-    _listen(connection, channel)
+    connection.execute(f"LISTEN {channel}".encode())
     with psycopg.connect(conninfo, **CLIENT_SETTINGS) as other:
         other.execute("SELECT pg_notify(%s, '')", [channel], prepare=False)
     heard = list(connection.notifies(timeout=_PROBE_SECONDS, stop_after=1))
-    connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+    connection.execute("UNLISTEN *")
     return bool(heard)
-
-
-def _listen(connection: Connection, channel: str) -> None:
-    connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
 
 
 @dataclass(slots=True)
@@ -114,8 +109,7 @@ class Heads:
     """
 
     def __init__(self, clock: Clock, *, seconds: float) -> None:
-        self._clock = clock
-        self._seconds = seconds
+        self._clock, self._seconds = clock, seconds
         self.listeners = 0
         """How many forget them at each notification."""
         self._anew_at = 0.0

@@ -20,7 +20,10 @@ RESERVE_BYTES: Final = 4 << 20
 def opened(path: str | Path) -> sqlite3.Connection:
     """A connection for all threads, in autocommit mode. A file that it makes is its owner's alone."""
     if str(path) != ":memory:":
-        _make_private(Path(path))
+        # Bodies wait in it in the clear; SQLite gives its -wal and -shm the same mode. What is wrong with
+        # the path SQLite says better; an existing file keeps its mode.
+        with suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     connection = sqlite3.connect(
         path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -30,13 +33,6 @@ def opened(path: str | Path) -> sqlite3.Connection:
     # Text that is no UTF-8, written by hand, must not fail the whole claim it is in.
     connection.text_factory = methodcaller("decode", "utf-8", "surrogateescape")
     return connection
-
-
-def _make_private(path: Path) -> None:
-    """Make the file, for bodies wait in it in the clear; SQLite gives its -wal and -shm the same mode."""
-    with suppress(OSError):
-        # What is wrong with the path SQLite says better; an existing file keeps its mode.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 class Reserve:

@@ -236,7 +236,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
         token = self._token()
         rows = self._changed("claim_ids", ids=self._names(message_ids), claim=token)
-        claim = _SqliteClaim(self, token, from_rows(rows))
+        claim = _SqliteClaim(self, token, from_rows(rows), [])
         claim.busy = self._busy(message_ids, claim.messages)
         with self._kept(claim):
             yield claim
@@ -251,14 +251,12 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         finally:
             claim.release()
 
-    def _leased(
-        self, limit: int, due_by_ms: int, except_destinations: Collection[str]
-    ) -> _SqliteClaim:
+    def _leased(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> _SqliteClaim:
         """Messages that are leased; as few as the disk has room for."""
         while True:
             claim = None
             try:
-                claim = self._lease(min(limit, self._at_once), due_by_ms, except_destinations)
+                claim = self._lease(min(limit, self._at_once), due_by_ms, passed_over)
             except StoreUnavailable as error:
                 if not str(error).endswith("disk is full") or self._at_once == 1:
                     raise
@@ -275,14 +273,12 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             if claim is not None:
                 return claim
 
-    def _lease(
-        self, limit: int, due_by_ms: int, except_destinations: Collection[str]
-    ) -> _SqliteClaim:
+    def _lease(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> _SqliteClaim:
         token = self._token()
         arguments = self._times() | {
             "claim": token,
             "due_by_ms": due_by_ms,
-            "except_destinations": self._names(except_destinations),
+            "except_destinations": self._names(passed_over),
         }
         with self._transaction() as connection:
             if self._clock.monotonic() >= self._leases_checked:
@@ -292,7 +288,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             def leased(query: str, most: int) -> list[tuple[Any, ...]]:
                 return connection.execute(self._sql[query], arguments | {"limit": most}).fetchall()
 
-            rows = leased("claim_except" if except_destinations else "claim", limit)
+            rows = leased("claim_except" if passed_over else "claim", limit)
             held = []
             if len(rows) < limit:
                 # Behind what is new: what failed before.
@@ -332,19 +328,14 @@ def _settled_by(message_id: object) -> bool:
     if isinstance(message_id, str) and not UNFIT.search(message_id):
         return True
     logger.error(
-        "a row is not a message, because its message_id is %r and not text; delete it",
-        message_id,
+        "a row is not a message, because its message_id is %r and not text; delete it", message_id
     )
     return False
 
 
 class _SqliteClaim(SqlClaim):
     def __init__(
-        self,
-        store: SqliteStore,
-        token: str,
-        messages: list[StoredMessage],
-        again: Sequence[str] = (),
+        self, store: SqliteStore, token: str, messages: list[StoredMessage], again: list[str]
     ) -> None:
         super().__init__(messages, again)
         self._store = store

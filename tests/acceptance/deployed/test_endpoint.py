@@ -134,11 +134,7 @@ def copy_of_checkout(folder: Path) -> Path:
 
 
 def test_destroy_keeps_queues_and_messages_by_default(
-    aws: LocalAws,
-    cdk: CdkCommand,
-    app: Apps,
-    deployed: dict[str, dict[str, str]],
-    tmp_path: Path,
+    aws: LocalAws, cdk: CdkCommand, app: Apps, deployed: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     """Without its stack a message waits where it is; the kept queues and buckets, imported, deliver again."""
     stack, outputs = "sqsdelay-kept", deployed["sqsdelay-kept"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from infra.local import CdkCommand, CdkFailed
+from sqsdelay import DelaySender
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
@@ -191,7 +192,8 @@ def test_a_forgotten_part_is_not_removed(
 def test_letting_go_by_name(
     aws: LocalAws, cdk: CdkCommand, app: Apps, stored: dict[str, str]
 ) -> None:
-    """``none`` takes the dispatcher away and keeps table and ledger; later it need not be said again."""
+    """``none`` takes the dispatcher away and keeps table and ledger; later it need not be said again. The
+    function, updated in its place, goes on."""
     [outputs] = cdk.deploy(STACK, *app("given up")).values()
     assert not {"DispatcherName", "BodyBucketName", "LedgerUrl"} & set(outputs)
     assert "AWS::DynamoDB::Table" not in kinds(aws)
@@ -201,3 +203,5 @@ def test_letting_go_by_name(
     assert aws.client("s3").list_objects_v2(Bucket=bucket)["KeyCount"]
     [outputs] = cdk.deploy(STACK, *app("forgotten")).values()
     assert "DispatcherName" not in outputs
+    DelaySender(aws.client("sqs"), hop_seconds=1).send("stored", "hops", delay=3)
+    assert [each["Body"] for each in receive(aws, stored["QueueUrl"], count=1)] == ["hops"]

@@ -1,4 +1,4 @@
-"""Power cuts, lost connections and silence: nothing confirmed is lost, nothing is silently repeated."""
+"""Lost connections and silence: nothing confirmed is lost, nothing is silently repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a store to RabbitMQ as time passes: on time, and through missing queues and power cuts."""
+"""From a store to RabbitMQ as time passes: on time, and through missing queues."""
 
 from __future__ import annotations
 

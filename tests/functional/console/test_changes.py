@@ -124,7 +124,7 @@ def test_too_far_or_no_time_is_refused(running: Running) -> None:
     asked = listed.press("Reschedule…", m=listed.marks("a"))
     for given, words in (
         ({"delay": "soon"}, "'soon'"),
-        ({"delay": "1d", "due_at": "2027-01-31T09:00:00Z"}, "give either a delay"),
+        ({"delay": "1d", "due_at": "2027-01-31T09:00:00Z"}, "give only one"),
     ):
         assert words in asked.press("Continue", **given).text
     far = asked.press("Continue", delay="4000d").press("Move 1 message")
@@ -195,7 +195,9 @@ def test_a_slow_store_is_listed_in_parts(running: Running, monkeypatch: pytest.M
     assert len(page.follow("Next page").ids) == 50
     page = running.page("/messages", text="9")
     assert page.ids == [f"m{n:03}" for n in range(100) if "9" in str(n)]
-    assert page.follow("Search on").ids[0] == "m109"
+    more = page.follow("Search on")
+    assert more.ids[0] == "m109"
+    assert "the next 19 that match; there are more" in more.press("Cancel…", which="all").text
     page = running.page("/messages", text="m20")
     while not page.ids:
         page = page.follow("Search on")

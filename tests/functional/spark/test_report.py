@@ -403,22 +403,17 @@ def test_the_command_prints_the_figures_and_where_the_page_is(
 ) -> None:
     """And again into the same folder, as of an earlier instant: a report replaces a report, and what was
     delivered since was pending then."""
-    (tmp_path / "ledger.jsonl").write_text("\n".join(told.lines()))
-    arguments = [
-        "pipeline",
-        "report",
-        str(tmp_path / "ledger.jsonl"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    ledger, out = tmp_path / "ledger.jsonl", tmp_path / "out"
+    ledger.write_text("\n".join(told.lines()))
+    arguments = ["pipeline", "report", str(ledger), "--out", str(out)]
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.splitlines()[-1])["delivered"] == 5
     done = CliRunner().invoke(app, [*arguments, "--as-of", "2026-09-21T14:30:00Z"])
     assert done.exit_code == 0, done.output
-    assert f"{tmp_path / 'out' / 'report.html'}" in done.stdout
-    found = json.loads((tmp_path / "out/report.json").read_text())
+    assert f"{out / 'report.html'}" in done.stdout
+    found = json.loads((out / "report.json").read_text())
     assert (found["delivered"], found["lost"], found["duplicated"]) == (1, 0, 0)
     assert found["as_of"] == "2026-09-21T14:30:00.000+00:00"
-    rows = {row["message_id"]: row for row in table(tmp_path / "out", "messages")}
+    rows = {row["message_id"]: row for row in table(out, "messages")}
     assert (rows["twice"]["status"], rows["twice"]["last_event"]) == ("pending", "hop")

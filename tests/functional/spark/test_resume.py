@@ -153,16 +153,11 @@ def test_killed_workers_lose_nothing(spark: SparkSession, sqs: Stub, tmp_path: P
         "if(id % 600 = 3, '', 'x') body", "id key", "86400 delay_seconds"
     )
     writer = rows.write.format("sqsdelay").mode("append")
-    given: dict[str, Any] = {
-        "endpoint": "orders",
-        "job": "killed",
-        "concurrency": 1,
-        "rejects": str(tmp_path),
-    }
+    writer.options(endpoint="orders", job="killed", concurrency=1, rejects=str(tmp_path))
     sqs.set_latency(30)
     with ThreadPoolExecutor(1) as pool:
         killed = pool.submit(kill_once, spark, sqs, after=ROWS // 4)
-        writer.options(**given).save()
+        writer.save()
     assert killed.result()
     counted = ids(sqs)
     assert len(counted) == ROWS - 2
