@@ -232,11 +232,9 @@ class Service:
         control, _, what = target.partition(".")
         if control == "Stub" and (told := self._controlled(what, json.loads(body))) is not None:
             return 200, told, 0
-        action = self._actions.get(target)
-        if action is None:
-            error = {"__type": "InvalidAction", "message": f"the stub has no action {target!r}"}
-            return 400, error, 0
-        self._requests[target.partition(".")[2]] += 1
+        if (action := self._actions.get(target)) is None:
+            return 400, {"__type": "InvalidAction", "message": f"the stub has no {target!r}"}, 0
+        self._requests[what] += 1
         if (code := self._refusal(target)) is not None:
             return 400, {"__type": f"com.amazonaws.sqs#{code}", "message": "so told"}, 0
         if self._throttle is not None and not self._throttle.takes(target, time.monotonic()):

@@ -63,7 +63,7 @@ def test_the_stub_refuses_a_control_that_it_does_not_know() -> None:
     """A misspelt one would leave a benchmark without what it asked for."""
     with running_stub() as stub:
         stub.set_latency(0)
-        with pytest.raises(RuntimeError, match=r"no action 'Stub\.latencies'"):
+        with pytest.raises(RuntimeError, match=r"no 'Stub\.latencies'"):
             stub._control("latencies", {})
 
 
