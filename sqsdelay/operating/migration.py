@@ -180,10 +180,7 @@ class Migration:
             results = self._sender.send_many(destination, sendable)
         except SqsDelayError as error:
             return failed | dict.fromkeys(ids, error)
-        for message_id, result in zip(ids, results, strict=True):
-            if result.error is not None:
-                failed[message_id] = result.error
-        return failed
+        return failed | {i: r.error for i, r in zip(ids, results, strict=True) if r.error}
 
 
 def as_message(stored: StoredMessage) -> Message:

@@ -262,14 +262,16 @@ def test_what_waits_for_a_destination_out_of_reach_is_not_read(tmp_path: Path) -
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_file_that_was_deleted_keeps_nothing_more(tmp_path: Path, replaced: bool) -> None:
     """The open one still takes rows, where nobody finds them: an error, and not True."""
-    with opened(tmp_path) as store:
-        assert store.store([message("a", 1)]) == [True]
+    with opened(tmp_path) as store, closing(sqlite3.connect(tmp_path / "store.db")) as own:
+        assert store.store([message("a", 1)], transaction=own) == [True]
+        own.commit()
         for file in tmp_path.iterdir():
             file.unlink()
         if replaced:
             with opened(tmp_path) as another:
                 another.set_up()
-        for use in (lambda: store.store([message("b", 1)]), store.set_up, store.pending_count):
+        storing = [partial(store.store, [message("b", 1)], transaction=of) for of in (None, own)]
+        for use in (*storing, store.set_up, store.pending_count):
             with pytest.raises(StoreUnavailable, match="was deleted or replaced while it was open"):
                 use()
 

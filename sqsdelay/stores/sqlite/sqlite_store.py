@@ -109,15 +109,21 @@ class SqliteTable(SqlTable):
 
     @contextmanager
     def _statement(self) -> Iterator[sqlite3.Connection]:
-        """The connection. In a file that was deleted or replaced since it was opened, nobody would find what
-        is written."""
         with self._lock, self._translated():
-            if self._file is not None and self._found_file() != self._file:
-                raise StoreUnavailable(
-                    f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
-                    "it was open; restore it, and open the store again"
-                )
+            self._check_file()
             yield self._connection
+
+    def _check_given(self, transaction: Any) -> None:
+        super()._check_given(transaction)
+        self._check_file()
+
+    def _check_file(self) -> None:
+        """In a file that was deleted or replaced since it was opened, nobody would find what is written."""
+        if self._file is not None and self._found_file() != self._file:
+            raise StoreUnavailable(
+                f"SQLite store {self._table}: the file {str(self._path)!r} was deleted or replaced while "
+                "it was open; restore it, and open the store again"
+            )
 
     def _commits_at_once(self, transaction: sqlite3.Connection) -> bool:
         if transaction.in_transaction:
@@ -263,9 +269,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
                 # A claim writes its rows, with their bodies: fewer need less room.
                 self._at_once = max(1, min(limit, self._at_once) // 20)
                 if self._reserve.give_up():
-                    logger.error(
-                        "%s; its reserve is given up, so that messages leave", one_line(error)
-                    )
+                    logger.error("%s; its reserve is given up to make room", one_line(error))
             if self._at_once != _NO_LIMIT:
                 # The log goes into the file, as far as others allow: its room is needed for what comes next.
                 with self._statement() as connection:
@@ -327,9 +331,7 @@ def _settled_by(message_id: object) -> bool:
     """Whether a row can be removed by its id; one that cannot stays leased, and is told of each time."""
     if isinstance(message_id, str) and not UNFIT.search(message_id):
         return True
-    logger.error(
-        "a row is not a message, because its message_id is %r and not text; delete it", message_id
-    )
+    logger.error("a row is no message: its message_id is %r and not text; delete it", message_id)
     return False
 
 
