@@ -168,7 +168,7 @@ def store_url(data: bytes) -> None:
     with (
         mock.patch("sqlite3.connect", connect),
         # Or a file of its own would be left behind for each path that is tried.
-        mock.patch("sqsdelay.stores.sqlite.file._make_private"),
+        mock.patch("os.open", side_effect=OSError),
         mock.patch("sqsdelay.stores.calls._client"),
     ):
         for given in (url, f"sqlite:///x.db?table={url}"):

@@ -252,10 +252,10 @@ def test_a_throttled_job_slows_down_and_sends_each_row_once(
     spark: SparkSession, sqs: Stub, tmp_path: Path
 ) -> None:
     """A quota far below what two tasks could send: no failure, no rejects, nothing twice."""
-    sqs.throttle(25)
+    sqs.throttle(10)
     try:
         save(
-            messages(spark, 1000).repartition(2),
+            messages(spark, 600).repartition(2),
             rejects=tmp_path / "rejects",
             retry_seconds=20,
             summary=tmp_path / "summary.json",
@@ -265,7 +265,7 @@ def test_a_throttled_job_slows_down_and_sends_each_row_once(
         assert told["throttled"] == sqs.throttled()
     finally:
         sqs.throttle(None)
-    assert ids(sqs) == {f"m{i}": 1 for i in range(1000)}
+    assert ids(sqs) == {f"m{i}": 1 for i in range(600)}
     assert list((tmp_path / "rejects").iterdir()) == []
 
 
