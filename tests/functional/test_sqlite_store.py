@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -271,7 +271,8 @@ def test_a_file_that_was_deleted_keeps_nothing_more(tmp_path: Path, replaced: bo
             with opened(tmp_path) as another:
                 another.set_up()
         storing = [partial(store.store, [message("b", 1)], transaction=of) for of in (None, own)]
-        for use in (*storing, store.set_up, store.pending_count):
+        uses: list[Callable[[], object]] = [*storing, store.set_up, store.pending_count]
+        for use in uses:
             with pytest.raises(StoreUnavailable, match="was deleted or replaced while it was open"):
                 use()
 
