@@ -23,7 +23,7 @@ from sqsdelay.cli.console import err, out, show, tell
 from sqsdelay.cli.followed import Run, Summary, seconds
 from sqsdelay.cli.options import Hop, Json, LedgerFile, opened_ledger
 from sqsdelay.cli.run import Tally, log_to_stderr, stop_on_signals
-from sqsdelay.cli.send import Defaults, opened_lines, read_messages
+from sqsdelay.cli.send import opened_lines, read_messages
 from sqsdelay.core.clock import SystemClock
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
@@ -156,7 +156,7 @@ def read_demo_file(file: Path, now: datetime) -> list[Message]:
     """The file's messages, each with an id, absolute due times moved to be played from ``now``."""
     messages = []
     with opened_lines(file) as lines:
-        for number, message in read_messages(lines, Defaults()):
+        for number, message in read_messages(lines, {}):
             if isinstance(message, SqsDelayError):
                 raise InvalidMessage(f"{file}, line {number}: {message}") from message
             due_at = None if message.due_at is None else now + (message.due_at - PLAYED_FROM)
@@ -192,11 +192,9 @@ def _table(run: Run, started_ms: int, most: int | None = None) -> Table:
 
 PORT: Final = 4566
 """Where local AWS servers usually listen."""
-
 DEFAULT_HOP: Final = 2
 HOPS_SHOWN: Final = 5
 """The example's delay, in hops: seen to travel, and there within seconds."""
-
 _EXPORTED: Final = (
     "AWS_ENDPOINT_URL",
     "AWS_ACCESS_KEY_ID",

@@ -50,12 +50,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
 _Opened = TypeVar("_Opened", bound="ParkingPlace")
-
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """They would win over a profile of the environment; the AWS CLI's --profile wins over them."""
-
 _TOLD: Final = {
     "sqsdelay": logging.DEBUG,
     "botocore.credentials": logging.INFO,
@@ -168,7 +165,6 @@ def logging_to_stderr(wanted: bool) -> Iterator[None]:
 EndpointName = Annotated[str, Argument(help="The destination queue's name, URL or ARN.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 JsonLines = Annotated[bool, Option("--json", help="Print a JSON line per message.")]
-
 # A message to send, or a file of them.
 DelayOption = Annotated[
     str | None, Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
@@ -193,7 +189,6 @@ Attributes = Annotated[
         "Number or Binary (base64). May be repeated.",
     ),
 ]
-
 # Queues and workers.
 Hop = Annotated[int, Option(help="Delivery delay of the delay queue, seconds (1 to 900).")]
 Wait = Annotated[int, Option(help="Long poll, seconds (0 to 20).")]
@@ -208,7 +203,6 @@ MaxDelay = Annotated[
     ),
 ]
 DEFAULT_MAX_DELAY: Final = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
-
 # Stores and ledgers.
 _STORE_HELP: Final = (
     "sqlite:///FILE or postgresql://… (?table=NAME if not <endpoint>.delayed), dynamodb://TABLE or "
@@ -297,21 +291,29 @@ class Target:
         endpoint: its queue's name, URL or ARN.
         store: the URL of its store; None where none was named.
         to: the RabbitMQ that its messages are released to; None is SQS.
+        connections, wait_seconds: as for `default_client`.
     """
 
-    def __init__(self, endpoint: str, store: str | None = None, to: str | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        store: str | None = None,
+        to: str | None = None,
+        *,
+        connections: int = 1,
+        wait_seconds: int = 0,
+    ) -> None:
         self.endpoint = Endpoint.parse(endpoint)
         self.name = self.endpoint.name
-        self.store = store
-        self.to = to
-        self._sqs_tells_time = to is None
+        self.store, self.to, self._sqs_tells_time = store, to, to is None
+        self._connections, self._wait_seconds = connections, wait_seconds
 
     @cached_property
     def client(self) -> SQSClient:
         """SQS, as the environment has it."""
         from sqsdelay.sqs.client import default_client
 
-        return default_client(connections=1)
+        return default_client(connections=self._connections, wait_seconds=self._wait_seconds)
 
     @cached_property
     def queues(self) -> SqsQueues:

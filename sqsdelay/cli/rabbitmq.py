@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from sqsdelay.rabbitmq import Topology, Transfer
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
-
 CONNECT_SECONDS = 5.0
-
 _URLS: Final = "amqp://user:password@host:5672/vhost, or amqps://… for TLS."
 _PREFIX_HELP: Final = "Name prefix of the infrastructure; default: sqsdelay (NServiceBus: nsb.v2)."
 

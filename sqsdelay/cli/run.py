@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 CLOSING_SECONDS: Final = 0.5
 """What a store may take to close: with the `STOP_SECONDS` before, a process ends in 5 s."""
-
 _LOOK_SECONDS: Final = 0.02
 
 

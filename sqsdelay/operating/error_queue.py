@@ -19,7 +19,6 @@ from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, send_fitting
 
 T = TypeVar("T")
-
 HOLD_SECONDS: Final = 120
 """How long a received message stays hidden if the process dies before releasing it."""
 NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
