@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.message import Message, string
-from sqsdelay.core.received_message import FifoIds, read_fifo_ids
 from sqsdelay.core.readable import instant
+from sqsdelay.core.received_message import FifoIds, read_fifo_ids
 from sqsdelay.core.stored_message import Amendment, StoredMessage, to_store
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
