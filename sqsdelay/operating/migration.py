@@ -16,8 +16,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage
