@@ -215,46 +215,40 @@ def local(
 
     Prints commands to paste into another terminal. All messages are gone when it ends.
     """
-    from sqsdelay.testing.local_aws import LocalAws
-
-    parsed = Endpoint.parse(endpoint)
-    log_to_stderr()
-    with ExitStack() as running:
-        with err.status("starting a local AWS (ministack)"):
-            aws = running.enter_context(LocalAws(port=port or None))
-        _serve(aws, parsed, hop, as_json=as_json)
-
-
-def _serve(aws: LocalAws, endpoint: Endpoint, hop: int, *, as_json: bool) -> None:
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.endpoints import create_endpoint
+    from sqsdelay.testing.local_aws import LocalAws
 
-    create_endpoint(aws.client("sqs"), endpoint, hop_seconds=hop)
-    tally = Tally()
+    parsed, tally = Endpoint.parse(endpoint), Tally()
+    log_to_stderr()
 
     def report(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             tally.add(outcome.status.value, outcome.copy.message_id)
 
-    consumer = DelayConsumer(
-        endpoint.name, aws.client("sqs"), hop_seconds=hop, wait_seconds=1, on_outcomes=report
-    )
-    stop = stop_on_signals()
-    exported = {name: aws.environment()[name] for name in _EXPORTED}
-    commands = _commands(endpoint.name, hop)
-    show(
-        {"environment": exported, "commands": commands},
-        f"{endpoint.name} accepts messages with any delay, on a local AWS that is gone when you stop it.",
-        f"A hop takes {hop} s here, {DEFAULT_HOP_SECONDS} s on AWS. Paste into another terminal:",
-        "",
-        "  export " + " ".join(f"{name}={value}" for name, value in exported.items()),
-        *(f"  {command}" for command in commands),
-        "",
-        "Stop with Ctrl-C.",
-        as_json=as_json,
-    )
-    consumer.run(stop)
-    tell(str(tally))
+    with ExitStack() as running:
+        with err.status("starting a local AWS (ministack)"):
+            aws = running.enter_context(LocalAws(port=port or None))
+        create_endpoint(aws.client("sqs"), parsed, hop_seconds=hop)
+        consumer = DelayConsumer(
+            parsed.name, aws.client("sqs"), hop_seconds=hop, wait_seconds=1, on_outcomes=report
+        )
+        stop = stop_on_signals()
+        exported = {name: aws.environment()[name] for name in _EXPORTED}
+        commands = _commands(parsed.name, hop)
+        show(
+            {"environment": exported, "commands": commands},
+            f"{parsed.name} accepts messages with any delay, on a local AWS that is gone when you stop it.",
+            f"A hop takes {hop} s here, {DEFAULT_HOP_SECONDS} s on AWS. Paste into another terminal:",
+            "",
+            "  export " + " ".join(f"{name}={value}" for name, value in exported.items()),
+            *(f"  {command}" for command in commands),
+            "",
+            "Stop with Ctrl-C.",
+            as_json=as_json,
+        )
+        consumer.run(stop)
+        tell(str(tally))
 
 
 def _commands(endpoint: str, hop: int) -> list[str]:

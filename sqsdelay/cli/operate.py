@@ -254,11 +254,9 @@ def store_create(endpoint: options.EndpointName, store: options.PlaceUrl) -> Non
     with target.opened_place(create=True) as opened:
         opened.set_up()
         if opened.fires:
-            from sqsdelay.sqs.client import default_client
             from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
 
-            queue = Endpoint.parse(endpoint).parking_queue
-            create_queue(default_client(connections=1), queue, due_queue_attributes())
+            create_queue(target.client, target.endpoint.parking_queue, due_queue_attributes())
     say(f"the store of {target.name} is ready")
 
 

@@ -284,29 +284,23 @@ class Target:
         endpoint: its queue's name, URL or ARN.
         store: the URL of its store; None where none was named.
         to: the RabbitMQ that its messages are released to; None is SQS.
-        connections, wait_seconds: as for `default_client`.
+        wait_seconds: of the long polls that its client is for.
     """
 
     def __init__(
-        self,
-        endpoint: str,
-        store: str | None = None,
-        to: str | None = None,
-        *,
-        connections: int = 1,
-        wait_seconds: int = 0,
+        self, endpoint: str, store: str | None = None, to: str | None = None, wait_seconds: int = 0
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint)
         self.name = self.endpoint.name
         self.store, self.to, self._sqs_tells_time = store, to, to is None
-        self._connections, self._wait_seconds = connections, wait_seconds
+        self._wait_seconds = wait_seconds
 
     @cached_property
     def client(self) -> SQSClient:
         """SQS, as the environment has it."""
         from sqsdelay.sqs.client import default_client
 
-        return default_client(connections=self._connections, wait_seconds=self._wait_seconds)
+        return default_client(connections=1, wait_seconds=self._wait_seconds)
 
     @cached_property
     def queues(self) -> SqsQueues:

@@ -57,8 +57,7 @@ def prove(
 
     Exit code 1 if a message is lost, duplicated, early, altered or more than 2 s late.
     """
-    wait = limits.MAX_RECEIVE_WAIT_SECONDS
-    target = Target(endpoint, store, connections=8, wait_seconds=wait)
+    target = Target(endpoint, store, wait_seconds=limits.MAX_RECEIVE_WAIT_SECONDS)
     parsed, longest_seconds = target.endpoint, delay_ms(parse_delay(longest)) // 1000
     if longest_seconds <= hop:
         raise InvalidSetting(
