@@ -74,11 +74,7 @@ def demo(
     hop: Annotated[int, Option(help="Delivery delay of the delay queue, seconds; on AWS 900.")] = 2,
     ledger: LedgerFile = None,
     console: Annotated[
-        bool,
-        Option(
-            "--console",
-            help="Also show the messages in the console; it runs until SIGTERM or Ctrl-C.",
-        ),
+        bool, Option("--console", help="Also show them in the console, until SIGTERM or Ctrl-C.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -265,23 +265,13 @@ def store_migrate(
     endpoint: options.EndpointName,
     store: Annotated[
         str,
-        Option(
-            envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///FILE or postgresql://…."
-        ),
+        Option(envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///… or postgresql://…."),
     ],
     due_from: Annotated[
-        str | None,
-        Option(
-            help="Migrate messages due at or after this time, e.g. 2027-01-31T09:00:00Z; "
-            "default: a day from now."
-        ),
+        str | None, Option(help="Only what is due from 2027-01-31T09:00:00Z on; default: in a day.")
     ] = None,
     amendments_to: Annotated[
-        str | None,
-        Option(
-            help="URL of the store that the delay consumer has, if it is another: cancellations and new due "
-            "times go there."
-        ),
+        str | None, Option(help="The delay consumer's store, if another: amendments go there.")
     ] = None,
     live: Annotated[bool, Option("--live", help="Migrate, not only show the plan.")] = False,
     as_json: options.Json = False,

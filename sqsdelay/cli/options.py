@@ -166,12 +166,7 @@ DueAt = Annotated[str | None, Option(help="Due time with UTC offset: 2027-01-31T
 Body = Annotated[str | None, Option(help="The message body.")]
 MessagesFile = Annotated[
     Path | None,
-    Option(
-        help="JSON lines, one message each ('-' for stdin); "
-        "--delay and --due-at apply to lines that have neither.",
-        allow_dash=True,
-        dir_okay=False,
-    ),
+    Option(help="JSON lines, one message each ('-': stdin).", allow_dash=True, dir_okay=False),
 ]
 Group = Annotated[str | None, Option(help="Message group (with --body); required by FIFO queues.")]
 Attributes = Annotated[
@@ -189,11 +184,7 @@ Retries = Annotated[
     int, Option(help="Retries of a refused message before it goes to the error queue.")
 ]
 MaxDelay = Annotated[
-    str,
-    Option(
-        help="Longest delay allowed, e.g. 3650d: senders refuse a longer one, the delay consumer "
-        "sends the message to the error queue."
-    ),
+    str, Option(help="Longest delay allowed, e.g. 3650d; senders refuse a longer one.")
 ]
 DEFAULT_MAX_DELAY: Final = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
 # Stores and ledgers.
@@ -223,15 +214,10 @@ ReleasedTo = Annotated[
 ]
 LedgerFile = Annotated[
     Path | None,
-    Option(
-        "--ledger", dir_okay=False, help="Append each message's events to this file, as JSON lines."
-    ),
+    Option("--ledger", dir_okay=False, help="Append events to this file, as JSON lines."),
 ]
 PricesFile = Annotated[
-    Path | None,
-    Option(
-        "--prices", help="Your own price file, not the shipped one.", exists=True, dir_okay=False
-    ),
+    Path | None, Option("--prices", help="Your own price file.", exists=True, dir_okay=False)
 ]
 
 

@@ -61,8 +61,7 @@ WithoutAlternateExchange = Annotated[
     bool,
     Option(
         "--without-alternate-exchange",
-        help="Use nsb.v2 without the policy that catches undeliverable messages; such messages then "
-        "block all others.",
+        help="Let undeliverable messages of nsb.v2 block all others.",
     ),
 ]
 Endpoint = Annotated[str, Argument(help="The destination queue's name.")]
@@ -111,11 +110,7 @@ def bind(
     context: typer.Context,
     endpoint: Endpoint,
     conventional: Annotated[
-        bool,
-        Option(
-            "--conventional",
-            help="Also declare the exchange used by NServiceBus's conventional routing topology.",
-        ),
+        bool, Option("--conventional", help="Also declare NServiceBus's conventional exchange.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -186,9 +181,7 @@ def transfer(
     context: typer.Context,
     to: Annotated[
         str,
-        Option(
-            envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="URL of the target; may be the same broker."
-        ),
+        Option(envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="URL of the target, maybe the same."),
     ],
     to_prefix: Annotated[str | None, Option(help=_PREFIX_HELP)] = None,
     without_alternate_exchange: WithoutAlternateExchange = False,

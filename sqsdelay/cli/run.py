@@ -142,11 +142,7 @@ def consume(
         int, Option(help="Shortest delivery delay the delay queue may have, seconds.")
     ] = limits.DEFAULT_HOP_SECONDS,
     receivers: Annotated[
-        int | None,
-        Option(
-            help="Parallel receive loops per queue; default: as many as the work needs.",
-            show_default=False,
-        ),
+        int | None, Option(help="Receive loops per queue; default: as needed.", show_default=False)
     ] = None,
     wait: options.Wait = limits.MAX_RECEIVE_WAIT_SECONDS,
     visibility: Annotated[
@@ -237,10 +233,7 @@ def dispatch(
     retries: options.Retries = 0,
     release_ahead: Annotated[
         int | None,
-        Option(
-            help="Release this many seconds before due; a released message cannot be cancelled. "
-            f"SQS: 0 to {limits.MAX_MESSAGE_TIMER_SECONDS} (default); RabbitMQ: 0."
-        ),
+        Option(help="Release so many seconds before due: SQS 0 to 900 (default), RabbitMQ 0."),
     ] = None,
     batch: Annotated[int, Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
     poll: Annotated[
@@ -253,10 +246,7 @@ def dispatch(
         float, Option(help="Exit after the destination has failed for this many seconds.")
     ] = DEFAULT_TRIGGER_SECONDS,
     recovery_failures: Annotated[
-        int,
-        Option(
-            help="Exit when recording failures in the store fails more often than this per second."
-        ),
+        int, Option(help="Exit when failures cannot be recorded more often than this a second.")
     ] = DEFAULT_FAILURES_PER_SECOND,
     ledger: options.LedgerFile = None,
     as_json: options.JsonLines = False,

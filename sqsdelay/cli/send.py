@@ -67,11 +67,7 @@ def send(
     park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     store_only: Annotated[
         bool,
-        Option(
-            "--store-only",
-            help="Put all messages into the store (--store or SQSDELAY_STORE), whatever their delay; a "
-            "dispatcher sends them.",
-        ),
+        Option("--store-only", help="Put all into the store, from which a dispatcher sends them."),
     ] = False,
     to: options.ReleasedTo = None,
     ledger: options.LedgerFile = None,
