@@ -250,8 +250,9 @@ def _commands(endpoint: str, hop: int) -> list[str]:
     """What to type first. The program is named as it can be found from the same folder."""
     program = "sqsdelay" if shutil.which("sqsdelay") else shlex.quote(sys.argv[0])
     group = " --group customer-7" if endpoint.endswith(".fifo") else ""
+    delay = HOPS_SHOWN * hop
     return [
-        f"{program} send {endpoint} --hop {hop} --delay {HOPS_SHOWN * hop}s --body 'hello from the future'{group}",
+        f"{program} send {endpoint} --hop {hop} --delay {delay}s --body 'hello from the future'{group}",
         f"{program} status {endpoint}",
         f"{program} receive {endpoint} --count 1",
     ]
