@@ -20,7 +20,7 @@ from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.timeouts import SqsTimeouts
-from sqsdelay.stores.schema import read_queries
+from sqsdelay.stores.sql import read_queries
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.timeouts.manager import TimeoutManager

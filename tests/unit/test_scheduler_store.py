@@ -37,7 +37,7 @@ from sqsdelay.sending.sender import QueueSender
 from sqsdelay.stores import open_place, open_store
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
-from sqsdelay.stores.schema import VERSION
+from sqsdelay.stores.shared import VERSION
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_scheduler import InMemoryScheduler, _Schedule
 

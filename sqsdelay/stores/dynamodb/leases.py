@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqsdelay.core.clock import Clock
 from sqsdelay.stores.dynamodb import layout
 from sqsdelay.stores.dynamodb.table import NOT_THERE, ConditionFailed, Table
-from sqsdelay.stores.schema import VERSION as FORMAT
-from sqsdelay.stores.schema import check_version
+from sqsdelay.stores.shared import VERSION as FORMAT
+from sqsdelay.stores.shared import check_version
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

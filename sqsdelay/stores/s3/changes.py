@@ -10,10 +10,11 @@ from typing import Any, Final
 from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
-from sqsdelay.stores.ids import ID_TOLERANCE_MS, TOLD_AHEAD_MS, Amendments
+from sqsdelay.stores.calls import TOLD_AHEAD_MS, Amendments
 from sqsdelay.stores.s3.bucket import Changed, digest
 from sqsdelay.stores.s3.layout import State, line_of, new_batch
 from sqsdelay.stores.s3.wheel import Held, Present, Wheel
+from sqsdelay.stores.shared import ID_TOLERANCE_MS
 
 _SHARDS: Final = 3
 """Letters of a hash: 4,096 objects. A batch of ten reads ten of them, and two who amend seldom meet."""

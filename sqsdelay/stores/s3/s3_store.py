@@ -13,13 +13,19 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.calls import check_no_transaction
-from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.ids import needs_lookup, page_bounds
 from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Changes, S3Amendments
 from sqsdelay.stores.s3.leases import S3Claim, Turner
 from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
+from sqsdelay.stores.shared import (
+    DEFAULT_LEASE_SECONDS,
+    Wakes,
+    checked_lease,
+    kept_alive,
+    needs_lookup,
+    page_bounds,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

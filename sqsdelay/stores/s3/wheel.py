@@ -22,7 +22,7 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket
-from sqsdelay.stores.schema import VERSION, mismatch
+from sqsdelay.stores.shared import VERSION, mismatch
 
 logger = logging.getLogger(__name__)
 

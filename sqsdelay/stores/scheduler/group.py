@@ -18,7 +18,7 @@ from sqsdelay.core.schedule_input import name_of, prefix_of
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import SCHEDULE_RETRY_SECONDS
 from sqsdelay.stores.calls import Calls, R, T, answered_ms
-from sqsdelay.stores.schema import VERSION, check_version
+from sqsdelay.stores.shared import VERSION, check_version
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
 """The universal target for ``SendMessage``. Source: EventBridge Scheduler User Guide, "Using universal

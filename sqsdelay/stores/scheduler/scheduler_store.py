@@ -18,8 +18,8 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendm
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError, StoreUnavailable
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.stores.calls import check_no_transaction
-from sqsdelay.stores.ids import new_once, page_bounds, tells_due
 from sqsdelay.stores.scheduler.group import Group, Schedule, Shape, fires_at
+from sqsdelay.stores.shared import new_once, page_bounds, tells_due
 
 _MOVE_SECONDS: Final = 60
 """How old what a mover has read may be when it writes: UpdateSchedule has no condition."""
