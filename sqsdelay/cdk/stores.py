@@ -99,11 +99,8 @@ class Dispatched(Place):
 
 
 class MessageStore(Dispatched):
-    """Messages wait in ``table`` until ``function`` releases them.
-
-    Args:
-        shards: over how many partitions an hour's messages are spread.
-        table_class: the table's, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
+    """Messages wait in ``table`` until ``function`` releases them. ``shards``: over how many partitions an
+    hour's messages are spread. ``table_class``: the table's, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
     """
 
     def __init__(

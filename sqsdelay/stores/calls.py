@@ -32,14 +32,9 @@ R = TypeVar("R")
 
 class Calls:
     """What a store on an AWS service calls it with. Raises ConfigurationError: no region, an unknown profile,
-    or another setting boto3 cannot use.
-
-    Args:
-        service: its name in boto3.
-        client: a boto3 client; None to make one of the default session, and to close it with this. A service
-            that does not answer is given up within seconds.
-        connect_seconds, answer_seconds: the longest that one of its attempts waits.
-    """
+    or another setting boto3 cannot use. ``service``: its name in boto3. ``client``: a boto3 client; None to
+    make one of the default session, and to close it with this. A service that does not answer is given up
+    within seconds. ``connect_seconds``, ``answer_seconds``: the longest that one of its attempts waits."""
 
     def __init__(
         self,
@@ -163,12 +158,8 @@ class ServiceClock:
 
 
 def check_no_transaction(store: str, mode: TransactionMode | None, transaction: Any = None) -> None:
-    """Refuse what only a database can do. Raises ConfigurationError.
-
-    Args:
-        store: what the store is, e.g. "an S3 store".
-        mode: what a dispatcher asks for; None of a sender.
-        transaction: what a sender gives.
+    """Refuse what only a database can do. Raises ConfigurationError. ``store``: what the store is, e.g. "an
+    S3 store". ``mode``: what a dispatcher asks for; None of a sender. ``transaction``: what a sender gives.
     """
     if transaction is not None:
         raise ConfigurationError(

@@ -21,7 +21,7 @@ from sqsdelay.core.clock import Clock
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace, TransactionMode
-from sqsdelay.testing.in_memory_queues import ManualClock
+from sqsdelay.testing.in_memory import ManualClock
 
 MakePlace = Callable[[Clock], ParkingPlace]
 

@@ -73,12 +73,13 @@ class Waiting:
         new = [hour for hour in hours if hour not in known]
         if len(known) > _MOST_HOURS_KNOWN:
             known.clear()
-        self._table.each(self._register, new)
 
-    def _register(self, hour: int) -> None:
-        ends_ms = (hour + 1) * layout.HOUR_MS
-        self._table.put({**self._table.hour(hour), EXPIRY: number(layout.expiry(ends_ms))})
-        self._table.remember(hour)
+        def register(hour: int) -> None:
+            ends_ms = (hour + 1) * layout.HOUR_MS
+            self._table.put({**self._table.hour(hour), EXPIRY: number(layout.expiry(ends_ms))})
+            self._table.remember(hour)
+
+        self._table.each(register, new)
 
     def put(self, entry: Entry) -> bool:
         """Write a message; whether it is new."""

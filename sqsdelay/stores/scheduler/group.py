@@ -60,15 +60,9 @@ Shape = dict[str, Any]
 
 class Group(Calls):
     """A schedule group by its name. Each call may raise StoreMissing and StoreUnavailable. Raises
-    ConfigurationError: a role that is no ARN, a client without a region.
-
-    Args:
-        name: the group's.
-        role_arn: the role that the service assumes to send.
-        endpoint: whose schedules these are.
-        client: a boto3 EventBridge Scheduler client.
-        clock: this machine's; the service's own is learned from its answers.
-    """
+    ConfigurationError: a role that is no ARN, a client without a region. ``name``: the group's. ``role_arn``:
+    the role that the service assumes to send. ``endpoint``: whose schedules these are. ``client``: a boto3
+    EventBridge Scheduler client. ``clock``: this machine's; the service's own is learned from its answers."""
 
     def __init__(
         self, name: str, *, role_arn: str, endpoint: Endpoint, client: Any, clock: Clock | None
@@ -150,12 +144,8 @@ class Group(Calls):
         return self._ask(self.client.update_schedule, name, **shape) is not None
 
     def sending(self, fires_at: int, text: str, description: str) -> Shape:
-        """A one-time schedule: what could not be sent in a day goes to the error queue.
-
-        Args:
-            fires_at: epoch seconds.
-            text: the target's input.
-        """
+        """A one-time schedule: what could not be sent in a day goes to the error queue. ``fires_at``: epoch
+        seconds. ``text``: the target's input."""
         policy = {
             "MaximumEventAgeInSeconds": SCHEDULE_RETRY_SECONDS,
             "MaximumRetryAttempts": MAX_RETRIES,
