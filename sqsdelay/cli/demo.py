@@ -24,8 +24,7 @@ from sqsdelay.cli.followed import Run, Summary, seconds
 from sqsdelay.cli.options import Hop, Json, LedgerFile, opened_ledger
 from sqsdelay.cli.run import Tally, log_to_stderr, stop_on_signals
 from sqsdelay.cli.send import Defaults, opened_lines, read_messages
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidMessage, SqsDelayError

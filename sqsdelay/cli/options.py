@@ -16,16 +16,9 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from sqsdelay.cli.console import OneLine, tell
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import (
-    checked_max_delay,
-    delay_ms,
-    due_at_ms,
-    due_time,
-    parse_delay,
-    parse_due_at,
-)
+from sqsdelay.core.delay import SystemClock, checked_max_delay, delay_ms, due_at_ms, due_time
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.readable import parse_delay, parse_due_at
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,

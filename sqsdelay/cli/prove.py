@@ -17,9 +17,10 @@ from sqsdelay import limits
 from sqsdelay.cli.console import counted, out, print_json, print_rows, say, tell
 from sqsdelay.cli.followed import Run, seconds
 from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalPlaceUrl, Target
-from sqsdelay.core.delay import delay_ms, parse_delay
+from sqsdelay.core.delay import delay_ms
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
+from sqsdelay.core.readable import parse_delay
 from sqsdelay.cost import Prices, Workload, bill, dollars, shipped_prices
 from sqsdelay.cost.strategies import OF_STORE
 from sqsdelay.errors import ConfigurationError, InvalidSetting

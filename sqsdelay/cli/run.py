@@ -23,30 +23,27 @@ from sqsdelay.cli import options
 from sqsdelay.cli.console import OneLine, counted, err, print_json, tell
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import instant
-from sqsdelay.dispatching.circuit_breakers import (
-    DEFAULT_FAILURES_PER_SECOND,
-    DEFAULT_TRIGGER_SECONDS,
-)
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, Dispatcher, DispatchSettings
+from sqsdelay.dispatching.settlement import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.operating.status import naming_the_command
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, check
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES
-from sqsdelay.timeouts.manager import TimeoutManager
-from sqsdelay.timeouts.settings import (
+from sqsdelay.timeouts.manager import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     DEFAULT_OUTAGE_SECONDS,
     DEFAULT_RETRIES,
     DEFAULT_WAIT_SECONDS,
+    TimeoutManager,
     TimeoutSettings,
 )
 
 if TYPE_CHECKING:
     from sqsdelay.dispatching.settlement import Round
+    from sqsdelay.ports.queues import Tracing
     from sqsdelay.ports.stores import DelayedMessageStore
-    from sqsdelay.ports.tracing import Tracing
     from sqsdelay.rabbitmq import RabbitMqOutbox, RabbitMqTimeouts
     from sqsdelay.relaying.outcomes import Outcome
     from sqsdelay.sqs.outbox import SqsOutbox

@@ -18,10 +18,10 @@ from typer import Option
 
 from sqsdelay.cli import options
 from sqsdelay.cli.console import err, print_json, show, tell
-from sqsdelay.core.checked_message import attribute_of, attributes_of_texts
-from sqsdelay.core.delay import Delay, parse_delay, parse_due_at, utc
+from sqsdelay.core.delay import Delay, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import AttributeInput, Message, Route, size_of
+from sqsdelay.core.readable import attribute_of, attributes_of_texts, parse_delay, parse_due_at
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import (
     ConfigurationError,
@@ -32,8 +32,8 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check
-from sqsdelay.ports.queues import SizeLimits
 from sqsdelay.sending.sender import SendResult
+from sqsdelay.sending.sizes import SizeLimits
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import ParkingPlace

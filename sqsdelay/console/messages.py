@@ -15,8 +15,9 @@ from typing import IO, Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
 from sqsdelay.console.source import Body, Failed, Source, text_of
-from sqsdelay.core.delay import due_at_ms, parse_delay, parse_due_at
+from sqsdelay.core.delay import due_at_ms
 from sqsdelay.core.message import Attribute
+from sqsdelay.core.readable import parse_delay, parse_due_at
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, MalformedEvent, NoStore, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, from_json

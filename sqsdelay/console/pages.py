@@ -26,8 +26,8 @@ from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
 from sqsdelay.console.rendering import page, states_of, templates, wire
 from sqsdelay.console.services import MOST_CHANGED, ON_FAILED, Change, Chosen, Services, Work
 from sqsdelay.console.source import SPANS, Body, Source
-from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
-from sqsdelay.core.readable import one_line
+from sqsdelay.core.delay import due_at_ms, due_time
+from sqsdelay.core.readable import one_line, parse_delay, parse_due_at
 from sqsdelay.cost import Workload, bill, recommend, shipped_prices
 from sqsdelay.operating.status import NOBODY
 

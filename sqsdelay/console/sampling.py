@@ -8,8 +8,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import Clock, utc
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 

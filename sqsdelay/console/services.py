@@ -19,12 +19,10 @@ from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import LedgerFile, typed_due
 from sqsdelay.console.sampling import in_words
 from sqsdelay.console.source import Source, text_of
-from sqsdelay.core.checked_message import attributes_of_texts, new_message_id
-from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import due_at_ms, due_time, seconds_until, too_far
+from sqsdelay.core.delay import Clock, SystemClock, due_at_ms, due_time, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, Route, attributes_of, size_of
-from sqsdelay.core.readable import instant, one_line
+from sqsdelay.core.message import Message, Route, attributes_of, new_message_id, size_of
+from sqsdelay.core.readable import attributes_of_texts, instant, one_line
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.cost import Workload, bill, dollars, shipped_prices
 from sqsdelay.cost.strategies import OF_STORE

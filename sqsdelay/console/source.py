@@ -16,8 +16,7 @@ from botocore.exceptions import BotoCoreError, ConnectTimeoutError, ReadTimeoutE
 from sqsdelay import errors, limits
 from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.sampling import Patience, Sampled
-from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import due_at_ms, utc
+from sqsdelay.core.delay import Clock, due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.rejection import Rejection

@@ -14,7 +14,7 @@ from math import ceil, lcm
 from typing import Final
 
 from sqsdelay import limits
-from sqsdelay.core.delay import SOONEST_SECONDS
+from sqsdelay.core.schedule_input import SOONEST_SECONDS
 from sqsdelay.cost import places
 from sqsdelay.cost.places import MONTH_SECONDS, Used, last_send
 from sqsdelay.cost.prices import Prices

@@ -16,8 +16,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError

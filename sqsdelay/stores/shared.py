@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from sqsdelay.core.checked_message import due_ms_of_id
-from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
+from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting, SchemaMismatch, StoreError

@@ -15,11 +15,11 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage, due_found, from_rows
 from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports import in_each_child
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.shared import (
     DEFAULT_LEASE_SECONDS,
