@@ -120,6 +120,21 @@ class Group(Calls):
         self.check()
         return super().each(do, items)
 
+    def each_tried(self, do: Callable[[T], R], items: Iterable[T]) -> list[R | StoreError]:
+        """As `each`, with the error in place of an answer; raises it where there is no answer at all."""
+
+        def tried(item: T) -> R | StoreError:
+            try:
+                return do(item)
+            except StoreError as error:
+                return error
+
+        answers = self.each(tried, items)
+        errors_only = [answer for answer in answers if isinstance(answer, StoreError)]
+        if errors_only and len(errors_only) == len(answers):
+            raise errors_only[0]
+        return answers
+
     def set_up(self) -> None:
         """Create the group unless it exists, with schedules that are all sqsdelay's; then a call for each
         hundred of them."""
