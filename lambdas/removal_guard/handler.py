@@ -42,8 +42,11 @@ def handler(event: dict[str, Any], context: object) -> None:
 
 
 def check(event: dict[str, Any], client: Any, settling_seconds: int = SETTLING_SECONDS) -> None:
-    """Refuse a change that leaves out what the stack has. Raises Refused: with all that would go, and the
-    remedies."""
+    """Refuse a change that leaves out what the stack has.
+
+    Raises:
+        Refused: with all that would go, and the remedies.
+    """
     left_out = event["ResourceProperties"].get(LEFT_OUT) or []
     if not left_out:
         return

@@ -70,10 +70,9 @@ class _Queue:
 class InMemoryQueues:
     """The `Queues` port without a network, under virtual time.
 
-    Kept as SQS has them: queue-level delay, message timers up to 900 s on standard queues only, a
-    queue's ``MaximumMessageSize``, visibility timeouts, receive counts and timestamps, FIFO
-    deduplication for 5 minutes (also after a delete) and one group's copy in flight blocking that
-    group.
+    Kept as SQS has them: queue-level delay, message timers up to 900 s on standard queues only, a queue's
+    ``MaximumMessageSize``, visibility timeouts, receive counts and timestamps, FIFO deduplication for 5
+    minutes (also after a delete) and one group's copy in flight blocking that group.
 
     Args:
         clock: the broker's clock, moved by the test.

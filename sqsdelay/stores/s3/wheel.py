@@ -1,8 +1,7 @@
 """The wheel: an endpoint's objects by the slots of their due times. It has no hand that could pass anything.
 
-What is due soon is found by listing from the beginning, and an object is deleted only when all its
-messages are gone. So nothing can be written behind the wheel, however long a write takes: the next
-listing finds it.
+What is due soon is found by listing from the beginning, and an object is deleted only when all its messages
+are gone. So nothing can be written behind the wheel, however long a write takes: the next listing finds it.
 """
 
 from __future__ import annotations

@@ -204,9 +204,8 @@ class SchedulerStore(ParkingPlace):
     ) -> list[StoredMessage]:
         """One page by due time and id, for people, not for loops.
 
-        A listing has no due times, so each page reads every schedule: a GetSchedule call for each
-        message and a ListSchedules call for each hundred. The calls are free, and limited to some
-        thousand a second.
+        A listing has no due times, so each page reads every schedule: a GetSchedule call for each message and
+        a ListSchedules call for each hundred. The calls are free, and limited to some thousand a second.
         """
         due_ms, message_id, end_ms = page_bounds(after, due_from_ms, due_before_ms)
         found: list[StoredMessage] = []
