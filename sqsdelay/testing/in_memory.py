@@ -4,7 +4,8 @@ ledger; and a clock moved by hand."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -18,7 +19,7 @@ from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed
 from sqsdelay.ledger.events import Event
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import SqliteClaim, SqliteStore
 
 
 class ManualClock:
@@ -281,6 +282,14 @@ class InMemoryStore(SqliteStore):
         super().__init__(":memory:", endpoint="memory", clock=clock, lease_seconds=lease_seconds)
         self.set_up()
 
+    @contextmanager
+    def _kept(self, claim: SqliteClaim) -> Iterator[SqliteClaim]:
+        """Leases end on the test's clock: none is renewed while a claim is open."""
+        try:
+            yield claim
+        finally:
+            claim.release()
+
 
 class InMemoryOutbox:
     """The `Outbox` port in memory.
@@ -298,16 +307,12 @@ class InMemoryOutbox:
 
     def __init__(self, clock: Clock, *, max_ahead_seconds: int = 0) -> None:
         self._clock = clock
-        self._max_ahead_seconds = max_ahead_seconds
+        self.max_ahead_seconds = max_ahead_seconds
         self._lock = threading.Lock()
         self.sent: list[StoredMessage] = []
         self.rejected: list[tuple[StoredMessage, str]] = []
         self.fail: Callable[[StoredMessage], Failure | None] = lambda _: None
         self.fail_reject: Callable[[StoredMessage], Failure | None] = lambda _: None
-
-    @property
-    def max_ahead_seconds(self) -> int:
-        return self._max_ahead_seconds
 
     def check(self) -> None:
         """Always ready."""
@@ -330,7 +335,7 @@ class InMemoryOutbox:
     def _too_early(self, message: StoredMessage) -> Failure | None:
         """What the timer cannot hold is kept for later."""
         ahead_ms = message.due_ms - self.now_ms()
-        if ahead_ms <= self._max_ahead_seconds * 1000:
+        if ahead_ms <= self.max_ahead_seconds * 1000:
             return None
         text = f"message {message.message_id} is due in {ahead_ms} ms; it is released later"
         return Failure("TooEarly", QueueUnavailable(text), transient=True, outage=True)

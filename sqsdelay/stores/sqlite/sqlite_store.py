@@ -309,13 +309,13 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
         token = self._token()
         rows = self._changed("claim_ids", ids=self._names(message_ids), claim=token)
-        claim = _SqliteClaim(self, token, from_rows(rows), [])
+        claim = SqliteClaim(self, token, from_rows(rows), [])
         claim.busy = self._busy(message_ids, claim.messages)
         with self._kept(claim):
             yield claim
 
     @contextmanager
-    def _kept(self, claim: _SqliteClaim) -> Iterator[_SqliteClaim]:
+    def _kept(self, claim: SqliteClaim) -> Iterator[SqliteClaim]:
         """Renews the lease while the claim is open, then lets go of what is left."""
         renewing = kept_alive(claim.renew, lease_seconds=self._lease_seconds)
         try:
@@ -324,7 +324,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         finally:
             claim.release()
 
-    def _leased(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> _SqliteClaim:
+    def _leased(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> SqliteClaim:
         """Messages that are leased; as few as the disk has room for."""
         while True:
             claim = None
@@ -344,7 +344,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             if claim is not None:
                 return claim
 
-    def _lease(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> _SqliteClaim:
+    def _lease(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> SqliteClaim:
         token = self._token()
         arguments = self._times() | {
             "claim": token,
@@ -371,7 +371,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             if message.unreadable is None or _settled_by(row[0])
         ]
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
-        return _SqliteClaim(self, token, messages, [row[0] for row in held])
+        return SqliteClaim(self, token, messages, [row[0] for row in held])
 
     def _read(self, query: str, **arguments: object) -> list[Any]:
         if arguments.get("after_ms") == NO_START:
@@ -402,7 +402,7 @@ def _settled_by(message_id: object) -> bool:
     return False
 
 
-class _SqliteClaim(SqlClaim):
+class SqliteClaim(SqlClaim):
     def __init__(
         self, store: SqliteStore, token: str, messages: list[StoredMessage], again: list[str]
     ) -> None:
