@@ -15,7 +15,7 @@ from unittest import mock
 
 from pika import BasicProperties
 
-from sqsdelay.cli.send import Defaults, read_message
+from sqsdelay.cli.send import read_message
 from sqsdelay.core.delay import Reject, delay_ms, due_at_ms
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, OutgoingMessage, size_of
@@ -130,7 +130,7 @@ def _may_be_delivered(given: Any, now_ms: int) -> bool:
 def line(data: bytes) -> None:
     """A line of a file for ``sqsdelay send --file``, sent to both kinds of endpoint."""
     with suppress(SqsDelayError):
-        message = read_message(text_of(data), Defaults())
+        message = read_message(text_of(data), {})
         for name in ENDPOINTS:
             clock = ManualClock(START_MS)
             queues, store = StrictQueues(clock), InMemoryStore(clock)
