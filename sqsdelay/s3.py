@@ -129,12 +129,16 @@ class Bucket:
                 f"use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS", above_bytes=above_bytes
             )
         self.name = name
-        self.above_bytes = above_bytes
+        self._above_bytes = above_bytes
         self._prefix = prefix
         self._clock = clock or SystemClock()
         self._client = client or default_client()
         self._rules: list[Any] | None = None
         self._lock = threading.Lock()
+
+    @property
+    def above_bytes(self) -> int:
+        return self._above_bytes
 
     def put(self, body: str, *, needed_until_ms: int) -> str:
         """Keep a body; returns the message body that points to it.

@@ -307,12 +307,16 @@ class InMemoryOutbox:
 
     def __init__(self, clock: Clock, *, max_ahead_seconds: int = 0) -> None:
         self._clock = clock
-        self.max_ahead_seconds = max_ahead_seconds
+        self._max_ahead_seconds = max_ahead_seconds
         self._lock = threading.Lock()
         self.sent: list[StoredMessage] = []
         self.rejected: list[tuple[StoredMessage, str]] = []
         self.fail: Callable[[StoredMessage], Failure | None] = lambda _: None
         self.fail_reject: Callable[[StoredMessage], Failure | None] = lambda _: None
+
+    @property
+    def max_ahead_seconds(self) -> int:
+        return self._max_ahead_seconds
 
     def check(self) -> None:
         """Always ready."""

@@ -410,7 +410,7 @@ class StoreContract(ParkingContract):
         assert self.claimed(store, clock) == ["a"]
         assert store.pending(1) == [message("a", now - 1)]
 
-    def test_amendments_are_not_claimed(self, store: DelayedMessageStore, clock: Clock) -> None:
+    def test_amendments_are_no_messages(self, store: DelayedMessageStore, clock: Clock) -> None:
         """Neither of messages stored elsewhere, nor of those here, which are claimed all the same."""
         store.store([message("a", clock.now_ms())])
         store.amend([Amendment(message_id=n, at_ms=clock.now_ms()) for n in ("a", "b")])
