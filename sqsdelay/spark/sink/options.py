@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pyspark.sql.types import StructType
 
@@ -67,6 +68,16 @@ class Options:
     region: str | None = None
     endpoint_url: str | None = None
     checkpoint: str | None = None
+
+    @property
+    def stages(self) -> bool:
+        """Whether rows due far ahead are staged in an S3 store, rather than sent or stored one by one."""
+        parts = urlsplit(self.store or "")
+        if self.plan or parts.scheme != "s3":
+            return False
+        from sqsdelay.stores import s3_settings_of
+
+        return not s3_settings_of(parts).get("lookup")
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from sqsdelay.spark.sink.options import (
     Columns,
     Options,
 )
+from sqsdelay.spark.sink.receipts import Mark, number
 
 _MICROSECONDS_PER_MS: Final = 1000
 
@@ -50,6 +52,16 @@ class Rows:
     options: Options
     delay_start_ms: int
     refused_before_ms: int | None = None
+
+    def mark(self, endpoint: str, message: Message) -> Mark:
+        """The mark that is kept of a row that was sent or stored."""
+        return Mark.of(endpoint, message, self.since_ms)
+
+    @property
+    def since_ms(self) -> int:
+        """What due times in marks count from: without receipts, a delay counts from another instant when
+        the job is run again."""
+        return self.delay_start_ms if self.columns.has(DELAY) else 0
 
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
         """Each row's endpoint and message, or why there is none."""
@@ -151,13 +163,14 @@ _PLAIN_VALUE: Final = r"^[ -~]+$"
 
 @dataclass(frozen=True)
 class Plain:
-    """Rows that can be staged as they are, with their positions in the batch; bodies and headers as JSON
-    has them within quotes, no headers empty; sizes not less than SQS counts."""
+    """Rows that can be staged as they are, with their positions in the batch; headers as JSON has them
+    within quotes, no headers empty; sizes not less than SQS counts."""
 
     positions: pa.Int64Array
     ids: pa.StringArray
     dues: pa.Int64Array
     bodies: pa.StringArray
+    attributes: pa.MapArray | pa.NullArray
     headers: pa.StringArray
     endpoints: pa.StringArray
     sizes: pa.Int64Array
@@ -166,16 +179,26 @@ class Plain:
         """Those rows only."""
         return Plain(**{name: column.filter(mask) for name, column in vars(self).items()})
 
-    def lines(self, destination: str, since_ms: int = 0) -> pa.LargeBinaryArray:
-        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks; due times count from
-        ``since_ms``."""
-        dues = pc.subtract(self.dues, since_ms) if since_ms else self.dues
+    def lines(self, destination: str) -> pa.LargeBinaryArray:
+        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks."""
         to = json.dumps(destination, ensure_ascii=False)
         joined = _joined(
-            '{"message_id":"', _quoted(self.ids), '","due_ms":', dues.cast(pa.large_string()),
-            f',"destination":{to},"body":"', self.bodies, '"', self.headers, "}\n",
+            '{"message_id":"', _quoted(self.ids), '","due_ms":', self.dues.cast(pa.large_string()),
+            f',"destination":{to},"body":"', _quoted(self.bodies), '"', self.headers, "}\n",
         )  # fmt: skip
         return joined.cast(pa.large_binary())
+
+    def marks(self, since_ms: int) -> tuple[list[int], list[int]]:
+        """Ids and contents, as `Mark.of` makes them of messages."""
+        dues = pc.subtract(self.dues, since_ms).cast(pa.large_string())
+        texts = _joined(self.endpoints, "\0", dues, "\0", self.bodies).cast(pa.large_binary())
+        contents = texts.to_pylist()
+        for n, given in enumerate(self.attributes.to_pylist()):
+            if given:
+                fields = chain.from_iterable(sorted(dict(given).items()))
+                contents[n] = b"\0".join((contents[n], *map(str.encode, fields)))
+        ids = self.ids.cast(pa.large_binary()).to_pylist()
+        return list(map(number, ids)), list(map(number, contents))
 
 
 def due_column(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
@@ -224,7 +247,8 @@ def plain_rows(
         fits = pc.and_(fits, pc.invert(pc.match_substring_regex(bodies, _FORBIDDEN)))
     fits = pc.and_(fits, pc.match_substring_regex(ids, _ID))
     fits = pc.and_(fits, pc.is_valid(endpoints))
-    written = ids, dues.take(positions), _quoted(bodies), headers, endpoints, size
+    attributes = part.column(ATTRIBUTES) if rows.columns.has(ATTRIBUTES) else pa.nulls(len(part))
+    written = ids, dues.take(positions), bodies, attributes, headers, endpoints, size
     return Plain(positions, *written).where(pc.fill_null(fits, False))
 
 

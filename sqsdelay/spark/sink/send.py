@@ -17,11 +17,14 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyspark.sql
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, MapType, StringType, StructType, TimestampType
 
-from sqsdelay.errors import ConfigurationError, MissingExtra
+from sqsdelay.errors import ConfigurationError, MissingExtra, SqsDelayError
 from sqsdelay.spark.locations import hadoop_uri
+from sqsdelay.spark.session import failure
 from sqsdelay.spark.sink.job import Sink, total
 from sqsdelay.spark.sink.options import (
     ATTRIBUTES,
@@ -33,7 +36,7 @@ from sqsdelay.spark.sink.options import (
     Options,
     checked_columns,
 )
-from sqsdelay.spark.sink.run import TaskReport, Times, run_of, this_attempt
+from sqsdelay.spark.sink.run import Run, TaskReport, run_of, this_attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -108,13 +111,13 @@ def shared_out(rows: DataFrame, columns: Columns, options: Options) -> tuple[Dat
     """
     tasks = options.tasks or 1  # That run at a time: there are hardly fewer.
     run, is_far = run_of(options, time.time_ns() // 1_000_000), F.lit(False)
-    if run is not None and columns.has(DELAY):
-        is_far = spelled(columns, DELAY) > (run.after_ms - run.now_ms) / 1000
-    elif run is not None:
+    if options.stages and columns.has(DELAY):
+        is_far = spelled(columns, DELAY) > (run.after_ms - run.began_ms) / 1000
+    elif options.stages:
         is_far = spelled(columns, DUE_AT).cast("double") > run.after_ms / 1000
     everything, far = map(int, rows.agg(F.count(F.lit(1)), F.count_if(is_far)).collect()[0])
     wanted = max(1, -(-far // STAGED_PER_TASK), min(tasks, -(-far // _WORTH_A_TASK)))
-    if everything > far or run is None:
+    if everything > far or not options.stages:
         wanted = max(wanted, tasks, -(-(everything - far) // ROWS_PER_TASK))
     parts = 2 ** round(math.log2(wanted))
     return rows.repartition(parts, message_id(columns, options)), replace(options, parts=parts)
@@ -153,7 +156,8 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         The counts, as the option ``summary`` keeps them.
 
     Raises:
-        ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable: nothing was sent.
+        ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable, StoreMissing: nothing was sent.
+        SqsDelayError: a task has failed, in one line why; tasks before it may have sent theirs.
         NotAllSent: rows were rejected, and there is no rejects table.
         MissingExtra: pandas is missing, which Spark requires for ``mapInArrow``.
     """
@@ -169,27 +173,26 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         )
     shared, sink = _checked(rows, unique, options)
     on_client = getattr(rows.sparkSession, "_sc", None) is None
-    times, write_id = sink.begin(on_client=on_client), uuid4().hex
-    done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
+    run, write_id = sink.begin(on_client=on_client), uuid4().hex
+    done = shared.mapInArrow(partial(_task, sink, write_id, run), "report binary")
     try:
         reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]
     except BaseException as error:
         sink.abort([], [write_id])
-        if "No module named 'sqsdelay'" in str(error):
-            raise ConfigurationError(
-                "Spark's workers have no sqsdelay: python -m sqsdelay.spark.archive sqsdelay.zip, and give "
-                "them that (spark-submit --py-files, or spark.addArtifact(file, pyfile=True))"
-            ) from None
+        if isinstance(error, PySparkException | Py4JJavaError):
+            told = failure(error)
+            # Of what a worker has raised itself, the one line says all.
+            raise told from (error if type(told) is SqsDelayError else None)
         raise
     sink.commit(reports)
     return sink.told(total(reports))
 
 
 def _task(
-    sink: Sink, write_id: str, times: Times, batches: Iterator[pa.RecordBatch]
+    sink: Sink, write_id: str, run: Run, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What a worker does: a row for what became of its own."""
-    report = sink.send(batches, this_attempt(write_id, times), times)
+    report = sink.send(batches, this_attempt(write_id, run), run)
     yield pa.RecordBatch.from_pydict({"report": pa.array([pickle.dumps(report)], pa.binary())})
 
 
