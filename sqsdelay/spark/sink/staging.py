@@ -27,10 +27,11 @@ from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.ports.queues import Queues, SizeLimits
+from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.sizes import SizeLimits
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Plain, Rows, due_column, plain_rows, spelled
