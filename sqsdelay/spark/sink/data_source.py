@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.sink.job import Reports, Sink
-from sqsdelay.spark.sink.options import DELAY, Options, checked_columns
+from sqsdelay.spark.sink.options import Options, checked_columns
 from sqsdelay.spark.sink.run import TaskReport, micro_batch_ms, run_of, this_attempt
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch_id = int(str(current.getLocalProperty(_BATCH_ID)))
         write_id = f"{current.getLocalProperty(_QUERY_ID)}-{batch_id}"
         sink, start_ms = self._of(batch_id), 0
-        if sink.columns.has(DELAY):
+        if sink.columns.has("delay_seconds"):
             start_ms = micro_batch_ms(sink.options.checkpoint, batch_id)
         # It is known by its query and its number.
         job = json.dumps(("stream", write_id))

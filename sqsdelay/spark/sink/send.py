@@ -26,16 +26,7 @@ from sqsdelay.errors import ConfigurationError, MissingExtra, SqsDelayError
 from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.session import failure
 from sqsdelay.spark.sink.job import Sink, total
-from sqsdelay.spark.sink.options import (
-    ATTRIBUTES,
-    CORRUPT,
-    DELAY,
-    DUE_AT,
-    MESSAGE_ID,
-    Columns,
-    Options,
-    checked_columns,
-)
+from sqsdelay.spark.sink.options import Columns, Options, checked_columns
 from sqsdelay.spark.sink.run import Run, TaskReport, run_of, this_attempt
 
 if TYPE_CHECKING:
@@ -49,9 +40,9 @@ def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
     path = hadoop_uri(spark, path, "INPUT")
     if file_format == "parquet":
         rows = spark.read.parquet(path)
-        plain = [n for n, kind in rows.dtypes if n.lower() == DUE_AT and kind == "timestamp_ntz"]
+        plain = [n for n, kind in rows.dtypes if n.lower() == "due_at" and kind == "timestamp_ntz"]
         return rows.withColumns({name: rows[name].cast("timestamp") for name in plain})
-    reader = spark.read.option("columnNameOfCorruptRecord", CORRUPT)
+    reader = spark.read.option("columnNameOfCorruptRecord", "_corrupt_record")
     if file_format == "jsonl":
         names = reader.option("primitivesAsString", True).json(path).columns
         return reader.schema(_schema(names)).json(path)
@@ -62,18 +53,18 @@ def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
 
 
 _TYPES: Final = {
-    DELAY: DoubleType(),
-    DUE_AT: TimestampType(),
-    ATTRIBUTES: MapType(StringType(), StringType()),
+    "delay_seconds": DoubleType(),
+    "due_at": TimestampType(),
+    "attributes": MapType(StringType(), StringType()),
 }
 
 
 def _schema(names: list[str]) -> StructType:
     found = StructType()
     for name in names:
-        if name != CORRUPT:
+        if name != "_corrupt_record":
             found.add(name, _TYPES.get(name.lower(), StringType()))
-    return found.add(CORRUPT, StringType())
+    return found.add("_corrupt_record", StringType())
 
 
 STAGED_PER_TASK: Final = 250_000
@@ -86,14 +77,14 @@ ROWS_PER_TASK: Final = 20_000
 def check_unique(rows: DataFrame, columns: Columns) -> None:
     """Read the ids of the whole table. Raises ConfigurationError."""
     # What tells messages apart: a row's own id, else its key.
-    names = [name for name in (MESSAGE_ID, columns.key) if name is not None and columns.has(name)]
+    names = [name for name in ("message_id", columns.key) if name is not None and columns.has(name)]
     identity = F.coalesce(*(spelled(columns, name).cast("string") for name in names)).alias("id")
     counted = rows.select(identity).where("id is not null").groupBy("id").count()
     figures = "count(1) AS ids", "sum(count) AS rows", "max_by(id, count) AS worst"
     repeated = counted.where("count > 1").agg(*map(F.expr, (*figures, "max(count) AS most")))
     (found,) = repeated.collect()
     if found.ids:
-        name = MESSAGE_ID if columns.key is None else columns.key
+        name = "message_id" if columns.key is None else columns.key
         raise ConfigurationError(
             f"{found.ids:,} ids occur more than once, in {found.rows:,} rows ({name} {found.worst!r} in "
             f"{found.most:,}): nothing was sent. Receivers would take such rows for copies; name a key "
@@ -111,10 +102,10 @@ def shared_out(rows: DataFrame, columns: Columns, options: Options) -> tuple[Dat
     """
     tasks = options.tasks or 1  # That run at a time: there are hardly fewer.
     run, is_far = run_of(options, time.time_ns() // 1_000_000), F.lit(False)
-    if options.stages and columns.has(DELAY):
-        is_far = spelled(columns, DELAY) > (run.after_ms - run.began_ms) / 1000
+    if options.stages and columns.has("delay_seconds"):
+        is_far = spelled(columns, "delay_seconds") > (run.after_ms - run.began_ms) / 1000
     elif options.stages:
-        is_far = spelled(columns, DUE_AT).cast("double") > run.after_ms / 1000
+        is_far = spelled(columns, "due_at").cast("double") > run.after_ms / 1000
     everything, far = map(int, rows.agg(F.count(F.lit(1)), F.count_if(is_far)).collect()[0])
     wanted = max(1, -(-far // STAGED_PER_TASK), min(tasks, -(-far // _WORTH_A_TASK)))
     if everything > far or not options.stages:
@@ -132,8 +123,8 @@ def spelled(columns: Columns, name: str) -> Column:
 def message_id(columns: Columns, options: Options) -> Column:
     """As `sqsdelay.spark.sink.rows.derived_id` makes it, where the row has none of its own."""
     own = F.lit(None).cast("string")
-    if columns.has(MESSAGE_ID):
-        own = spelled(columns, MESSAGE_ID)
+    if columns.has("message_id"):
+        own = spelled(columns, "message_id")
     if columns.key is None:
         return own
     key = spelled(columns, columns.key).cast("string")

@@ -25,7 +25,6 @@ from sqsdelay.errors import (
 )
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
-from sqsdelay.spark.sink.options import REASON
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import RETRY_WAIT, Counts, Staged
@@ -243,7 +242,7 @@ def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def rejected(rows: pa.RecordBatch, positions: Sequence[int], reasons: Sequence[str]) -> Any:
     """The rows at these positions, each with its reason."""
     taken = rows.take(pa.array(positions, pa.int64()))
-    schema = rows.schema.append(pa.field(REASON, pa.string(), nullable=False))
+    schema = rows.schema.append(pa.field("reason", pa.string(), nullable=False))
     return pa.RecordBatch.from_arrays(
         [*taken.columns, pa.array(reasons, pa.string())], schema=schema
     )
