@@ -14,11 +14,10 @@ from typing import Any, Final, Self
 
 from pika import BasicProperties
 
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
+from sqsdelay.core.delay import Delay, DueTime, SystemClock, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.link import Publication
@@ -181,13 +180,11 @@ class RabbitMqSender:
         for endpoint, message in messages:
             try:
                 outcomes.append(publication := self._publication(endpoint, message))
+                if publication.exchange:  # not the nameless one, which leads straight to the queue
+                    to_bind.append((endpoint, publication))
             except SqsDelayError as error:
                 message_id = getattr(message, "message_id", None)
                 outcomes.append(RabbitMqSendResult(message_id, error=error))
-                continue
-            # Without a delay it goes by the nameless exchange, straight to its queue.
-            if publication.exchange:
-                to_bind.append((endpoint, publication))
         unbound = self._undeliverable({endpoint for endpoint, _ in to_bind}, began)
         for endpoint, publication in to_bind:
             if endpoint in unbound:
@@ -309,9 +306,6 @@ class AsyncRabbitMqSender:
 
         A task that is cancelled before its message has left does not send it; later it may or may not
         be sent.
-
-        Args:
-            endpoint: the destination queue's name.
 
         Raises:
             ConfigurationError: also where the sender is closed.

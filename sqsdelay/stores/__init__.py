@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from sqsdelay.core.clock import Clock as Clock
-from sqsdelay.core.clock import SystemClock as SystemClock
-from sqsdelay.core.doors import on_first_use
+from sqsdelay.core import on_first_use
+from sqsdelay.core.delay import Clock as Clock
+from sqsdelay.core.delay import SystemClock as SystemClock
 from sqsdelay.core.stored_message import Amendment as Amendment
 from sqsdelay.core.stored_message import StoredMessage as StoredMessage
 from sqsdelay.core.stored_message import check_stored_due as check_stored_due
@@ -93,7 +93,11 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
         InvalidEndpoint
         StoreUnavailable: the SQLite file cannot be opened.
     """
-    parts = _parts(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Without its cause, which may repeat the URL's password.
+        raise _not_understood("") from None
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
@@ -195,14 +199,6 @@ def _settings(
                 f"the settings behind ? in the store's URL are not understood; {takes}"
             )
     return settings
-
-
-def _parts(url: str) -> SplitResult:
-    try:
-        return urlsplit(url)
-    except ValueError:
-        # Without its cause, which may repeat the URL's password.
-        raise _not_understood("") from None
 
 
 def _not_understood(scheme: str) -> ConfigurationError:

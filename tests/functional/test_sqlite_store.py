@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings
 from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store
-from sqsdelay.stores.sqlite.file import RESERVE_BYTES
-from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from tests.patience import wait_for
 

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sqsdelay.core.message import Message, string
+from sqsdelay.core.readable import instant
 from sqsdelay.core.received_message import FifoIds, read_fifo_ids
 from sqsdelay.core.stored_message import Amendment, StoredMessage, to_store
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
@@ -24,8 +25,10 @@ from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.s3.s3_store import S3Store
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
+from tests.services.in_memory_s3 import InMemoryS3
 
 HOUR_MS = 3_600_000
 
@@ -109,11 +112,11 @@ def test_the_preview_counts_and_touches_nothing() -> None:
     """How many, how many stay, from when to when, and where to."""
     world = World()
     world.add("b", hours=9, to="billing")
+    at = {hours: instant(world.clock.true_ms + hours * HOUR_MS) for hours in (2, 9)}
     plan = world.migration(from_hours=2).plan()
-    assert (plan.messages, plan.left) == (5, 1)
-    assert plan.earliest_ms == world.clock.true_ms + 2 * HOUR_MS
-    assert plan.latest_ms == world.clock.true_ms + 9 * HOUR_MS
-    assert plan.destinations == {"orders": 4, "billing": 1}
+    assert (plan["would_migrate"], plan["left"]) == (5, 1)
+    assert (plan["earliest"], plan["latest"]) == (at[2], at[9])
+    assert plan["destinations"] == {"orders": 4, "billing": 1}
     assert world.store.pending_count() == 6
     assert world.queues.next_visible_ms() is None
 
@@ -245,8 +248,9 @@ def test_amendments_move_to_the_consumers_store(kind: str, request: pytest.Fixtu
 def test_other_stores_are_refused() -> None:
     """With the way that is left."""
     world = World()
+    store = S3Store("messages", endpoint="orders", client=cast(Any, InMemoryS3()))
     with pytest.raises(ConfigurationError, match="let this store release what it has"):
-        Migration(InMemoryStore(world.clock), world.sender, due_from_ms=0)
+        Migration(store, world.sender, due_from_ms=0)
 
 
 class Killed(BaseException):
