@@ -228,7 +228,9 @@ def test_an_error_queue_that_is_away_loses_nothing(bench: Bench) -> None:
     assert ids(dispatcher.dispatch().rejected) == ["bad"]
 
 
-def test_what_cannot_even_be_rejected_is_no_outage(bench: Bench) -> None:
+def test_what_cannot_even_be_rejected_is_no_outage(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     """One such message must not take the dispatcher down every half minute; it is tried again."""
     bench.put("bad")
     bench.outbox.fail = refused("bad", transient=False)
@@ -237,6 +239,7 @@ def test_what_cannot_even_be_rejected_is_no_outage(bench: Bench) -> None:
     for _ in range(120):
         dispatcher.dispatch()
         bench.clock.advance(1)
+    assert caplog.messages[1] == "message bad not rejected: too odd"
     assert bench.store.pending_count() == 1
 
 
