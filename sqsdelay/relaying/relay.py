@@ -35,8 +35,7 @@ from sqsdelay.errors import (
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Stores
-from sqsdelay.ports.queues import Failure, Queues, send_fitting
-from sqsdelay.ports.tracing import Delivery
+from sqsdelay.ports.queues import DeliverySpan, Failure, Queues, send_fitting
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 
 logger = logging.getLogger(__name__)
@@ -208,7 +207,7 @@ class Mover(ABC):
 
     def _send(self, batch: list[Move]) -> list[Failure | None]:
         """Send; what goes to the destination begins a new trace there."""
-        target, tracing, deliveries = batch[0].target, self._settings.tracing, list[Delivery]()
+        target, tracing, deliveries = batch[0].target, self._settings.tracing, list[DeliverySpan]()
         if tracing is not None and target == self._endpoint.queue:
             for copy, due_ms, entry in ((m.settled.copy, m.settled.due_ms, m.entry) for m in batch):
                 delivery = tracing.delivering(

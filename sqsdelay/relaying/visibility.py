@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
