@@ -427,7 +427,10 @@ def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:
         assert first is not None
         assert not first.is_alive()  # It would be left alone: there is one stop for both.
         due_ms = clock.now_ms()
-        delivery.store([StoredMessage(message_id="m", destination="q", due_ms=due_ms, body=b"x")])
+        stored = [StoredMessage(message_id="m", destination="q", due_ms=due_ms, body=b"x")]
+        with pytest.raises(ConfigurationError, match="transaction"):
+            delivery.store(stored, transaction="not the store's")
+        delivery.store(stored)
         assert released.wait(PATIENCE_SECONDS)
     assert [event.message_id for event in ledger.events] == ["m"]
     delivery.stop()  # once more is once too many, and harmless
