@@ -169,7 +169,7 @@ def dispatcher_worker(conninfo: str, messages: int) -> Cost:
 
 def fill(store: Any, count: int, *, due_ms: int) -> None:
     """So many messages with ids of their own."""
-    from sqsdelay.core.checked_message import new_message_id
+    from sqsdelay.core.message import new_message_id
     from sqsdelay.core.stored_message import StoredMessage
 
     body = BODY.encode()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.support.dynalite import OTHER_WRITES, TABLE, Meter, create_table, running_dynalite
-from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing import ManualClock

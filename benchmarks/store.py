@@ -27,7 +27,7 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.support.sqs_stub import BODY, Stub, running_stub
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings

@@ -17,8 +17,9 @@ from sqsdelay.cdk.ledger import IN_S3
 from sqsdelay.cdk.removal_guard import NONE
 from sqsdelay.cdk.stores import DYNAMODB
 from sqsdelay.cdk.unrestricted_delay import STORES, STORES_TO_USE
-from sqsdelay.core.delay import checked_max_delay, delay_ms, parse_delay
+from sqsdelay.core.delay import checked_max_delay, delay_ms
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.readable import parse_delay
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.stores.dynamodb.dynamodb_store import (

@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from sqsdelay.core.doors import on_first_use
+from sqsdelay.core import on_first_use
 
 if TYPE_CHECKING:
-    from sqsdelay.boto3_client.unrestricted import unrestricted
     from sqsdelay.core.message import Message, Route
     from sqsdelay.ledger.files import FileLedger, LoggerLedger, record_received
     from sqsdelay.parking.parking import Change
     from sqsdelay.sending.sender import SendResult
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.sender import AsyncDelaySender, DelaySender
+    from sqsdelay.sqs.unrestricted import unrestricted
 
 __all__ = [
     "AsyncDelaySender",
@@ -37,6 +37,6 @@ __getattr__ = on_first_use(
         "sqsdelay.ledger.files": "FileLedger LoggerLedger record_received",
         "sqsdelay.core.message": "Message Route",
         "sqsdelay.sending.sender": "SendResult",
-        "sqsdelay.boto3_client.unrestricted": "unrestricted",
+        "sqsdelay.sqs.unrestricted": "unrestricted",
     },
 )

@@ -18,7 +18,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.transport import SQS
 
 from sqsdelay import limits
-from sqsdelay.core.checked_message import id_of_try
+from sqsdelay.core.message import id_of_try
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import QueueUnavailable, SqsDelayError
 from sqsdelay.sqs.sender import DelaySender

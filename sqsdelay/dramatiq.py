@@ -12,7 +12,7 @@ from dramatiq import Broker, Message
 from dramatiq.common import current_millis
 
 from sqsdelay import limits
-from sqsdelay.core.checked_message import id_of_try
+from sqsdelay.core.message import id_of_try
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 

@@ -16,8 +16,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay import errors
-from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import Clock, SystemClock, utc
 from sqsdelay.core.message import Attribute
 from sqsdelay.errors import (
     BodyStoreMissing,
@@ -26,7 +25,7 @@ from sqsdelay.errors import (
     MalformedMessage,
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
-from sqsdelay.sending.batches import Pointer, read_pointer
+from sqsdelay.sending.sizes import Pointer, read_pointer
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

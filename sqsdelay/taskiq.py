@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskiq import AsyncBroker, BrokerMessage
 
-from sqsdelay.core.checked_message import id_of_try
+from sqsdelay.core.message import id_of_try
 from sqsdelay.errors import ConfigurationError, InvalidDelay
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 

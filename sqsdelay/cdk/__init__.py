@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sqsdelay.core.doors import on_first_use
+from sqsdelay.core import on_first_use
 
 if TYPE_CHECKING:
     from sqsdelay.cdk.functions import FunctionSettings

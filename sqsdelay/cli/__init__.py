@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from typer import Option
@@ -57,32 +58,28 @@ def before_the_command(
     context.with_resource(logging_to_stderr(verbose))
 
 
-SEND, LOOK, RUN, OPERATE, PLAN = "Send and receive", "Look", "Run", "Operate", "Plan and account"
-"""The groups of the help, in the order of use."""
+GROUPS: Final[dict[str, tuple[Callable[..., object], ...]]] = {
+    "Send and receive": (demo, local, send, receive, cancel, reschedule),
+    "Look": (status, pending, serve_console),
+    "Run": (consume, dispatch, timeout_manager),
+    "Operate": (prove,),
+    "Plan and account": (cost,),
+}
+"""Of the help, in the order of use."""
 
-app.command(rich_help_panel=SEND)(demo)
-app.command(rich_help_panel=SEND)(local)
-app.command(rich_help_panel=SEND)(send)
-app.command(rich_help_panel=SEND)(receive)
-app.command(rich_help_panel=SEND)(cancel)
-app.command(rich_help_panel=SEND)(reschedule)
-app.command(rich_help_panel=LOOK)(status)
-app.command(rich_help_panel=LOOK)(pending)
-app.command("console", rich_help_panel=LOOK)(serve_console)
-app.command(rich_help_panel=RUN)(consume)
-app.command(rich_help_panel=RUN)(dispatch)
-app.command(rich_help_panel=RUN)(timeout_manager)
-app.add_typer(endpoint_app, name="endpoint", rich_help_panel=OPERATE)
-app.add_typer(errors.app, name="errors", rich_help_panel=OPERATE)
-app.add_typer(store_app, name="store", rich_help_panel=OPERATE)
-app.add_typer(rabbitmq.app, name="rabbitmq", rich_help_panel=OPERATE)
-app.command(rich_help_panel=OPERATE)(prove)
-app.command(rich_help_panel=PLAN)(cost)
+for panel, commands in GROUPS.items():
+    for command in commands:
+        name = "console" if command is serve_console else None
+        app.command(name, rich_help_panel=panel)(command)
+app.add_typer(endpoint_app, name="endpoint", rich_help_panel="Operate")
+app.add_typer(errors.app, name="errors", rich_help_panel="Operate")
+app.add_typer(store_app, name="store", rich_help_panel="Operate")
+app.add_typer(rabbitmq.app, name="rabbitmq", rich_help_panel="Operate")
 pipeline_app = typer.Typer(cls=Commands, no_args_is_help=True, callback=pipeline)
 for command in (schedule, reconcile, report, events):
     pipeline_app.command()(command)
 pipeline_app.command("cost")(cost_of_table)
-app.add_typer(pipeline_app, name="pipeline", rich_help_panel=PLAN)
+app.add_typer(pipeline_app, name="pipeline", rich_help_panel="Plan and account")
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
+from itertools import islice
 from typing import Any, Final
 
 from rich.console import Console, ConsoleDimensions
@@ -54,10 +55,9 @@ class SafeConsole(Console):
 
 out = SafeConsole()
 err = SafeConsole(stderr=True)
-
-
 BODY_START: Final = 60
 """Characters of a body on a terminal; a pipe or file gets all of it."""
+TABLE_ROWS: Final = 1_000
 
 
 def print_rows(headers: Sequence[str], rows: Iterable[Sequence[str]], **settings: Any) -> None:
@@ -73,10 +73,14 @@ def print_rows(headers: Sequence[str], rows: Iterable[Sequence[str]], **settings
         for row in rows:
             out.file.write("\t".join(map(one_line, row)) + "\n")
         return
-    table = Table(*(Column(each, overflow="fold") for each in headers), **settings)
-    for row in rows:
-        table.add_row(*(Text(one_line(text)) for text in row))
-    out.print(table)
+    left, first = iter(rows), True
+    # A table for every thousand, so that any number of rows takes the memory of as many.
+    while (some := list(islice(left, TABLE_ROWS))) or first:
+        table = Table(*(Column(each, overflow="fold") for each in headers), **settings)
+        for row in some:
+            table.add_row(*(Text(one_line(text)) for text in row))
+        out.print(table)
+        first = False
 
 
 def say(text: str) -> None:
@@ -149,13 +153,10 @@ class OneLine(logging.Formatter):
 
 EXIT_REFUSED: Final = 1
 """Understood, and not done: a queue is missing, SQS refused it, nobody answered."""
-
 EXIT_BAD_VALUE: Final = 2
 """Nothing was begun: the value of an option or argument cannot be used. What a shell's commands give."""
-
 EXIT_CRITICAL: Final = 75
 """A circuit breaker triggered: "temporary failure" in sysexits.h; a supervisor may restart."""
-
 OTHER_OPTIONS: Final = {
     "attributes": "--attribute",
     "batch_size": "--batch",

@@ -49,19 +49,13 @@ def cost(
     batch: Annotated[int, Option(help=f"Messages in a request, 1 to {MAX_BATCH_ENTRIES}.")] = 1,
     due_together: Annotated[
         int | None,
-        Option(
-            help="Messages that fall due in the same minute; 1 where they are due apart. By default "
-            f"{TOGETHER:,} of those sent in tens, else as many as --batch."
-        ),
+        Option(help=f"Due in the same minute; default: {TOGETHER:,} if sent in tens, or --batch."),
     ] = None,
     size: Annotated[
         str, Option(help="Size of one message with attributes: 500, 4KB (4,096 bytes), 64K.")
     ] = "1KB",
     own_ids: Annotated[
-        bool,
-        Option(
-            "--own-ids", help="The senders name the ids, by which messages are found and cancelled."
-        ),
+        bool, Option("--own-ids", help="The senders name the ids, by which messages are found.")
     ] = False,
     every: Annotated[bool, Option("--all", help="Also show every other way, in parts.")] = False,
     prices: PricesFile = None,

@@ -23,9 +23,8 @@ from sqsdelay.cli.console import err, out, show, tell
 from sqsdelay.cli.followed import Run, Summary, seconds
 from sqsdelay.cli.options import Hop, Json, LedgerFile, opened_ledger
 from sqsdelay.cli.run import Tally, log_to_stderr, stop_on_signals
-from sqsdelay.cli.send import Defaults, opened_lines, read_messages
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.cli.send import opened_lines, read_messages
+from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidMessage, SqsDelayError
@@ -75,11 +74,7 @@ def demo(
     hop: Annotated[int, Option(help="Delivery delay of the delay queue, seconds; on AWS 900.")] = 2,
     ledger: LedgerFile = None,
     console: Annotated[
-        bool,
-        Option(
-            "--console",
-            help="Also show the messages in the console; it runs until SIGTERM or Ctrl-C.",
-        ),
+        bool, Option("--console", help="Also show them in the console, until SIGTERM or Ctrl-C.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -156,7 +151,7 @@ def read_demo_file(file: Path, now: datetime) -> list[Message]:
     """The file's messages, each with an id, absolute due times moved to be played from ``now``."""
     messages = []
     with opened_lines(file) as lines:
-        for number, message in read_messages(lines, Defaults()):
+        for number, message in read_messages(lines, {}):
             if isinstance(message, SqsDelayError):
                 raise InvalidMessage(f"{file}, line {number}: {message}") from message
             due_at = None if message.due_at is None else now + (message.due_at - PLAYED_FROM)
@@ -192,11 +187,9 @@ def _table(run: Run, started_ms: int, most: int | None = None) -> Table:
 
 PORT: Final = 4566
 """Where local AWS servers usually listen."""
-
 DEFAULT_HOP: Final = 2
 HOPS_SHOWN: Final = 5
 """The example's delay, in hops: seen to travel, and there within seconds."""
-
 _EXPORTED: Final = (
     "AWS_ENDPOINT_URL",
     "AWS_ACCESS_KEY_ID",
@@ -218,46 +211,40 @@ def local(
 
     Prints commands to paste into another terminal. All messages are gone when it ends.
     """
-    from sqsdelay.testing.local_aws import LocalAws
-
-    parsed = Endpoint.parse(endpoint)
-    log_to_stderr()
-    with ExitStack() as running:
-        with err.status("starting a local AWS (ministack)"):
-            aws = running.enter_context(LocalAws(port=port or None))
-        _serve(aws, parsed, hop, as_json=as_json)
-
-
-def _serve(aws: LocalAws, endpoint: Endpoint, hop: int, *, as_json: bool) -> None:
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.endpoints import create_endpoint
+    from sqsdelay.testing.local_aws import LocalAws
 
-    create_endpoint(aws.client("sqs"), endpoint, hop_seconds=hop)
-    tally = Tally()
+    parsed, tally = Endpoint.parse(endpoint), Tally()
+    log_to_stderr()
 
     def report(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             tally.add(outcome.status.value, outcome.copy.message_id)
 
-    consumer = DelayConsumer(
-        endpoint.name, aws.client("sqs"), hop_seconds=hop, wait_seconds=1, on_outcomes=report
-    )
-    stop = stop_on_signals()
-    exported = {name: aws.environment()[name] for name in _EXPORTED}
-    commands = _commands(endpoint.name, hop)
-    show(
-        {"environment": exported, "commands": commands},
-        f"{endpoint.name} accepts messages with any delay, on a local AWS that is gone when you stop it.",
-        f"A hop takes {hop} s here, {DEFAULT_HOP_SECONDS} s on AWS. Paste into another terminal:",
-        "",
-        "  export " + " ".join(f"{name}={value}" for name, value in exported.items()),
-        *(f"  {command}" for command in commands),
-        "",
-        "Stop with Ctrl-C.",
-        as_json=as_json,
-    )
-    consumer.run(stop)
-    tell(str(tally))
+    with ExitStack() as running:
+        with err.status("starting a local AWS (ministack)"):
+            aws = running.enter_context(LocalAws(port=port or None))
+        create_endpoint(aws.client("sqs"), parsed, hop_seconds=hop)
+        consumer = DelayConsumer(
+            parsed.name, aws.client("sqs"), hop_seconds=hop, wait_seconds=1, on_outcomes=report
+        )
+        stop = stop_on_signals()
+        exported = {name: aws.environment()[name] for name in _EXPORTED}
+        commands = _commands(parsed.name, hop)
+        show(
+            {"environment": exported, "commands": commands},
+            f"{parsed.name} accepts messages with any delay, on a local AWS that is gone when you stop it.",
+            f"A hop takes {hop} s here, {DEFAULT_HOP_SECONDS} s on AWS. Paste into another terminal:",
+            "",
+            "  export " + " ".join(f"{name}={value}" for name, value in exported.items()),
+            *(f"  {command}" for command in commands),
+            "",
+            "Stop with Ctrl-C.",
+            as_json=as_json,
+        )
+        consumer.run(stop)
+        tell(str(tally))
 
 
 def _commands(endpoint: str, hop: int) -> list[str]:

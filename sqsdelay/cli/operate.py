@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,7 +18,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, age, instant
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch, StoreError, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
-from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus, Plan
+from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus
 from sqsdelay.operating.status import (
     NOBODY,
     ROLE_TAG,
@@ -65,24 +66,18 @@ def status(
                 parked = store_status(place, now_ms=target.queues.broker_clock.now_ms())
     except StoreError as error:
         trouble = error  # The queues are worth showing all the same.
-    next_due = None
-    if parked is not None and parked.next_due_ms is not None:
-        next_due = instant(parked.next_due_ms)
+    due_ms = None if parked is None else parked.next_due_ms
+    next_due = None if due_ms is None else instant(due_ms)
     if as_json:
-        print_json(
-            {
-                "endpoint": found.endpoint,
-                "pending": found.pending,
-                "in_flight": found.in_flight,
-                "oldest_seconds": found.oldest_seconds,
-                "errors": found.errors,
-                "parked": None if parked is None else parked.parked,
-                "next_due": next_due,
-                "overdue_seconds": None if parked is None else parked.late_ms // 1000,
-                "parking_unread": found.parking_unread,
-                "queues": [asdict(queue) for queue in found.queues],
-            }
-        )
+        counts = ("endpoint", "pending", "in_flight", "oldest_seconds", "errors", "parking_unread")
+        record = {name: getattr(found, name) for name in counts}
+        record |= {
+            "parked": None if parked is None else parked.parked,
+            "next_due": next_due,
+            "overdue_seconds": None if parked is None else parked.late_ms // 1000,
+            "queues": [asdict(queue) for queue in found.queues],
+        }
+        print_json(record)
     else:
         summary = (
             ("pending", f"about {found.pending:,}"),
@@ -259,11 +254,9 @@ def store_create(endpoint: options.EndpointName, store: options.PlaceUrl) -> Non
     with target.opened_place(create=True) as opened:
         opened.set_up()
         if opened.fires:
-            from sqsdelay.sqs.client import default_client
             from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
 
-            queue = Endpoint.parse(endpoint).parking_queue
-            create_queue(default_client(connections=1), queue, due_queue_attributes())
+            create_queue(target.client, target.endpoint.parking_queue, due_queue_attributes())
     say(f"the store of {target.name} is ready")
 
 
@@ -272,23 +265,13 @@ def store_migrate(
     endpoint: options.EndpointName,
     store: Annotated[
         str,
-        Option(
-            envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///FILE or postgresql://…."
-        ),
+        Option(envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///… or postgresql://…."),
     ],
     due_from: Annotated[
-        str | None,
-        Option(
-            help="Migrate messages due at or after this time, e.g. 2027-01-31T09:00:00Z; "
-            "default: a day from now."
-        ),
+        str | None, Option(help="Only what is due from 2027-01-31T09:00:00Z on; default: in a day.")
     ] = None,
     amendments_to: Annotated[
-        str | None,
-        Option(
-            help="URL of the store that the delay consumer has, if it is another: cancellations and new due "
-            "times go there."
-        ),
+        str | None, Option(help="The delay consumer's store, if another: amendments go there.")
     ] = None,
     live: Annotated[bool, Option("--live", help="Migrate, not only show the plan.")] = False,
     as_json: options.Json = False,
@@ -312,7 +295,7 @@ def store_migrate(
         sender = DelaySender(idempotent=True)
         migration = Migration(places[0], sender, due_from_ms=due_from_ms, amendments_to=kept)
         if not live:
-            _print_plan(migration.plan(), migration.due_from_ms, as_json=as_json)
+            _print_plan(migration.plan(), as_json=as_json)
             return
         counts: Counter[str] = Counter()
         for outcome in migration.run():
@@ -323,25 +306,14 @@ def store_migrate(
         raise typer.Exit(1)
 
 
-def _print_plan(plan: Plan, due_from_ms: int, *, as_json: bool) -> None:
-    first, last = (
-        None if due_ms is None else instant(due_ms) for due_ms in (plan.earliest_ms, plan.latest_ms)
-    )
-    due_from = utc(due_from_ms).isoformat()
-    record = {
-        "would_migrate": plan.messages,
-        "left": plan.left,
-        "due_from": due_from,
-        "earliest": first,
-        "latest": last,
-        "destinations": plan.destinations,
-    }
+def _print_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
+    count = plan["would_migrate"]
     show(
-        record,
-        f"due from {due_from}: {plan.messages} would be migrated",
-        *([f"first due {first}, last due {last}"] if plan.messages else []),
-        *(f"  {count} to {name}" for name, count in sorted(plan.destinations.items())),
-        f"due earlier: {plan.left} would stay",
+        plan,
+        f"due from {plan['due_from']}: {count} would be migrated",
+        *([f"first due {plan['earliest']}, last due {plan['latest']}"] if count else []),
+        *(f"  {some} to {name}" for name, some in sorted(plan["destinations"].items())),
+        f"due earlier: {plan['left']} would stay",
         "nothing was sent; add --live to migrate",
         as_json=as_json,
     )

@@ -16,16 +16,9 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from sqsdelay.cli.console import OneLine, tell
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import (
-    checked_max_delay,
-    delay_ms,
-    due_at_ms,
-    due_time,
-    parse_delay,
-    parse_due_at,
-)
+from sqsdelay.core.delay import SystemClock, checked_max_delay, delay_ms, due_at_ms, due_time
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.readable import parse_delay, parse_due_at
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -50,12 +43,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
 _Opened = TypeVar("_Opened", bound="ParkingPlace")
-
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """They would win over a profile of the environment; the AWS CLI's --profile wins over them."""
-
 _TOLD: Final = {
     "sqsdelay": logging.DEBUG,
     "botocore.credentials": logging.INFO,
@@ -168,7 +158,6 @@ def logging_to_stderr(wanted: bool) -> Iterator[None]:
 EndpointName = Annotated[str, Argument(help="The destination queue's name, URL or ARN.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 JsonLines = Annotated[bool, Option("--json", help="Print a JSON line per message.")]
-
 # A message to send, or a file of them.
 DelayOption = Annotated[
     str | None, Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
@@ -177,12 +166,7 @@ DueAt = Annotated[str | None, Option(help="Due time with UTC offset: 2027-01-31T
 Body = Annotated[str | None, Option(help="The message body.")]
 MessagesFile = Annotated[
     Path | None,
-    Option(
-        help="JSON lines, one message each ('-' for stdin); "
-        "--delay and --due-at apply to lines that have neither.",
-        allow_dash=True,
-        dir_okay=False,
-    ),
+    Option(help="JSON lines, one message each ('-': stdin).", allow_dash=True, dir_okay=False),
 ]
 Group = Annotated[str | None, Option(help="Message group (with --body); required by FIFO queues.")]
 Attributes = Annotated[
@@ -193,7 +177,6 @@ Attributes = Annotated[
         "Number or Binary (base64). May be repeated.",
     ),
 ]
-
 # Queues and workers.
 Hop = Annotated[int, Option(help="Delivery delay of the delay queue, seconds (1 to 900).")]
 Wait = Annotated[int, Option(help="Long poll, seconds (0 to 20).")]
@@ -201,14 +184,9 @@ Retries = Annotated[
     int, Option(help="Retries of a refused message before it goes to the error queue.")
 ]
 MaxDelay = Annotated[
-    str,
-    Option(
-        help="Longest delay allowed, e.g. 3650d: senders refuse a longer one, the delay consumer "
-        "sends the message to the error queue."
-    ),
+    str, Option(help="Longest delay allowed, e.g. 3650d; senders refuse a longer one.")
 ]
 DEFAULT_MAX_DELAY: Final = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
-
 # Stores and ledgers.
 _STORE_HELP: Final = (
     "sqlite:///FILE or postgresql://… (?table=NAME if not <endpoint>.delayed), dynamodb://TABLE or "
@@ -236,15 +214,10 @@ ReleasedTo = Annotated[
 ]
 LedgerFile = Annotated[
     Path | None,
-    Option(
-        "--ledger", dir_okay=False, help="Append each message's events to this file, as JSON lines."
-    ),
+    Option("--ledger", dir_okay=False, help="Append events to this file, as JSON lines."),
 ]
 PricesFile = Annotated[
-    Path | None,
-    Option(
-        "--prices", help="Your own price file, not the shipped one.", exists=True, dir_okay=False
-    ),
+    Path | None, Option("--prices", help="Your own price file.", exists=True, dir_okay=False)
 ]
 
 
@@ -297,21 +270,23 @@ class Target:
         endpoint: its queue's name, URL or ARN.
         store: the URL of its store; None where none was named.
         to: the RabbitMQ that its messages are released to; None is SQS.
+        wait_seconds: of the long polls that its client is for.
     """
 
-    def __init__(self, endpoint: str, store: str | None = None, to: str | None = None) -> None:
+    def __init__(
+        self, endpoint: str, store: str | None = None, to: str | None = None, wait_seconds: int = 0
+    ) -> None:
         self.endpoint = Endpoint.parse(endpoint)
         self.name = self.endpoint.name
-        self.store = store
-        self.to = to
-        self._sqs_tells_time = to is None
+        self.store, self.to, self._sqs_tells_time = store, to, to is None
+        self._wait_seconds = wait_seconds
 
     @cached_property
     def client(self) -> SQSClient:
         """SQS, as the environment has it."""
         from sqsdelay.sqs.client import default_client
 
-        return default_client(connections=1)
+        return default_client(connections=1, wait_seconds=self._wait_seconds)
 
     @cached_property
     def queues(self) -> SqsQueues:

@@ -17,9 +17,10 @@ from sqsdelay import limits
 from sqsdelay.cli.console import counted, out, print_json, print_rows, say, tell
 from sqsdelay.cli.followed import Run, seconds
 from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalPlaceUrl, Target
-from sqsdelay.core.delay import delay_ms, parse_delay
+from sqsdelay.core.delay import delay_ms
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
+from sqsdelay.core.readable import parse_delay
 from sqsdelay.cost import Prices, Workload, bill, dollars, shipped_prices
 from sqsdelay.cost.strategies import OF_STORE
 from sqsdelay.errors import ConfigurationError, InvalidSetting
@@ -56,26 +57,23 @@ def prove(
 
     Exit code 1 if a message is lost, duplicated, early, altered or more than 2 s late.
     """
-    from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.queues import SqsQueues
-
-    parsed, longest_seconds = Endpoint.parse(endpoint), delay_ms(parse_delay(longest)) // 1000
+    target = Target(endpoint, store, wait_seconds=limits.MAX_RECEIVE_WAIT_SECONDS)
+    parsed, longest_seconds = target.endpoint, delay_ms(parse_delay(longest)) // 1000
     if longest_seconds <= hop:
         raise InvalidSetting(
             f"--longest {longest} is no longer than a hop of {hop} s, and would prove SQS's own delays "
             "only; give a longer one"
         )
-    client = default_client(connections=8, wait_seconds=limits.MAX_RECEIVE_WAIT_SECONDS)
-    made = _counted(client)
-    queues = SqsQueues(client)
-    _check_empty(queues, parsed, "" if hop == limits.DEFAULT_HOP_SECONDS else f" --hop {hop}")
+    made = _counted(target.client)
+    _check_empty(
+        target.queues, parsed, "" if hop == limits.DEFAULT_HOP_SECONDS else f" --hop {hop}"
+    )
     made.clear()
-    run = Run(parsed, queues)
-    target = Target(endpoint, store)
+    run = Run(parsed, target.queues)
     with target.known_place() as place:
         soonest = None if place is None else place.soonest_seconds
         routes = _messages(messages, hop, longest_seconds, parsed.fifo, soonest=soonest)
-        _send(run, client, parsed, routes, hop, place)
+        _send(run, target, routes, hop, place)
         tell(f"{messages} sent to {parsed.name}; the last one is due in {longest}")
         try:
             run.follow(
@@ -161,8 +159,7 @@ def _messages(
 
 def _send(
     run: Run,
-    client: SQSClient,
-    endpoint: Endpoint,
+    target: Target,
     routes: dict[Route, list[Message]],
     hop: int,
     place: ParkingPlace | None,
@@ -173,8 +170,9 @@ def _send(
     for route in sorted(routes, key=lambda each: each is not Route.STORE):
         park_after = hop if place is None else max(hop, place.soonest_seconds)
         stores: dict[str, Any] = {"store": place, "park_after_seconds": park_after}
-        sender = DelaySender(client, hop_seconds=hop, **(stores if route is Route.STORE else {}))
-        run.sent(routes[route], sender.send_many(endpoint.name, routes[route]))
+        parked = stores if route is Route.STORE else {}
+        sender = DelaySender(target.client, hop_seconds=hop, **parked)
+        run.sent(routes[route], sender.send_many(target.name, routes[route]))
 
 
 _HEADERS: Final = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,38 +11,29 @@ from typer import Argument, Option
 from sqsdelay.cli.console import say, show, tell
 from sqsdelay.cli.options import Commands, Json, times
 from sqsdelay.errors import InvalidMessage
+from sqsdelay.limits import CONNECT_SECONDS
 
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import Topology, Transfer
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
-
-CONNECT_SECONDS = 5.0
-
 _URLS: Final = "amqp://user:password@host:5672/vhost, or amqps://… for TLS."
 _PREFIX_HELP: Final = "Name prefix of the infrastructure; default: sqsdelay (NServiceBus: nsb.v2)."
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """The broker and the infrastructure that a command is for."""
+def _topology(prefix: str | None) -> Topology:
+    from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
 
-    given_url: str | None
-    prefix: str | None
-    management: str | None
+    return Topology(OWN_PREFIX if prefix is None else prefix)
 
-    @property
-    def url(self) -> str:
-        """The broker's URL; asked for no earlier, so that --help shows without it."""
-        if self.given_url is None:
-            raise typer.BadParameter("give sqsdelay rabbitmq --url, or set SQSDELAY_RABBITMQ_URL")
-        return self.given_url
 
-    @property
-    def topology(self) -> Topology:
-        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
-
-        return Topology(OWN_PREFIX if self.prefix is None else self.prefix)
+def _broker(context: typer.Context) -> tuple[str, Topology, str | None]:
+    """The broker's URL, the infrastructure on it, and the URL of the management API. Asked for no earlier, so
+    that --help shows without them."""
+    url, prefix, management = context.obj
+    if url is None:
+        raise typer.BadParameter("give sqsdelay rabbitmq --url, or set SQSDELAY_RABBITMQ_URL")
+    return url, _topology(prefix), management
 
 
 @app.callback()
@@ -63,15 +54,14 @@ def of_broker(
 
     The options stand before the command: sqsdelay rabbitmq --prefix acme declare.
     """
-    context.obj = Broker(url, prefix, management)
+    context.obj = url, prefix, management
 
 
 WithoutAlternateExchange = Annotated[
     bool,
     Option(
         "--without-alternate-exchange",
-        help="Use nsb.v2 without the policy that catches undeliverable messages; such messages then "
-        "block all others.",
+        help="Let undeliverable messages of nsb.v2 block all others.",
     ),
 ]
 Endpoint = Annotated[str, Argument(help="The destination queue's name.")]
@@ -87,11 +77,10 @@ def declare(context: typer.Context) -> None:
     from sqsdelay.rabbitmq.topology import MAX_LEVEL
     from sqsdelay.rabbitmq.verification import uncaught
 
-    broker: Broker = context.obj
-    topology = broker.topology
-    declare_infrastructure(broker.url, topology)
+    url, topology, _ = _broker(context)
+    declare_infrastructure(url, topology)
     say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
-    for problem in uncaught(broker.url, topology) if topology.shared else []:
+    for problem in uncaught(url, topology) if topology.shared else []:
         tell(f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}")
 
 
@@ -104,11 +93,8 @@ def verify(
     """Report problems that keep the infrastructure from delaying safely. Warnings alone give exit code 0."""
     from sqsdelay.rabbitmq import verify as verify_infrastructure
 
-    broker: Broker = context.obj
-    topology = broker.topology
-    problems = verify_infrastructure(
-        broker.url, topology, management_url=broker.management, force=force
-    )
+    url, topology, management = _broker(context)
+    problems = verify_infrastructure(url, topology, management_url=management, force=force)
     lines = []
     for each in problems:
         kind = "problem" if each.fatal else "warning"
@@ -124,11 +110,7 @@ def bind(
     context: typer.Context,
     endpoint: Endpoint,
     conventional: Annotated[
-        bool,
-        Option(
-            "--conventional",
-            help="Also declare the exchange used by NServiceBus's conventional routing topology.",
-        ),
+        bool, Option("--conventional", help="Also declare NServiceBus's conventional exchange.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -138,8 +120,8 @@ def bind(
     """
     from sqsdelay.rabbitmq import bind as bind_endpoint
 
-    broker: Broker = context.obj
-    sent_on = bind_endpoint(broker.url, endpoint, broker.topology, conventional=conventional)
+    url, topology, _ = _broker(context)
+    sent_on = bind_endpoint(url, endpoint, topology, conventional=conventional)
     line = f"bound {endpoint}; {sent_on} undeliverable messages forwarded to it"
     show({"endpoint": endpoint, "forwarded": sent_on}, line, as_json=as_json)
 
@@ -159,10 +141,10 @@ def send(
     """Send a message with any delay, and wait until it is confirmed."""
     from sqsdelay.rabbitmq import RabbitMqSender
 
-    broker: Broker = context.obj
+    url, topology, _ = _broker(context)
     with RabbitMqSender(
-        broker.url,
-        prefix=broker.topology.prefix,
+        url,
+        prefix=topology.prefix,
         without_alternate_exchange=without_alternate_exchange,
         connect_seconds=CONNECT_SECONDS,
     ) as sender:
@@ -189,11 +171,9 @@ def teardown(
     """Delete the infrastructure, but no endpoint's queue. Refuses if messages wait in it."""
     from sqsdelay.rabbitmq import teardown as teardown_infrastructure
 
-    broker: Broker = context.obj
-    teardown_infrastructure(
-        broker.url, broker.topology, force=force, management_url=broker.management
-    )
-    say(f"deleted {broker.topology.prefix}")
+    url, topology, management = _broker(context)
+    teardown_infrastructure(url, topology, force=force, management_url=management)
+    say(f"deleted {topology.prefix}")
 
 
 @app.command()
@@ -201,9 +181,7 @@ def transfer(
     context: typer.Context,
     to: Annotated[
         str,
-        Option(
-            envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="URL of the target; may be the same broker."
-        ),
+        Option(envvar="SQSDELAY_RABBITMQ_TARGET_URL", help="URL of the target, maybe the same."),
     ],
     to_prefix: Annotated[str | None, Option(help=_PREFIX_HELP)] = None,
     without_alternate_exchange: WithoutAlternateExchange = False,
@@ -226,13 +204,13 @@ def transfer(
             tell(f"level {level:02}: {done.moved - seen} moved")
             seen = done.moved
 
-    broker: Broker = context.obj
+    url, topology, management = _broker(context)
     done = transfer_messages(
-        broker.url,
+        url,
         to,
-        source=broker.topology,
-        target=Broker(to, to_prefix, None).topology,
-        management_url=broker.management,
+        source=topology,
+        target=_topology(to_prefix),
+        management_url=management,
         force=force,
         without_alternate_exchange=without_alternate_exchange,
         on_level=on_level,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,9 +12,8 @@ from typer import Argument, Option
 
 from sqsdelay.cli.console import print_json, say, start_of, tell
 from sqsdelay.cli.followed import let_go
-from sqsdelay.cli.options import JsonLines, LedgerFile, opened_ledger
+from sqsdelay.cli.options import JsonLines, LedgerFile, Target, opened_ledger
 from sqsdelay.core.delay import utc
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Attribute, text_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.received_message import ReceivedMessage
@@ -25,7 +23,6 @@ from sqsdelay.ledger.files import lateness_ms, received_events, waited_ms
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 
 if TYPE_CHECKING:
-    from sqsdelay.ports.queues import Queues
     from sqsdelay.s3 import BodyReader
 
 
@@ -53,77 +50,46 @@ def receive(
     not be deleted.
     """
     from sqsdelay.s3 import BodyReader
-    from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.queues import SqsQueues
 
-    parsed, book = Endpoint.parse(endpoint), opened_ledger(ledger)
+    target = Target(endpoint, wait_seconds=MAX_RECEIVE_WAIT_SECONDS)
+    queues, queue, book = target.queues, target.endpoint.queue, opened_ledger(ledger)
     if delete and sys.stdout is None:
         raise ConfigurationError(
             "stdout is closed: messages would be deleted and never shown; open it, or leave out --delete"
         )
-    queues = SqsQueues(default_client(connections=1, wait_seconds=MAX_RECEIVE_WAIT_SECONDS))
     reader = None if bucket is None else BodyReader(bucket)
-    arriving = _Arriving(queues, queues.url(parsed.queue), count=count, idle=idle)
-    failed = 0
+    url, wait = queues.url(queue), min(idle or MAX_RECEIVE_WAIT_SECONDS, MAX_RECEIVE_WAIT_SECONDS)
+    # One that is kept is seen again, and passed over then.
+    seen, held = set[str](), dict[str, ReceivedMessage]()
+    failed, last = 0, time.monotonic()
     try:
-        for copies in arriving:
+        while not (0 < count <= len(seen) or 0 < idle < time.monotonic() - last):
+            most = min(count - len(seen), MAX_BATCH_ENTRIES) if count else MAX_BATCH_ENTRIES
+            copies = queues.receive_batch(url, wait_seconds=wait, limit=most)
+            held |= {copy.sqs_message_id: copy for copy in copies}
+            new = [copy for copy in copies if copy.sqs_message_id not in seen]
+            seen |= held.keys()
+            if not new:
+                continue
+            last = time.monotonic()
             if book is not None:
                 now_ms = queues.broker_clock.now_ms()
-                record_safely(book, received_events(parsed.name, copies, now_ms=now_ms))
-            shown = [
-                copy for copy in copies if _show(copy, reader, fifo=parsed.fifo, as_json=as_json)
-            ]
-            failed += len(copies) - len(shown)
-            if delete:
-                failed += arriving.delete(shown)
+                record_safely(book, received_events(target.name, new, now_ms=now_ms))
+            fifo = target.endpoint.fifo
+            shown = [copy for copy in new if _show(copy, reader, fifo=fifo, as_json=as_json)]
+            failed += len(new) - len(shown)
+            wanted = shown if delete else []
+            gone = queues.delete_batch(url, wanted) if wanted else []
+            for copy, failure in zip(wanted, gone, strict=True):
+                if failure is None:
+                    held.pop(copy.sqs_message_id, None)
+                else:
+                    failed += 1
+                    tell(f"{_sent_id(copy)}: not deleted: {failure.error}")
     finally:
-        let_go(queues, parsed.queue, arriving.held.values())
+        let_go(queues, queue, held.values())
     if failed:
         raise typer.Exit(1)
-
-
-class _Arriving:
-    """New messages, a batch at a time; one that is kept is seen again, and passed over then."""
-
-    def __init__(self, queues: Queues, url: str, *, count: int, idle: int) -> None:
-        self._queues = queues
-        self._url = url
-        self._count = count
-        self._idle = idle
-        self._seen: set[str] = set()
-        self.held: dict[str, ReceivedMessage] = {}
-
-    def __iter__(self) -> Iterator[list[ReceivedMessage]]:
-        last = time.monotonic()
-        while not self._enough(last):
-            wait = min(self._idle or MAX_RECEIVE_WAIT_SECONDS, MAX_RECEIVE_WAIT_SECONDS)
-            most = MAX_BATCH_ENTRIES
-            if self._count:
-                most = min(self._count - len(self._seen), most)
-            copies = self._queues.receive_batch(self._url, wait_seconds=wait, limit=most)
-            new = [copy for copy in copies if copy.sqs_message_id not in self._seen]
-            self.held.update((copy.sqs_message_id, copy) for copy in copies)
-            self._seen.update(copy.sqs_message_id for copy in new)
-            if new:
-                last = time.monotonic()
-                yield new
-
-    def _enough(self, last: float) -> bool:
-        counted = bool(self._count) and len(self._seen) >= self._count
-        return counted or bool(self._idle and time.monotonic() - last > self._idle)
-
-    def delete(self, copies: Sequence[ReceivedMessage]) -> int:
-        """Delete what was shown; returns how many could not be."""
-        if not copies:
-            return 0
-        failed = 0
-        for copy, failure in zip(copies, self._queues.delete_batch(self._url, copies), strict=True):
-            if failure is None:
-                self.held.pop(copy.sqs_message_id, None)
-            else:
-                failed += 1
-                tell(f"{_sent_id(copy)}: not deleted: {failure.error}")
-        return failed
 
 
 def _show(copy: ReceivedMessage, reader: BodyReader | None, *, fifo: bool, as_json: bool) -> bool:

@@ -25,13 +25,10 @@ def report(
     context: typer.Context,
     ledger: Annotated[
         str,
-        Argument(
-            help="JSON lines, plain or .gz: a file, folder (recursively), glob or URI; or a table's name."
-        ),
+        Argument(help="JSON lines, plain or .gz: file, folder, glob or URI; or a table's name."),
     ],
     folder: Annotated[
-        str,
-        Option("--out", help="Folder or URI for the report; an earlier report in it is replaced."),
+        str, Option("--out", help="Folder or URI for the report; replaces an earlier one.")
     ],
     as_of: AsOf = None,
     grace: Grace = GRACE_SECONDS,
@@ -41,10 +38,7 @@ def report(
     ] = None,
     prices: PricesFile = None,
     store: Annotated[
-        str,
-        Option(
-            help="Store whose price parked messages have: dynamodb, s3, scheduler, postgresql or sqlite."
-        ),
+        str, Option(help="Whose price parking has: dynamodb, s3, scheduler, postgresql or sqlite.")
     ] = "dynamodb",
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:

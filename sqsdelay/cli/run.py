@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from enum import StrEnum
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -21,32 +22,28 @@ from typer import Argument, Option
 from sqsdelay import limits
 from sqsdelay.cli import options
 from sqsdelay.cli.console import OneLine, counted, err, print_json, tell
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import instant
-from sqsdelay.dispatching.circuit_breakers import (
-    DEFAULT_FAILURES_PER_SECOND,
-    DEFAULT_TRIGGER_SECONDS,
-)
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, Dispatcher, DispatchSettings
+from sqsdelay.dispatching.settlement import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.operating.status import naming_the_command
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, check
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES
-from sqsdelay.timeouts.manager import TimeoutManager
-from sqsdelay.timeouts.settings import (
+from sqsdelay.timeouts.manager import (
     DEFAULT_ANNOUNCE_AGAIN_SECONDS,
     DEFAULT_OUTAGE_SECONDS,
     DEFAULT_RETRIES,
     DEFAULT_WAIT_SECONDS,
+    TimeoutManager,
     TimeoutSettings,
 )
 
 if TYPE_CHECKING:
     from sqsdelay.dispatching.settlement import Round
+    from sqsdelay.ports.queues import Tracing
     from sqsdelay.ports.stores import DelayedMessageStore
-    from sqsdelay.ports.tracing import Tracing
     from sqsdelay.rabbitmq import RabbitMqOutbox, RabbitMqTimeouts
     from sqsdelay.relaying.outcomes import Outcome
     from sqsdelay.sqs.outbox import SqsOutbox
@@ -54,7 +51,6 @@ if TYPE_CHECKING:
 
 CLOSING_SECONDS: Final = 0.5
 """What a store may take to close: with the `STOP_SECONDS` before, a process ends in 5 s."""
-
 _LOOK_SECONDS: Final = 0.02
 
 
@@ -146,11 +142,7 @@ def consume(
         int, Option(help="Shortest delivery delay the delay queue may have, seconds.")
     ] = limits.DEFAULT_HOP_SECONDS,
     receivers: Annotated[
-        int | None,
-        Option(
-            help="Parallel receive loops per queue; default: as many as the work needs.",
-            show_default=False,
-        ),
+        int | None, Option(help="Receive loops per queue; default: as needed.", show_default=False)
     ] = None,
     wait: options.Wait = limits.MAX_RECEIVE_WAIT_SECONDS,
     visibility: Annotated[
@@ -241,10 +233,7 @@ def dispatch(
     retries: options.Retries = 0,
     release_ahead: Annotated[
         int | None,
-        Option(
-            help="Release this many seconds before due; a released message cannot be cancelled. "
-            f"SQS: 0 to {limits.MAX_MESSAGE_TIMER_SECONDS} (default); RabbitMQ: 0."
-        ),
+        Option(help="Release so many seconds before due: SQS 0 to 900 (default), RabbitMQ 0."),
     ] = None,
     batch: Annotated[int, Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
     poll: Annotated[
@@ -257,10 +246,7 @@ def dispatch(
         float, Option(help="Exit after the destination has failed for this many seconds.")
     ] = DEFAULT_TRIGGER_SECONDS,
     recovery_failures: Annotated[
-        int,
-        Option(
-            help="Exit when recording failures in the store fails more often than this per second."
-        ),
+        int, Option(help="Exit when failures cannot be recorded more often than this a second.")
     ] = DEFAULT_FAILURES_PER_SECOND,
     ledger: options.LedgerFile = None,
     as_json: options.JsonLines = False,
@@ -309,12 +295,9 @@ def _outbox(
         # RabbitMQ tells no time. What is stored on one machine and released on another goes by the
         # clock between them.
         return RabbitMqOutbox(target.to, target.name, clock=StoreClock(store))
-    from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY, SqsOutbox
-    from sqsdelay.sqs.queues import SqsQueues
+    from sqsdelay.sqs.outbox import SqsOutbox
 
-    queues = SqsQueues(default_client(connections=DEFAULT_CONCURRENCY))
-    return SqsOutbox(queues, target.endpoint, tracing=tracing)
+    return SqsOutbox(target.queues, target.endpoint, tracing=tracing)
 
 
 def _report(done: Round, tally: Tally) -> None:
@@ -360,8 +343,9 @@ def timeout_manager(
     """
     log_to_stderr()
     target = options.Target(endpoint, store, to)
-    serve = _on_sqs(target.endpoint, wait) if to is None else _on_rabbitmq(target.endpoint, to)
-    transport, queues, create_queues = serve
+    transport, queues, create_queues = (
+        _on_sqs(target, wait) if to is None else _on_rabbitmq(target, to)
+    )
     settings = TimeoutSettings(
         outage_seconds=outage,
         announce_again_seconds=announce_again,
@@ -390,32 +374,26 @@ _Served = tuple["SqsTimeouts | RabbitMqTimeouts", Sequence[str], Callable[[], ob
 """A transport, its two queues' names, and what creates them."""
 
 
-def _on_sqs(endpoint: Endpoint, wait_seconds: int) -> _Served:
+def _on_sqs(target: options.Target, wait_seconds: int) -> _Served:
     from sqsdelay.sqs.client import default_client
-    from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
     from sqsdelay.sqs.queues import SqsQueues
     from sqsdelay.sqs.timeouts import SqsTimeouts, create_timeout_queues, timeout_queues
 
-    timeouts, dispatcher = timeout_queues(endpoint)
-    client = default_client(connections=DEFAULT_CONCURRENCY)
-    receiving = default_client(
-        connections=DEFAULT_CONCURRENCY,
-        wait_seconds=wait_seconds,
-        attempts=limits.SHORT_CALL_ATTEMPTS,
-    )
+    attempts = limits.SHORT_CALL_ATTEMPTS
+    receiving = default_client(connections=1, wait_seconds=wait_seconds, attempts=attempts)
     return (
-        SqsTimeouts(SqsQueues(client, receiving=receiving), endpoint),
-        (timeouts.name, dispatcher.name),
-        lambda: create_timeout_queues(client, endpoint),
+        SqsTimeouts(SqsQueues(target.client, receiving=receiving), target.endpoint),
+        [queue.name for queue in timeout_queues(target.endpoint)],
+        partial(create_timeout_queues, target.client, target.endpoint),
     )
 
 
-def _on_rabbitmq(endpoint: Endpoint, url: str) -> _Served:
+def _on_rabbitmq(target: options.Target, url: str) -> _Served:
     from sqsdelay.rabbitmq import RabbitMqTimeouts, create_timeout_queues
     from sqsdelay.rabbitmq.timeouts import timeout_queues
 
     return (
-        RabbitMqTimeouts(url, endpoint.name),
-        timeout_queues(endpoint.name),
-        lambda: create_timeout_queues(url, endpoint.name),
+        RabbitMqTimeouts(url, target.name),
+        timeout_queues(target.name),
+        partial(create_timeout_queues, url, target.name),
     )

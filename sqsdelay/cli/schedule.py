@@ -47,18 +47,12 @@ def schedule(
     rejects: Annotated[str | None, Option(help="Folder for unsent rows, with the reason.")] = None,
     receipts: Annotated[
         str | None,
-        Option(
-            help="Folder in which the job (--job) records what it sent: if killed and run again, "
-            "it sends only the rest, with the same due times."
-        ),
+        Option(help="Folder of what the job (--job) sent: run again, it sends the rest."),
     ] = None,
     unique: Annotated[bool, Option("--unique", help="Send nothing if an id occurs twice.")] = False,
     plan: Annotated[
         bool,
-        Option(
-            "--plan",
-            help="Send nothing: print rejects, repeated ids, routes, costs and how long it would take.",
-        ),
+        Option("--plan", help="Send nothing: print rejects, repeated ids, routes, costs, time."),
     ] = False,
     past_due: Annotated[
         str, Option(help="What to do with rows whose due_at has passed: send (at once) or reject.")
@@ -77,17 +71,11 @@ def schedule(
     hop: options.Hop = DEFAULT_HOP_SECONDS,
     max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
     replay: Annotated[
-        str | None,
-        Option(
-            metavar="LEDGER",
-            help="Send again only what the job has lost by this ledger, with the same ids and due times.",
-        ),
+        str | None, Option(metavar="LEDGER", help="Send again only what was lost by this ledger.")
     ] = None,
     include: Annotated[
         list[str],
-        Option(
-            help="With --replay: statuses to send again: lost, pending, unknown, not-sent. May be repeated."
-        ),
+        Option(help="With --replay: lost, pending, unknown or not-sent; may be repeated."),
     ] = ["lost"],  # noqa: B006
     ledger_format: LedgerFormat = None,
     as_of: AsOf = None,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
@@ -18,10 +17,9 @@ from typer import Option
 
 from sqsdelay.cli import options
 from sqsdelay.cli.console import err, print_json, show, tell
-from sqsdelay.core.checked_message import attribute_of, attributes_of_texts
-from sqsdelay.core.delay import Delay, parse_delay, parse_due_at, utc
-from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import AttributeInput, Message, Route, size_of
+from sqsdelay.core.delay import utc
+from sqsdelay.core.message import Message, Route, size_of
+from sqsdelay.core.readable import attribute_of, attributes_of_texts, parse_delay, parse_due_at
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import (
     ConfigurationError,
@@ -32,17 +30,17 @@ from sqsdelay.errors import (
 )
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check
-from sqsdelay.ports.queues import SizeLimits
 from sqsdelay.sending.sender import SendResult
+from sqsdelay.sending.sizes import SizeLimits
 
 if TYPE_CHECKING:
     from sqsdelay.ports.stores import ParkingPlace
-    from sqsdelay.sqs.sender import DelaySender
 
+Send = Callable[[Sequence[Message]], list[SendResult]]
+Times = Mapping[str, Any]
+"""A delay or a due time, as a `Message` takes them."""
 CHUNK: Final = 2_000
 """Lines sent with one `send_many`: enough for full batches, small enough for a moving bar."""
-
-
 ONLY_HOPS = {"hop", "max_delay", "bucket", "park_after", "ledger"}
 """What says how messages hop: --store-only refuses it, and takes --to alone."""
 
@@ -69,11 +67,7 @@ def send(
     park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     store_only: Annotated[
         bool,
-        Option(
-            "--store-only",
-            help="Put all messages into the store (--store or SQSDELAY_STORE), whatever their delay; a "
-            "dispatcher sends them.",
-        ),
+        Option("--store-only", help="Put all into the store, from which a dispatcher sends them."),
     ] = False,
     to: options.ReleasedTo = None,
     ledger: options.LedgerFile = None,
@@ -95,7 +89,7 @@ def send(
             "--message-id, --group and --attribute require --body; in a file, use the fields "
             '"message_id", "message_group_id" and "attributes"'
         )
-    defaults = Defaults(**options.times(delay, due_at))
+    times = options.times(delay, due_at)
     for name in ONLY_HOPS if store_only else {"to"}:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -108,11 +102,10 @@ def send(
         if place is not None:
             with suppress(StoreUnavailable):  # What is due soon needs none.
                 check(place)
-        sender: DelaySender | StoringSender
         if store_only:
             if place is None:
                 raise typer.BadParameter("--store-only requires --store or SQSDELAY_STORE")
-            sender = StoringSender(target, place)
+            sending = _into(target, endpoint, place)
         else:
             sender = DelaySender(
                 hop_seconds=hop,
@@ -122,88 +115,76 @@ def send(
                 park_after_seconds=park_after,
                 ledger=options.opened_ledger(ledger),
             )
+            sending = partial(sender.send_many, endpoint)
         if body is not None:
             message = Message(
                 body,
-                delay=defaults.delay,
-                due_at=defaults.due_at,
+                **times,
                 message_id=message_id,
                 message_group_id=group,
                 attributes=attributes_of_texts(attribute or ()),
             )
-            (result,) = sender.send_many(endpoint, [message])
+            (result,) = sending([message])
             if result.error is not None:
                 raise result.error
             line = f"{result.message_id}  {result.route}  due {_due(result)}"
             show(_record(result), line, as_json=as_json)
         elif file is not None:
             with opened_lines(file) as lines:
-                failed = _send_file(sender, endpoint, lines, defaults, as_json=as_json)
+                failed = _send_file(sending, lines, times, as_json=as_json)
             if failed:
                 raise typer.Exit(1)
 
 
-class StoringSender:
+def _into(target: options.Target, endpoint: str, place: ParkingPlace) -> Send:
     """Puts messages into a store, whatever their delay."""
+    parking, limits = Parking(place, after_seconds=DEFAULT_PARK_AFTER_SECONDS), None
+    if target.to is None:
+        from sqsdelay.sqs.client import default_client
+        from sqsdelay.sqs.queues import SqsQueues
 
-    def __init__(self, target: options.Target, place: ParkingPlace) -> None:
-        self._target = target
-        self._place = place
-        self._parking = Parking(place, after_seconds=DEFAULT_PARK_AFTER_SECONDS)
-        self._limits = None
-        if target.to is None:
-            from sqsdelay.sqs.client import default_client
-            from sqsdelay.sqs.queues import SqsQueues
+        with suppress(ConfigurationError):  # No SQS to ask, which storing does not need.
+            limits = SizeLimits(SqsQueues(default_client(connections=1, attempts=1)))
 
-            with suppress(ConfigurationError):  # No SQS to ask, which storing does not need.
-                self._limits = SizeLimits(SqsQueues(default_client(connections=1, attempts=1)))
-
-    def send_many(self, endpoint: str, messages: Sequence[Message]) -> list[SendResult]:
-        """Store them in one call; a result for each, in order."""
-        checked = [self._checked(message, endpoint) for message in messages]
-        good = [each for each in checked if isinstance(each, StoredMessage)]
-        outcomes = iter(self._parking.park(good))
-        results = []
-        for each in checked:
-            if isinstance(each, StoredMessage):
-                outcome = next(outcomes)
-                if isinstance(outcome, bool):
-                    results.append(SendResult(each.message_id, Route.STORE, utc(each.due_ms)))
-                    continue
-                each = outcome
-            results.append(SendResult(error=each))
-        return results
-
-    def _checked(self, message: Message, endpoint: str) -> StoredMessage | SqsDelayError:
+    def checked(message: Message) -> StoredMessage | SqsDelayError:
         """What is to be stored. A message that no queue takes is found out now, while a person still
         knows it, and not when it is due."""
         try:
             # A due time needs no clock, and so neither SQS nor its region and credentials.
-            now_ms = self._target.delay_counts_from(self._place) if message.due_at is None else 0
+            now_ms = target.delay_counts_from(place) if message.due_at is None else 0
             stored = to_store(message, endpoint, now_ms=now_ms)
-            if self._limits is not None:
-                own, parsed = size_of(message.body, stored.attributes), Endpoint.parse(endpoint)
-                for queue in {parsed.hand_over_queue, parsed.queue}:
-                    self._limits.check(queue, own)
+            if limits is not None:
+                own = size_of(message.body, stored.attributes)
+                for queue in {target.endpoint.hand_over_queue, target.endpoint.queue}:
+                    limits.check(queue, own)
             return stored
         except (InvalidDelay, InvalidMessage) as error:
             return error
 
+    def store(messages: Sequence[Message]) -> list[SendResult]:
+        kept = [checked(message) for message in messages]
+        outcomes = iter(parking.park([e for e in kept if isinstance(e, StoredMessage)]))
+        results = []
+        for each in kept:
+            outcome = next(outcomes) if isinstance(each, StoredMessage) else each
+            if isinstance(outcome, SqsDelayError):
+                results.append(SendResult(error=outcome))
+            else:
+                results.append(SendResult(each.message_id, Route.STORE, utc(each.due_ms)))
+        return results
 
-def _send_file(
-    sender: DelaySender | StoringSender,
-    endpoint: str,
-    lines: IO[str],
-    defaults: Defaults,
-    *,
-    as_json: bool,
-) -> int:
+    return store
+
+
+def _send_file(send: Send, lines: IO[str], times: Times, *, as_json: bool) -> int:
     """Send chunk by chunk and tell how far it is; returns how many messages were not sent."""
     sent = failed = 0
     with err.status("sending") as told:
-        found = read_messages(lines, defaults)
+        found = read_messages(lines, times)
         while chunk := list(islice(found, CHUNK)):
-            for number, result in _send_chunk(sender, endpoint, chunk):
+            results = iter(send([each for _, each in chunk if isinstance(each, Message)]))
+            for number, each in chunk:
+                result = next(results) if isinstance(each, Message) else SendResult(error=each)
                 if result.error is None:
                     sent += 1
                 else:
@@ -214,17 +195,6 @@ def _send_file(
             told.update(f"sending: {sent + failed:,}")
     tell(f"{sent} sent, {failed} not sent")
     return failed
-
-
-def _send_chunk(
-    sender: DelaySender | StoringSender,
-    endpoint: str,
-    chunk: Sequence[tuple[int, Message | SqsDelayError]],
-) -> Iterator[tuple[int, SendResult]]:
-    good = [item for _, item in chunk if isinstance(item, Message)]
-    results = iter(sender.send_many(endpoint, good))
-    for number, item in chunk:
-        yield number, next(results) if isinstance(item, Message) else SendResult(error=item)
 
 
 def _due(result: SendResult) -> str | None:
@@ -249,14 +219,6 @@ FIELDS: Final = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """Delay or due time of the lines that name neither."""
-
-    delay: Delay | None = None
-    due_at: datetime | None = None
-
-
 def opened_lines(file: Path) -> IO[str]:
     """The file's lines, or stdin's for "-"; bytes that are not UTF-8 spoil their own line only."""
     if str(file) == "-":
@@ -268,19 +230,20 @@ def opened_lines(file: Path) -> IO[str]:
 
 
 def read_messages(
-    lines: Iterable[str], defaults: Defaults
+    lines: Iterable[str], times: Times
 ) -> Iterator[tuple[int, Message | SqsDelayError]]:
-    """A file's lines by number, from 1: each a message, or why it is none. Blank lines are passed over."""
+    """A file's lines by number, from 1: each a message, or why it is none. Blank lines are passed over.
+    ``times``: the delay or due time of the lines that name neither."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            yield number, read_message(line, defaults)
+            yield number, read_message(line, times)
         except SqsDelayError as error:
             yield number, error
 
 
-def read_message(line: str, defaults: Defaults) -> Message:
+def read_message(line: str, times: Times) -> Message:
     """One line's message."""
     try:
         fields = json.loads(line)
@@ -290,19 +253,21 @@ def read_message(line: str, defaults: Defaults) -> Message:
         raise InvalidMessage('not a JSON object with a "body"')
     if unknown := sorted(set(fields) - FIELDS):
         raise InvalidMessage(f"unknown field {unknown[0]!r}; use only {', '.join(sorted(FIELDS))}")
-    delay, due_at = _delay(fields.get("delay")), _due_at(fields.get("due_at"))
-    if delay is None and due_at is None:
-        delay, due_at = defaults.delay, defaults.due_at
-    return Message(
-        _body(fields["body"], fields.get("body_repeat", 1)),
-        delay=delay,
-        due_at=due_at,
-        attributes=_attributes(fields.get("attributes", {})),
-        message_id=fields.get("message_id"),
-        message_group_id=fields.get("message_group_id"),
-        trace_header=_text(fields.get("trace_header"), "trace_header"),
-        message_deduplication_id=fields.get("message_deduplication_id"),
-    )
+    body = _body(fields.pop("body"), fields.pop("body_repeat", 1))
+    attributes = fields.pop("attributes", {})
+    if not isinstance(attributes, dict):
+        raise InvalidMessage(f"attributes {attributes!r} is not a JSON object")
+    own: dict[str, Any] = {
+        n: fields.pop(n) for n in ("delay", "due_at") if fields.get(n) is not None
+    }
+    if type(own.get("delay", 0)) not in (int, float):
+        own["delay"] = parse_delay(str(own["delay"]))
+    if "due_at" in own:
+        own["due_at"] = parse_due_at(str(own["due_at"]))
+    fields |= own or times
+    found = {name: attribute_of(name, value) for name, value in attributes.items()}
+    # The others are checked by the sender.
+    return Message(body, attributes=found, **fields)
 
 
 def _body(body: Any, repeat: Any) -> str:
@@ -322,31 +287,3 @@ def _body(body: Any, repeat: Any) -> str:
             f"the limit is {MAX_MESSAGE_BYTES} bytes"
         )
     return str(body * repeat)
-
-
-def _delay(value: Any) -> Delay | None:
-    if isinstance(value, str):
-        return parse_delay(value)
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    raise InvalidDelay(f'delay {value!r} is not valid; use seconds (90) or "32m5s"')
-
-
-def _due_at(value: Any) -> datetime | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise InvalidDelay(f'due_at {value!r} is not valid; use "2027-01-31T09:00:00Z"')
-    return parse_due_at(value)
-
-
-def _text(value: Any, what: str) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    raise InvalidMessage(f"{what} {value!r} is not text; use a JSON string")
-
-
-def _attributes(given: Any) -> dict[str, AttributeInput]:
-    if not isinstance(given, dict):
-        raise InvalidMessage(f"attributes {given!r} is not a JSON object")
-    return {name: attribute_of(name, value) for name, value in given.items()}

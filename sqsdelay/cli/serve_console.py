@@ -23,10 +23,7 @@ def serve_console(
     ],
     store: Annotated[
         list[str] | None,
-        Option(
-            envvar="SQSDELAY_STORE",
-            help="The endpoints' store; ENDPOINT=URL for that of one; may be repeated.",
-        ),
+        Option(envvar="SQSDELAY_STORE", help="The store; ENDPOINT=URL: of that one."),
     ] = None,
     rabbitmq: Annotated[
         str | None,
@@ -37,11 +34,7 @@ def serve_console(
     ] = None,
     prefix: Annotated[str | None, Option(help="Name prefix there; default: sqsdelay.")] = None,
     ledger: Annotated[
-        Path | None,
-        Option(
-            dir_okay=False,
-            help="The file in which senders and workers record; changes made here are added to it.",
-        ),
+        Path | None, Option(dir_okay=False, help="Where all record; changes made here are added.")
     ] = None,
     hop: Hop = DEFAULT_HOP_SECONDS,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,

@@ -27,10 +27,8 @@ _FORMATS: Final = {
 }
 EXIT_INTERRUPTED: Final = 130
 """Of a command that Ctrl-C ends, as shells have it: 128 and the signal's number."""
-
 _PATIENCE_SECONDS: Final = 5.0
 """For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
-
 Job = Annotated[str | None, Option(help="Job name; the same name gives the same message ids.")]
 Key = Annotated[str | None, Option(help="Column to derive message ids from (with --job).")]
 EndpointOption = Annotated[
@@ -50,7 +48,6 @@ AsOf = Annotated[
 Grace = Annotated[int, Option(help="Seconds after its due time until a message counts as lost.")]
 GRACE_SECONDS: Final = 3600
 """`sqsdelay.spark.report.write.DEFAULT_GRACE_SECONDS`, which cannot be imported without Spark."""
-
 _Found = TypeVar("_Found")
 
 

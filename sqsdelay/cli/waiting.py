@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from itertools import islice
 from typing import Annotated, Final
 
 import typer
@@ -21,9 +19,6 @@ from sqsdelay.parking.parking import Change, Schedule
 
 EXIT_REQUESTED: Final = 3
 """Some messages were not in the store: their change is left to the delay consumer."""
-
-TABLE_ROWS: Final = 1_000
-"""Messages listed in one table."""
 
 
 def pending(
@@ -52,10 +47,8 @@ def pending(
     )
     with options.Target(endpoint, store).opened_place() as opened:
         records = map(_record, listing.read(opened, limit))
-        if as_json:
-            show_rows(records, (), as_json=True)
-        else:
-            _print_tables(records)
+        show_rows(records, ("due", "message_id", "bytes", "failures"), as_json=as_json)
+        if not as_json:
             say(f"{listing.listed} of {opened.pending_count()} pending")
         more = listing.has_more(opened)
     if more:
@@ -118,20 +111,11 @@ def reschedule(
     with target.opened_place() as opened:
         due_ms = options.new_due_ms(delay, due_at, now_ms=lambda: target.delay_counts_from(opened))
         now_ms = target.amended_until(opened)
-        problem = too_far(due_ms, now_ms, most)
-        if problem is not None:
+        if problem := too_far(due_ms, now_ms, most):
             raise InvalidDelay(problem)
         schedule = Schedule(opened, endpoint=target.name, ledger=book)
         change = schedule.reschedule(message_id, due_ms, now_ms=now_ms)
     _tell({message_id: change}, f"moved to {instant(due_ms)}", as_json=as_json)
-
-
-def _print_tables(records: Iterator[dict[str, object]]) -> None:
-    """A table for every thousand, so that any number of them takes the memory of as many."""
-    columns = ("due", "message_id", "bytes", "failures")
-    show_rows(islice(records, TABLE_ROWS), columns, as_json=False)
-    while some := list(islice(records, TABLE_ROWS)):
-        show_rows(some, columns, as_json=False)
 
 
 def _record(message: StoredMessage) -> dict[str, object]:

@@ -39,8 +39,7 @@ class ConsoleSettings:
         if not self.endpoints:
             raise InvalidSetting("the console has no endpoint to show; give --endpoint NAME")
         names = [Endpoint.parse(each).name for each in self.endpoints]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
+        if twice := {name for name in names if names.count(name) > 1}:
             raise InvalidSetting(
                 f"endpoint {min(twice)!r} is named twice; run a console for each account or region"
             )

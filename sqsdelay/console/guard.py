@@ -79,16 +79,12 @@ class Access:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        if self.token is not None:
-            for what, count, least in (
-                ("characters", len(self.token), MIN_TOKEN_CHARS),
-                ("different characters", len(set(self.token)), MIN_TOKEN_KINDS),
-            ):
-                if count < least:
-                    raise InvalidSetting(
-                        f"the console's token has {count} {what}; use {least} or more, e.g. of: "
-                        "openssl rand -base64 32"
-                    )
+        chars, kinds = len(self.token or ""), len(set(self.token or ""))
+        if self.token is not None and (chars < MIN_TOKEN_CHARS or kinds < MIN_TOKEN_KINDS):
+            raise InvalidSetting(
+                f"the console's token has {chars} characters, {kinds} of them different; use at least "
+                f"{MIN_TOKEN_CHARS}, {MIN_TOKEN_KINDS} of them different, e.g. of: openssl rand -base64 32"
+            )
         if (self.user_header is None) != (not self.proxies) and not (self.proxies and self.token):
             raise InvalidSetting(
                 "a proxy that authenticates takes both: the header in which it names the user "
@@ -122,11 +118,10 @@ class Guard:
 
     A visitor's cookie is Starlette's signed session. It names the secret that forms have to carry, and a
     sign-in, which is kept here: to sign out ends it wherever the cookie was copied to. All of it is done by
-    the server's one thread, so no two guesses are looked at at once.
-    """
+    the server's one thread, so no two guesses are looked at at once."""
 
     def __init__(
-        self, app: ASGIApp, *, access: Access, port: int, monotonic: Callable[[], float]
+        self, app: ASGIApp, access: Access, port: int, monotonic: Callable[[], float]
     ) -> None:
         self._app, self._access, self._now = app, access, monotonic
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
@@ -157,10 +152,8 @@ class Guard:
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         static, session = scope["path"].startswith("/static/"), scope["session"]
-        known = (
-            self._access.token is None
-            or self._signed_in.get(session.get("in", ""), float("-inf")) > self._now()
-        )
+        until = self._signed_in.get(session.get("in", ""), float("-inf"))
+        known = self._access.token is None or until > self._now()
         most = MAX_REQUEST_BYTES if known else MAX_STRANGERS_BYTES
         answer: ASGIApp | None = self._refusal(scope)
         if answer is None and not (known or static or scope["path"] == "/sign-in"):
@@ -231,7 +224,6 @@ class Guard:
         return RedirectResponse("/", 303)
 
     def sign_out(self, request: Request) -> Response:
-        """End a session."""
         self._signed_in.pop(request.session.get("in", ""), None)
         request.session.clear()
         return RedirectResponse("/sign-in", 303)

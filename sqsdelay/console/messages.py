@@ -15,8 +15,9 @@ from typing import IO, Any, Final, NamedTuple, Self
 from urllib.parse import urlencode
 
 from sqsdelay.console.source import Body, Failed, Source, text_of
-from sqsdelay.core.delay import due_at_ms, parse_delay, parse_due_at
+from sqsdelay.core.delay import due_at_ms
 from sqsdelay.core.message import Attribute
+from sqsdelay.core.readable import parse_delay, parse_due_at
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, MalformedEvent, NoStore, SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, from_json
@@ -59,7 +60,6 @@ class Filter:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """What a form or an address says."""
         return cls(**{name: str(given.get(name, "")).strip() for name in cls.__slots__})
 
     def query(self) -> str:
@@ -143,7 +143,7 @@ def failed(source: Source, which: Filter, group: str = "") -> list[Failed]:
 
 
 def grouped(rejections: Collection[Failed]) -> list[tuple[str, list[Failed]]]:
-    """Messages by reason, the largest group first."""
+    """By reason, the largest group first."""
     groups = defaultdict[str, list[Failed]](list)
     for each in rejections:
         groups[each.kind].append(each)
@@ -157,17 +157,6 @@ MOST_SEARCHED_BYTES: Final = 512 * 1024 * 1024
 MOST_EVENTS: Final = 500
 """Events shown of one message: a year of hops has 35,000."""
 ARRIVALS: Final = (EventKind.HANDED_OVER, EventKind.RELEASED, EventKind.RECEIVED)
-
-
-class Lateness(NamedTuple):
-    """How late the last messages of an endpoint arrived, milliseconds; ``messages`` says of how many, and
-    ``last_ms`` when the last of them did, epoch milliseconds."""
-
-    messages: int
-    last_ms: int
-    median_ms: int
-    p99_ms: int
-    worst_ms: int
 
 
 class History(NamedTuple):
@@ -205,10 +194,9 @@ class LedgerFile:
                 self._read = (stamp, tuple(_events(file)))
             return self._read[1]
 
-    def recent(self, endpoints: Iterable[str], count: int) -> list[Event]:
+    def recent(self, endpoints: Collection[str], count: int) -> list[Event]:
         """The last events of these endpoints, the newest first."""
-        names = set(endpoints)
-        found = [event for event in reversed(self.tail()) if event.endpoint in names]
+        found = [event for event in reversed(self.tail()) if event.endpoint in endpoints]
         return sorted(found[:count], key=lambda event: event.at_ms, reverse=True)
 
     def last_seen_ms(self, endpoint: str) -> dict[Recorder, int]:
@@ -216,8 +204,8 @@ class LedgerFile:
         events = [event for event in self.tail() if event.endpoint == endpoint]
         return {e.source: e.at_ms for e in sorted(events, key=lambda event: event.at_ms)}
 
-    def lateness(self, endpoint: str) -> Lateness | None:
-        """Of the messages that arrived last; None where none did."""
+    def lateness(self, endpoint: str) -> dict[str, int]:
+        """How late the last messages arrived, and when the last of them did; empty where none did."""
         late: dict[str, int] = {}
         last_ms = 0
         for event in self.tail():
@@ -229,9 +217,10 @@ class LedgerFile:
                 late[event.message_id] = event.late_ms
         count, ordered = len(late), sorted(late.values())
         if not ordered:
-            return None
+            return {}
         median_ms, p99_ms = ordered[(count - 1) // 2], ordered[(99 * count - 1) // 100]
-        return Lateness(count, last_ms, median_ms, p99_ms, ordered[-1])
+        found = {"messages": count, "last_ms": last_ms}
+        return found | {"median_ms": median_ms, "p99_ms": p99_ms, "worst_ms": ordered[-1]}
 
     def history(self, endpoint: str, message_id: str) -> History:
         """All that befell a message, found by its own id or by SQS's."""
@@ -256,11 +245,10 @@ class LedgerFile:
         return History(tuple(shown), hops, len(found) - len(shown), whole=start == 0)
 
     def _opened(self) -> IO[bytes]:
-        nothing = Path(os.devnull)
         try:
-            return (self.path or nothing).open("rb")
+            return open(self.path or os.devnull, "rb")
         except FileNotFoundError:
-            return nothing.open("rb")
+            return open(os.devnull, "rb")
         except OSError as error:
             raise ConfigurationError(
                 f"ledger {self.path} cannot be read: {error.strerror}; name a file of JSON lines"

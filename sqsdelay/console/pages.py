@@ -26,8 +26,8 @@ from sqsdelay.console.guard import MAX_REQUEST_BYTES, Guard
 from sqsdelay.console.rendering import page, states_of, templates, wire
 from sqsdelay.console.services import MOST_CHANGED, ON_FAILED, Change, Chosen, Services, Work
 from sqsdelay.console.source import SPANS, Body, Source
-from sqsdelay.core.delay import due_at_ms, due_time, parse_delay, parse_due_at
-from sqsdelay.core.readable import one_line
+from sqsdelay.core.delay import due_at_ms, due_time
+from sqsdelay.core.readable import one_line, parse_delay, parse_due_at
 from sqsdelay.cost import Workload, bill, recommend, shipped_prices
 from sqsdelay.operating.status import NOBODY
 
@@ -36,9 +36,6 @@ EXAMPLES: Final = 10
 RECENT: Final = 12
 """Events on the overview."""
 START: Final = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}
-"""What the Cost page begins with."""
-
-# To look at.
 
 
 def _services(request: Request) -> Services:
@@ -113,9 +110,9 @@ def _cost(request: Request) -> Response:
     try:
         values["load"] = load = Workload(
             delay_seconds=round(parse_delay(given["delay"]).total_seconds()),
-            messages=_whole("messages", given["messages"]),
-            message_bytes=_whole("size", given["size"]),
-            batch=_whole("batch", given["batch"]),
+            messages=_number(given["messages"]),
+            message_bytes=_number(given["size"]),
+            batch=_number(given["batch"]),
         )
         values["advice"] = recommend(load, prices)
         if not values["advice"]:
@@ -125,11 +122,10 @@ def _cost(request: Request) -> Response:
     return page(request, "cost.html", given=given, prices=prices, **values)
 
 
-def _whole(name: str, text: str) -> int:
+def _number(text: str) -> Any:
+    """The number that was typed; other text as it is, which `Workload` refuses."""
     digits = re.sub(r"[\s,_]", "", text)
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
-        raise errors.ConfigurationError(f"{name} is {text!r}; give a whole number")
-    return int(digits)
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 15 else text
 
 
 def _sign_in(request: Request) -> Response:
@@ -137,8 +133,6 @@ def _sign_in(request: Request) -> Response:
         return RedirectResponse("/", 303)
     return page(request, "sign_in.html", wrong=False)
 
-
-# To change.
 
 Posted = Callable[[Request, FormData, Source], Response]
 
@@ -275,16 +269,6 @@ def _sent(request: Request, form: FormData, source: Source) -> Response:
     return _made(request, form, source, "send", work, given)
 
 
-FORMS: Final[dict[str, Posted | None]] = {
-    "/sign-in": None,
-    "/sign-out": None,
-    "/errors/look": _look,
-    "/confirm": _confirm,
-    "/do": _do,
-    "/send/preview": _previewed,
-    "/send/do": _sent,
-}
-
 ROUTES: Final = [
     Route("/", _overview),
     Route("/messages", _messages),
@@ -294,7 +278,13 @@ ROUTES: Final = [
     Route("/send", lambda request: _send_page(request, _source(request), {})),
     Route("/cost", _cost),
     Route("/sign-in", _sign_in),
-    *(Route(path, _form(handle), methods=["POST"]) for path, handle in FORMS.items()),
+    Route("/sign-in", _form(None), methods=["POST"]),
+    Route("/sign-out", _form(None), methods=["POST"]),
+    Route("/errors/look", _form(_look), methods=["POST"]),
+    Route("/confirm", _form(_confirm), methods=["POST"]),
+    Route("/do", _form(_do), methods=["POST"]),
+    Route("/send/preview", _form(_previewed), methods=["POST"]),
+    Route("/send/do", _form(_sent), methods=["POST"]),
     Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
 ]
 
@@ -321,6 +311,5 @@ def create_app(services: Services, *, port: int) -> Guard:
     handlers: dict[Any, Any] = {errors.SqsDelayError: _failed, HTTPException: _failed}
     app = Starlette(routes=ROUTES, exception_handlers=handlers, lifespan=lifespan)
     app.state.services, app.state.templates = services, templates(services)
-    guard = Guard(app, access=services.access, port=port, monotonic=services.clock.monotonic)
-    app.state.guard = guard
+    app.state.guard = guard = Guard(app, services.access, port, services.clock.monotonic)
     return guard

@@ -25,8 +25,7 @@ from sqsdelay.cost import dollars
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Source as Recorder
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
-from sqsdelay.operating import status
-from sqsdelay.operating.status import EndpointStatus, Role, StoreStatus
+from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, EndpointStatus, Role, StoreStatus
 
 LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SECONDS}
 """Within which a worker that records something is at work: a long poll, a run of the deployed one."""
@@ -74,7 +73,7 @@ def states_of(services: Services, span: str) -> list[dict[str, Any]]:
 def _state_of(services: Services, source: Source, due: Sample[Any]) -> dict[str, Any]:
     now_ms, ledger = services.clock.now_ms(), services.ledger
     queues, store = source.queues_sample.get(), source.store_sample.get()
-    lateness, seen = None, dict[Recorder, int]()
+    lateness, seen = dict[str, int](), dict[Recorder, int]()
     # `troubles` says why a ledger cannot be read.
     with suppress(SqsDelayError):
         lateness, seen = ledger.lateness(source.name), ledger.last_seen_ms(source.name)
@@ -132,17 +131,14 @@ def _dispatcher(_: Source, parked: StoreStatus | None, *, lately: bool) -> tuple
     return "idle", "a message has just become due" if parked.late_ms else "nothing is due"
 
 
-def _late_copies(source: Source, queues: object) -> list[tuple[str, status.QueueStatus]]:
+def _late_copies(source: Source, queues: object) -> list[tuple[str, Any]]:
     """What the deployed alarms ring for, as far as CloudWatch tells."""
-    limits = {
-        Role.DELAY: ("OldestMessage", source.settings.hop_seconds),
-        Role.DUE: ("OldestDueMessage", MAX_MESSAGE_TIMER_SECONDS),
-    }
+    served = {Role.DELAY: source.settings.hop_seconds, Role.DUE: MAX_MESSAGE_TIMER_SECONDS}
     return [
-        (limits[queue.role][0], queue)
+        ("OldestMessage" if queue.role is Role.DELAY else "OldestDueMessage", queue)
         for queue in (queues.queues if isinstance(queues, EndpointStatus) else ())
-        if queue.role in limits
-        and (queue.oldest_seconds or 0) > limits[queue.role][1] + status.OVERDUE_MARGIN_SECONDS
+        if queue.role in served
+        and (queue.oldest_seconds or 0) > served[queue.role] + OVERDUE_MARGIN_SECONDS
     ]
 
 
@@ -160,7 +156,6 @@ def edge(epoch_ms: int, span: str) -> str:
 
 
 UNKNOWN: Final = "\u2013"
-"""A dash, for what is not known."""
 
 
 def finalized(value: Any) -> Any:
@@ -195,14 +190,12 @@ def pretty(text: str) -> str:
 
 
 def attribute(value: Attribute) -> str:
-    """An attribute's value; a binary one as base64."""
     if "BinaryValue" in value:
         return base64.b64encode(value["BinaryValue"]).decode("ascii")
     return text_of(value["StringValue"])
 
 
 def late(milliseconds: int) -> str:
-    """A lateness."""
     if abs(milliseconds) < 60_000:
         return f"{milliseconds / 1000:.2f} s"
     return ("-" if milliseconds < 0 else "") + age(abs(milliseconds) // 1000)
@@ -243,8 +236,8 @@ def templates(services: Services) -> Environment:
         "typed": escape,
     }
     found.filters |= others
-    found.globals |= {"body_shown": BODY_SHOWN, "old_seconds": OLD_SECONDS}
-    found.globals["version"] = version("sqsdelay")
+    numbers = {"body_shown": BODY_SHOWN, "old_seconds": OLD_SECONDS}
+    found.globals |= {**numbers, "version": version("sqsdelay")}
     return found
 
 

@@ -8,8 +8,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import Clock, utc
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import SqsDelayError
 
@@ -150,22 +149,17 @@ class Sampled(Generic[T]):
 
     def _answer(self) -> None:
         at_ms, began = self._clock.now_ms(), self._clock.monotonic()
-        trouble, value = None, None
         try:
-            value = self._ask()
+            sample = Sample(self._ask(), at_ms, poll_seconds=self._fresh_seconds)
+            # From the question on: the answer was true then.
+            kept = min(MOST_KEPT_SECONDS, COST_SHARE * (self._clock.monotonic() - began))
+            good_until = began + max(self._fresh_seconds, kept)
         except Exception as error:
             # Whatever it is, a page has to show it, and to ask again.
-            trouble = in_words(error)
+            trouble, now_ms = in_words(error), self._clock.now_ms()
+            sample = replace(self._sample, trouble=trouble, trouble_ms=now_ms)
+            good_until = self._clock.monotonic() + min(self._fresh_seconds, OLD_SECONDS)
         with self._lock:
-            ended, fresh = self._clock.monotonic(), self._fresh_seconds
-            if trouble is None:
-                self._sample = Sample(value, at_ms, poll_seconds=fresh)
-                # From the question on: the answer was true then.
-                kept = min(MOST_KEPT_SECONDS, COST_SHARE * (ended - began))
-                good_until = began + max(fresh, kept)
-            else:
-                now_ms = self._clock.now_ms()
-                self._sample = replace(self._sample, trouble=trouble, trouble_ms=now_ms)
-                good_until = ended + min(fresh, OLD_SECONDS)
+            self._sample = sample
             self._good_until = float("-inf") if self._changed else good_until
             self._asking, self._changed = None, False

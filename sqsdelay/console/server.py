@@ -34,8 +34,7 @@ class Connection(H11Protocol):
     answer, in time.
 
     Where too many are open, a new one takes the place of the one that has waited for its client the
-    longest: whoever says nothing, or takes nothing, keeps nobody out.
-    """
+    longest: whoever says nothing, or takes nothing, keeps nobody out."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -43,12 +42,10 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._watch()
         if len(self.connections) > MOST_OPEN:
-            timers = {
-                each._timer.when(): each
-                for each in self.connections
-                if isinstance(each, Connection) and each._timer is not None
-            }
-            oldest = timers[min(timers)]
+            waiting: list[Any] = [
+                each for each in self.connections if getattr(each, "_timer", None)
+            ]
+            oldest = min(waiting, key=lambda each: each._timer.when())
             # At once, not when the client's system has heard of it.
             self.connections.discard(oldest)
             oldest._end()

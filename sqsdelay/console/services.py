@@ -9,7 +9,6 @@ from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import unquote
 
@@ -19,16 +18,14 @@ from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import LedgerFile, typed_due
 from sqsdelay.console.sampling import in_words
 from sqsdelay.console.source import Source, text_of
-from sqsdelay.core.checked_message import attributes_of_texts, new_message_id
-from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import due_at_ms, due_time, seconds_until, too_far
+from sqsdelay.core.delay import Clock, SystemClock, due_at_ms, due_time, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, Route, attributes_of, size_of
-from sqsdelay.core.readable import instant, one_line
+from sqsdelay.core.message import Message, Route, attributes_of, new_message_id, size_of
+from sqsdelay.core.readable import attributes_of_texts, instant, one_line
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.cost import Workload, bill, dollars, shipped_prices
 from sqsdelay.cost.strategies import OF_STORE
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.limits import CONNECT_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.error_queue import Discard, Retry, RetryStatus
 from sqsdelay.operating.status import CHANGED
 from sqsdelay.parking import parking
@@ -46,19 +43,15 @@ STOP_SECONDS: Final = 3.0
 """How long a console that is stopped waits for changes to let go of what they hold."""
 
 
-class Result(StrEnum):
-    """What became of one message; what is requested is left to the delay consumer."""
-
-    DONE = "done"
-    REQUESTED = "requested"
-    NOT_DONE = "not-done"
+DONE: Final = "done"
+NOT_DONE: Final = "not-done"
 
 
 class Outcome(NamedTuple):
-    """What became of one message, in words."""
+    """What became of one message, in words; ``requested`` is what is left to the delay consumer."""
 
     message_id: str
-    result: Result
+    result: str
     text: str
 
 
@@ -75,7 +68,7 @@ class Change:
     request: object
     """All else that was asked for."""
     who: str = field(compare=False)
-    counts: Counter[Result] = field(default_factory=Counter, compare=False)
+    counts: Counter[str] = field(default_factory=Counter, compare=False)
     outcomes: list[Outcome] = field(default_factory=list, compare=False)
     """What could not be done, and the first `DONE_SHOWN` that were."""
     error: str | None = field(default=None, compare=False)
@@ -110,9 +103,7 @@ class Services:
         name = endpoint or next(iter(self.sources))
         if name not in self.sources:
             known = ", ".join(self.sources)
-            raise errors.InvalidEndpoint(
-                f"endpoint {name!r} is not shown here; those shown are {known}"
-            )
+            raise errors.InvalidEndpoint(f"endpoint {name!r} is not shown here; use {known}")
         return self.sources[name]
 
     def make(self, key: str, change: Change, work: Work) -> Change:
@@ -153,7 +144,7 @@ class Services:
                     counts[each.result] += 1
                     told = one_line(f"{each.message_id}: {each.result}, {each.text}")
                     logger.info("%s: %s", label, told)
-                    if each.result is not Result.DONE or counts[Result.DONE] <= DONE_SHOWN:
+                    if each.result != DONE or counts[DONE] <= DONE_SHOWN:
                         change.outcomes.append(each)
         except Exception as error:
             # Whoever waits for it must be told, and the log has to say why.
@@ -166,7 +157,7 @@ class Services:
             logger.info("%s: %s, %s", label, ended, some or "no messages")
             self.sources[change.endpoint].changed()
             # What could not be done comes first.
-            change.outcomes.sort(key=lambda each: each.result is Result.DONE)
+            change.outcomes.sort(key=lambda each: each.result == DONE)
             change.ended.set()
 
 
@@ -196,8 +187,7 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
     """Cancel, release or reschedule messages, to ``due_ms`` (epoch milliseconds). Raises `InvalidDelay` where
     that is beyond what the endpoint takes."""
     now_ms = source.latest_ms()
-    problem = too_far(due_ms or 0, now_ms, source.settings.max_delay_seconds)
-    if problem is not None:
+    if problem := too_far(due_ms or 0, now_ms, source.settings.max_delay_seconds):
         raise errors.InvalidDelay(problem)
     moved_ms = now_ms if due_ms is None else due_ms
     done = {
@@ -205,7 +195,6 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
         "release": "due now: the dispatcher sends it next",
         "reschedule": f"moved to {instant(moved_ms)}",
     }[action]
-    results = {parking.Change.DONE: Result.DONE, parking.Change.REQUESTED: Result.REQUESTED}
     lost: list[errors.StoreUnavailable] = []
 
     def change(place: ParkingPlace, message: Chosen) -> parking.Change:
@@ -232,9 +221,9 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
             if isinstance(error, errors.StoreUnavailable):
                 lost.append(error)
                 text = f"perhaps not done, look again: {error}"
-            return Outcome(message.id, Result.NOT_DONE, text)
-        text = CHANGED[answer].format(done=done)
-        return Outcome(message.id, results.get(answer, Result.NOT_DONE), text)
+            return Outcome(message.id, NOT_DONE, text)
+        result = NOT_DONE if answer is parking.Change.RELEASED else answer.value
+        return Outcome(message.id, result, CHANGED[answer].format(done=done))
 
     def run() -> Work:
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -276,28 +265,26 @@ def of_failed(source: Source, action: str, keys: Sequence[str], *, undated_now: 
                 return
     text = "not found: somebody else has received it; unless deleted, it is back within two minutes"
     for message_id in missing.values():
-        yield Outcome(message_id, Result.NOT_DONE, text)
+        yield Outcome(message_id, NOT_DONE, text)
 
 
 def _answered(answer: Retry | Discard) -> Outcome:
-    message_id, result = text_of(answer.rejection.message_id), Result.NOT_DONE
-    text = f"not done, still in the error queue: {answer.error}"
-    if isinstance(answer, Discard):
-        if answer.error is None:
-            result, text = Result.DONE, "discarded"
-    elif answer.status is RetryStatus.SENT:
+    text = f"still in the error queue: {answer.error}"
+    if isinstance(answer, Retry) and answer.status is RetryStatus.NOT_DELETED:
+        text = f"sent to {answer.queue}, but {text}; discard it there"
+    elif answer.error is not None:
+        text = f"not done, {text}"
+    elif isinstance(answer, Discard):
+        text = "discarded"
+    else:
         due = "" if answer.due_ms is None else f", due {instant(answer.due_ms)}"
-        result, text = Result.DONE, f"sent to {answer.queue}{due}"
-    elif answer.status is RetryStatus.NOT_DELETED:
-        text = f"sent to {answer.queue}, but still in the error queue: {answer.error}; discard it there"
-    return Outcome(message_id, result, text_of(text))
+        text = f"sent to {answer.queue}{due}"
+    result = DONE if answer.error is None else NOT_DONE
+    return Outcome(text_of(answer.rejection.message_id), result, text_of(text))
 
 
-CONNECT_SECONDS: Final = 5.0
 FIELDS: Final = ("body", "delay", "due_at", "id", "group", "attributes")
 """What the form has; attributes are lines of ``NAME=VALUE``."""
-_COUNTED: Final = {"dynamodb": "DynamoDB", "s3": "S3", "scheduler": "EventBridge Scheduler"}
-"""What a kind of store that is paid for by the message is called."""
 
 
 def message_of(source: Source, given: Mapping[str, str]) -> Message:
@@ -324,8 +311,7 @@ def preview(source: Source, message: Message) -> dict[str, Any]:
     if not source.on_sqs:
         now_ms = source.latest_ms()
         due_ms = due_time(message.delay, message.due_at).due_ms(now_ms)
-        problem = too_far(due_ms, now_ms, source.settings.max_delay_seconds)
-        if problem is not None:
+        if problem := too_far(due_ms, now_ms, source.settings.max_delay_seconds):
             raise errors.InvalidDelay(problem)
         route = "delay-level" if due_ms > now_ms else "direct"
         return {"route": route, "due_ms": due_ms, "bytes": size, "cost_of": "only your broker"}
@@ -339,7 +325,7 @@ def preview(source: Source, message: Message) -> dict[str, Any]:
     strategy, cost_of = "relay", "SQS requests and Lambda"
     if seconds > MAX_MESSAGE_TIMER_SECONDS and found.route is not Route.DELAY_QUEUE:
         if kind in OF_STORE:
-            strategy, cost_of = OF_STORE[kind], f"SQS, {_COUNTED[kind]} and Lambda"
+            strategy, cost_of = OF_STORE[kind], "SQS requests, Lambda and the store"
         else:
             seconds, cost_of = 0, f"the send to its destination; the {kind or 'its'} store is extra"
     load = Workload(
@@ -357,7 +343,6 @@ def preview(source: Source, message: Message) -> dict[str, Any]:
 
 
 def sent(source: Source, message: Message) -> Work:
-    """Send a message."""
     # Named now, by when it is due, so that every store finds it by its id.
     due_ms = due_time(message.delay, message.due_at).due_ms(source.latest_ms())
     message_id = message.message_id or new_message_id(due_ms)
@@ -378,4 +363,4 @@ def sent(source: Source, message: Message) -> Work:
             times = {name: given[name] for name in ("delay", "due_at", "message_id")}
             result = sender.send(source.name, message.body, headers=headers, **times)
     due = result.due and f", due {result.due.isoformat(timespec='milliseconds')}"
-    yield Outcome(message_id, Result.DONE, f"sent ({result.route}){due or ''}")
+    yield Outcome(message_id, DONE, f"sent ({result.route}){due or ''}")

@@ -16,8 +16,7 @@ from botocore.exceptions import BotoCoreError, ConnectTimeoutError, ReadTimeoutE
 from sqsdelay import errors, limits
 from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.sampling import Patience, Sampled
-from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import due_at_ms, utc
+from sqsdelay.core.delay import Clock, due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.rejection import Rejection
@@ -38,18 +37,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FRESH_SECONDS: Final = 2.0
-PAID_STORE_FRESH_SECONDS: Final = 60.0
-"""Of a store that reads what it counts, and is paid for each read."""
-AGES_FRESH_SECONDS: Final = 60.0
-"""CloudWatch has a new value each minute, and is paid for each question."""
+PAID_FRESH_SECONDS: Final = 60.0
+"""Of what is paid for by the question: CloudWatch, which has a new value each minute, and a store that reads
+what it counts; a deployed one that was not there is not looked for again any sooner."""
 ERRORS_LOOKED_AT: Final = 1000
 AGES_PATIENCE_SECONDS: Final = 1.0
 """Counts are not held up by ages, which come from another service."""
 CLOCK_UNKNOWN_SECONDS: Final = 30.0
 """How long a clock that could not be asked is not asked again."""
-NO_STORE_SECONDS: Final = 60.0
-"""How long a deployed store that was not there is not looked for again."""
-CONNECTIONS: Final = 10
 SPANS: Final = {"hours": 24, "days": 30, "months": 12}
 """How far ahead one can look."""
 BODY_SHOWN: Final = 64 * 1024
@@ -90,7 +85,6 @@ class Body(NamedTuple):
 
     @classmethod
     def of(cls, raw: bytes | str) -> Self:
-        """The whole body."""
         size = len(raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass"))
         text = text_of(raw)
         return cls(kind_of_body(text), size, text)
@@ -113,7 +107,6 @@ class Failed(NamedTuple):
 
     @classmethod
     def of(cls, rejection: Rejection) -> Self:
-        """What is kept of a message that was received."""
         copy, original = rejection.copy, rejection.original
         body = Body.of(original.body)
         # As much of it as takes 64 KiB of memory, where Python takes up to 4 bytes a character.
@@ -153,16 +146,15 @@ class BrokerStatus(NamedTuple):
 
 def edges_of(span: str, now_ms: int) -> list[int]:
     """1970, now, and the ends of the hours, days or months ahead in UTC: what is overdue comes first."""
-    now = utc(now_ms).replace(minute=0, second=0, microsecond=0)
-    ahead = range(1, SPANS[span] + 1)
-    if span == "hours":
-        ends = [now + timedelta(hours=n) for n in ahead]
-    elif span == "days":
-        ends = [now.replace(hour=0) + timedelta(days=n) for n in ahead]
-    else:
-        months = [now.year * 12 + now.month - 1 + n for n in ahead]
-        ends = [now.replace(year=m // 12, month=m % 12 + 1, day=1, hour=0) for m in months]
-    return [0, now_ms, *map(due_at_ms, ends)]
+    hour = utc(now_ms).replace(minute=0, second=0, microsecond=0)
+    day, ahead = hour.replace(hour=0), range(1, SPANS[span] + 1)
+    months = (day.year * 12 + day.month - 1 + n for n in ahead)
+    ends = {
+        "hours": (hour + timedelta(hours=n) for n in ahead),
+        "days": (day + timedelta(days=n) for n in ahead),
+        "months": (day.replace(year=m // 12, month=m % 12 + 1, day=1) for m in months),
+    }
+    return [0, now_ms, *map(due_at_ms, ends[span])]
 
 
 class Source:
@@ -175,7 +167,6 @@ class Source:
         """Where its messages are parked; None where no store was named and none found."""
         self.on_sqs = settings.rabbitmq is None
         self.ledger = None if settings.ledger is None else FileLedger(settings.ledger)
-        """Where what is done here is recorded."""
         self.unserved: tuple[float, float] | None = None
         """Since when messages of its delay queue can be received and none is; until when that was seen."""
         self.stopping = threading.Event()
@@ -183,7 +174,7 @@ class Source:
         # A store that hangs while it is opened keeps nobody from SQS.
         self._opening = threading.Lock()
         self._store_patience = Patience(f"the store of {self.name}", errors.StoreUnavailable)
-        self._sqs_patience = Patience("SQS", errors.QueueUnavailable)
+        self.of_sqs = Patience("SQS", errors.QueueUnavailable).ask
         self._clock_unknown_until = float("-inf")
         self._place: ParkingPlace | None = None
         self._no_place: tuple[float, errors.SqsDelayError] | None = None
@@ -192,11 +183,11 @@ class Source:
 
             parameters(settings.rabbitmq)
         counting = self.store_url and self.store_url.startswith(("sqlite:", "postgres"))
-        fresh = FRESH_SECONDS if counting else PAID_STORE_FRESH_SECONDS
+        fresh = FRESH_SECONDS if counting else PAID_FRESH_SECONDS
         self.queues_sample = Sampled(self._ask_queues, FRESH_SECONDS, clock=clock)
         self.store_sample = Sampled(self._ask_store, fresh, clock=clock)
-        self.errors_sample = Sampled(self._ask_errors, PAID_STORE_FRESH_SECONDS, clock=clock)
-        self.ages_sample = Sampled(self._ask_ages, AGES_FRESH_SECONDS, clock=clock)
+        self.errors_sample = Sampled(self._ask_errors, PAID_FRESH_SECONDS, clock=clock)
+        self.ages_sample = Sampled(self._ask_ages, PAID_FRESH_SECONDS, clock=clock)
         self.outlooks = {
             span: Sampled(
                 partial(self._ask_outlook, span), max(fresh, 5 * FRESH_SECONDS), clock=clock
@@ -211,14 +202,14 @@ class Source:
         return status.overdue_remedy(self.endpoint, self.store_url or "")
 
     @cached_property
+    def _client(self) -> SQSClient:
+        with self._lock:  # boto3 makes one client at a time.
+            return default_client(connections=10, attempts=limits.SHORT_CALL_ATTEMPTS)
+
+    @cached_property
     def queues(self) -> SqsQueues:
         """SQS, asked with short time limits."""
         return SqsQueues(self._client)
-
-    @cached_property
-    def _client(self) -> SQSClient:
-        with self._lock:  # boto3 makes one client at a time.
-            return default_client(connections=CONNECTIONS, attempts=limits.SHORT_CALL_ATTEMPTS)
 
     @cached_property
     def _cloudwatch(self) -> CloudWatchAges:
@@ -258,7 +249,7 @@ class Source:
             # A table may be there, and was not told of: DynamoDB did not answer.
             hangs = isinstance(error.__cause__, ConnectTimeoutError | ReadTimeoutError)
             told = error if hangs or isinstance(error, errors.SchemaMismatch) else no_store
-            self._no_place = self.clock.monotonic() + NO_STORE_SECONDS, told
+            self._no_place = self.clock.monotonic() + PAID_FRESH_SECONDS, told
             raise told from error
         self.store_url = url
         return place
@@ -267,12 +258,7 @@ class Source:
         """Ask its store; `StoreUnavailable` where there is no answer in seconds."""
         return self._store_patience.ask(lambda: ask(self.place()))
 
-    def of_sqs(self, ask: Callable[[], T]) -> T:
-        """Ask SQS; `QueueUnavailable` where there is no answer in seconds."""
-        return self._sqs_patience.ask(ask)
-
     def errors(self) -> ErrorQueue:
-        """Its error queue."""
         if not self.on_sqs:
             raise errors.ConfigurationError(
                 "the console counts error queues on RabbitMQ, and does not read them; use the broker's "
@@ -331,7 +317,6 @@ class Source:
             sample.forget()
 
     def close(self) -> None:
-        """Let go of connections."""
         # Without a lock, which a question that hangs may hold.
         if self._place is not None:
             self._place.close()

@@ -1,14 +1,18 @@
-"""Delay arithmetic: what a caller gives becomes milliseconds, never rounded down; when a message is due, what
-a hop does with it, and when a schedule fires."""
+"""Time: delays and due times in milliseconds, never rounded down; what a hop does with a message; the clocks
+it is counted by, the broker's learned from its answers; and the time that a call has left."""
 
 from __future__ import annotations
 
 import math
-import re
-import zlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from sqsdelay.errors import InvalidDelay, InvalidSetting
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
@@ -84,78 +88,6 @@ def seconds_until(due_ms: int, now_ms: int) -> int:
 def utc(epoch_ms: int) -> datetime:
     """The aware UTC ``datetime`` of epoch milliseconds."""
     return EPOCH + timedelta(milliseconds=epoch_ms)
-
-
-_UNIT_MS: Final = {
-    "w": 604_800_000,
-    "d": 86_400_000,
-    "h": 3_600_000,
-    "m": 60_000,
-    "s": 1000,
-    "ms": 1,
-}
-_NUMBER = r"(\d{1,15}(?:\.\d{1,9})?)"
-_COMPACT: Final = re.compile(
-    "".join(f"(?:{_NUMBER}{unit})?" for unit in ("w", "d", "h", "m(?!s)", "s", "ms")), re.ASCII
-)
-_MONTHS: Final = re.compile(r"[\d.]M(?![sS])", re.ASCII)
-"""``6M`` is six months to whoever writes it so, and would be six minutes."""
-_ISO: Final = re.compile(
-    rf"P(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?", re.ASCII
-)
-_SECONDS: Final = re.compile(_NUMBER, re.ASCII)
-
-
-def parse_delay(text: str) -> timedelta:
-    """A delay as people write it: ``32m5s``, ``1d12h``, ``90`` (seconds), ``PT32M5S``, ``P30D``.
-
-    Units are taken in capitals, too, but for ``M``, which ISO 8601 has for months and minutes alike. Raises
-    InvalidDelay: anything else; months and years have no fixed length and are refused."""
-    stripped = text.strip()
-    units = ["w", "d", "h", "m", "s", "ms"]
-    if match := _SECONDS.fullmatch(stripped):
-        parts = [("s", match.group(1))]
-    elif (match := _ISO.fullmatch(stripped.upper())) or (
-        match := None if _MONTHS.search(stripped) else _COMPACT.fullmatch(stripped.lower())
-    ):
-        parts = [
-            (unit, number)
-            for unit, number in zip(units, match.groups(), strict=False)
-            if number is not None
-        ]
-    else:
-        parts = []
-    if not parts:
-        raise InvalidDelay(
-            f"delay {text!r} is not valid; use seconds (90), 32m5s (m: minutes), 1d12h, or "
-            "ISO 8601 (PT32M5S); for months and years give a due time"
-        )
-    milliseconds = sum(_product_ms(number, _UNIT_MS[unit]) for unit, number in parts)
-    if milliseconds > MAX_DUE_MS:
-        raise InvalidDelay(f"delay {text!r} ends after the year 9999, the latest due time")
-    return timedelta(milliseconds=milliseconds)
-
-
-def _product_ms(number: str, unit_ms: int) -> int:
-    """``number`` (decimal text) times ``unit_ms``, exact, rounded up to a millisecond."""
-    whole, _, fraction = number.partition(".")
-    scale: int = 10 ** len(fraction)
-    return -(-(int(whole + fraction) * unit_ms) // scale)
-
-
-def parse_due_at(text: str) -> datetime:
-    """An ISO 8601 instant with its offset: ``2027-01-31T09:00:00Z``, ``…+02:00``. Raises InvalidDelay: not
-    ISO 8601, or no time zone."""
-    try:
-        due_at = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise InvalidDelay(
-            f"due time {text!r} is not ISO 8601; write e.g. 2027-01-31T09:00:00Z"
-        ) from error
-    if due_at.tzinfo is None:
-        raise InvalidDelay(f"due time {text!r} has no time zone; write e.g. 2027-01-31T09:00:00Z")
-    due_at_ms(due_at)
-    return due_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,29 +202,165 @@ def decide(
     return Requeue(remaining)
 
 
-CREATION_SECONDS: Final = 60
-"""No schedule fires earlier than this after it was made: the time until it takes effect is not
-documented."""
-
-VISIBLE_SECONDS: Final = 840
-"""So long before it is due, what a schedule has sent becomes visible in the parking queue: what is left
-fits a message timer, and a run that fails is made up for by the next. A schedule fires up to a minute
-late. Source: EventBridge Scheduler User Guide, "Schedule types": 60 seconds of precision."""
-
-SOONEST_SECONDS: Final = VISIBLE_SECONDS + MAX_MESSAGE_TIMER_SECONDS + CREATION_SECONDS
-"""How far ahead a message must be due to wait as a schedule: half an hour."""
+PROOF_LIFETIME_SECONDS: Final = 300.0
+APART_TOLERANCE_SECONDS: Final = 0.5
+DATE_RESOLUTION_MS: Final = 1000
+"""An HTTP ``Date`` tells whole seconds. Source: RFC 9110, 5.6.7."""
+MAX_DRIFT_RATE: Final = 500e-6
+"""How much faster or slower than true time a monotonic clock may run: as far as NTP may steer one.
+Source: Linux, ``MAXFREQ_SCALED`` in ``include/linux/timex.h``; RFC 5905, section 7.1."""
+_PROOFS_KEPT: Final = 64
 
 
-def firing_second(message_id: str, due_ms: int) -> int:
-    """When the schedule of a message fires, epoch seconds.
+class Clock(Protocol):
+    """What sqsdelay needs of a machine's clock."""
 
-    Spread by the hash of the id over what a message timer holds, which hides the message until
-    `VISIBLE_SECONDS` before it is due: a million due in one second need 1,111 invocations a second.
+    def now_ms(self) -> int:
+        """Wall clock, epoch milliseconds, UTC; may be wrong and may jump."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed instant; never jumps back."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """At local monotonic time ``taken_at`` the broker's clock read ``broker_ms`` or more."""
+
+    broker_ms: int
+    taken_at: float
+    wall_ms: int
+    asked_at: float | None = None
+    """Where the proof is an answer's date: a time at which its second had not ended yet."""
+
+    def holds(self, mono: float, wall_ms: int) -> bool:
+        """Whether the monotonic clock can still be trusted: it stands still in a frozen process."""
+        passed = mono - self.taken_at
+        apart = abs((wall_ms - self.wall_ms) / 1000 - passed)
+        return passed <= PROOF_LIFETIME_SECONDS and apart <= APART_TOLERANCE_SECONDS
+
+
+class BrokerClock:
+    """The broker's now, never ahead of it, learned from its answers.
+
+    Every answer proves that the broker's clock had reached at least some instant when it was
+    written; what has passed since, the monotonic clock tells, less what it may run fast. So an estimate
+    errs towards the past: a message may be late by an answer's travel time and 0.5 ms for each second
+    since (150 ms at most), it is never early, and a wall clock that is wrong or is stepped plays no
+    part. A proof is dropped when it is older than five minutes, or when
+    wall and monotonic clock have since run apart: one of them was stepped, or the process frozen.
+
+    Args:
+        local: the machine's clock.
+        drift_rate: how much faster than true time its monotonic clock may run; 0 for a test's clock.
     """
-    spread = zlib.crc32(message_id.encode("utf-8", "surrogatepass")) % MAX_MESSAGE_TIMER_SECONDS
-    return due_ms // 1000 - VISIBLE_SECONDS - spread
+
+    def __init__(self, local: Clock, *, drift_rate: float = MAX_DRIFT_RATE) -> None:
+        self.local = local
+        self._drift_rate = drift_rate
+        self._proofs: deque[_Proof] = deque(maxlen=_PROOFS_KEPT)
+        self._best: _Proof | None = None
+        self._lock = threading.Lock()
+
+    def observe(
+        self, broker_ms: int, *, at: float | None = None, asked_at: float | None = None
+    ) -> None:
+        """Record that the broker's clock read at least ``broker_ms`` (epoch milliseconds).
+
+        ``at`` is the local monotonic time of the proof, now by default. ``asked_at`` is given for an
+        answer's date: when the request was made, at which time that second had not ended.
+        """
+        mono = self.local.monotonic()
+        taken_at = mono if at is None else at
+        wall_ms = self.local.now_ms() - round((mono - taken_at) * 1000)
+        proof = _Proof(broker_ms, taken_at, wall_ms, asked_at)
+        with self._lock:
+            self._proofs.append(proof)
+            if self._best is None or self._lead_ms(proof) >= self._lead_ms(self._best):
+                self._best = proof
+
+    @property
+    def synchronised(self) -> bool:
+        """True while a proof holds."""
+        return self._usable(self.local.monotonic()) is not None
+
+    def now_ms(self) -> int:
+        """The broker's now, epoch milliseconds; the local clock's until an answer has been seen."""
+        proven = self.proven_ms()
+        return self.local.now_ms() if proven is None else proven
+
+    def proven_ms(self) -> int | None:
+        """The broker's now, epoch milliseconds; None while no proof holds."""
+        mono = self.local.monotonic()
+        best = self._usable(mono)
+        return None if best is None else best.broker_ms + self._least_ms(mono - best.taken_at)
+
+    def after_ms(self, broker_ms: int, taken_at: float) -> int:
+        """The broker's now, never ahead, from one proof: what its clock read at ``taken_at``.
+
+        ``taken_at`` is local monotonic time. Other proofs play no part.
+        """
+        return broker_ms + max(0, self._least_ms(self.local.monotonic() - taken_at))
+
+    def latest_ms(self) -> int:
+        """The most the broker's clock may read now; `now_ms` while no dated answer is known.
+
+        The start of a delay that has no SentTimestamp: counted from `now_ms` it would be early.
+        """
+        mono, wall_ms = self.local.monotonic(), self.local.now_ms()
+        with self._lock:
+            bounds = [
+                proof.broker_ms + DATE_RESOLUTION_MS + self._most_ms(mono - proof.asked_at)
+                for proof in self._proofs
+                if proof.asked_at is not None and proof.holds(mono, wall_ms)
+            ]
+        return min(bounds) if bounds else self.now_ms()
+
+    def _lead_ms(self, proof: _Proof) -> float:
+        """The broker's clock against the slowest true time: the larger, the tighter the proof."""
+        return proof.broker_ms - proof.taken_at * 1000 * (1 - self._drift_rate)
+
+    def _least_ms(self, seconds: float) -> int:
+        """The least true time that has passed for these seconds of the monotonic clock."""
+        return int(seconds * 1000 * (1 - self._drift_rate))
+
+    def _most_ms(self, seconds: float) -> int:
+        """The most true time that can have passed."""
+        return math.ceil(seconds * 1000 / (1 - self._drift_rate))
+
+    def _usable(self, mono: float) -> _Proof | None:
+        """The tightest proof that still holds; others are looked at only once the best does not."""
+        best, wall_ms = self._best, self.local.now_ms()
+        if best is not None and not best.holds(mono, wall_ms):
+            with self._lock:
+                holding = [proof for proof in self._proofs if proof.holds(mono, wall_ms)]
+                best = max(holding, key=self._lead_ms, default=None)
+                self._best = best
+        return best
 
 
-def hidden_seconds(due_ms: int, *, fires_at: int) -> int:
-    """The message timer of what a schedule sends when it fires at this epoch second."""
-    return max(0, due_ms // 1000 - VISIBLE_SECONDS - fires_at)
+_begin_by: ContextVar[float] = ContextVar("begin_by", default=math.inf)
+
+
+@contextmanager
+def begun_within(seconds: float) -> Iterator[None]:
+    """In this thread and context, let no request to the broker begin later than so many seconds from now."""
+    token = _begin_by.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _begin_by.reset(token)
+
+
+def may_begin(in_seconds: float = 0) -> bool:
+    """Whether there will be time left for one more request."""
+    return time.monotonic() + in_seconds < _begin_by.get()

@@ -1,20 +1,54 @@
-"""The input of a schedule: the ``SendMessage`` into the parking queue, written and read here."""
+"""A schedule: when it fires, and its input, the ``SendMessage`` into the parking queue."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from typing import Any, Final
 
 from sqsdelay.core import received_message
-from sqsdelay.core.delay import hidden_seconds
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DEDUPLICATION_ID, DUE_AT, Attribute, size_of, string, text_of
 from sqsdelay.core.outgoing import delayed, with_message_id
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, whole_number
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import InvalidMessage, MalformedMessage, MessageTooLarge, StoreError
-from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
+from sqsdelay.limits import (
+    FORBIDDEN_BODY_CHARACTER,
+    ID,
+    MAX_ATTRIBUTES,
+    MAX_MESSAGE_BYTES,
+    MAX_MESSAGE_TIMER_SECONDS,
+)
+
+CREATION_SECONDS: Final = 60
+"""No schedule fires earlier than this after it was made: the time until it takes effect is not
+documented."""
+
+VISIBLE_SECONDS: Final = 840
+"""So long before it is due, what a schedule has sent becomes visible in the parking queue: what is left
+fits a message timer, and a run that fails is made up for by the next. A schedule fires up to a minute
+late. Source: EventBridge Scheduler User Guide, "Schedule types": 60 seconds of precision."""
+
+SOONEST_SECONDS: Final = VISIBLE_SECONDS + MAX_MESSAGE_TIMER_SECONDS + CREATION_SECONDS
+"""How far ahead a message must be due to wait as a schedule: half an hour."""
+
+
+def firing_second(message_id: str, due_ms: int) -> int:
+    """When the schedule of a message fires, epoch seconds.
+
+    Spread by the hash of the id over what a message timer holds, which hides the message until
+    `VISIBLE_SECONDS` before it is due: a million due in one second need 1,111 invocations a second.
+    """
+    spread = zlib.crc32(message_id.encode("utf-8", "surrogatepass")) % MAX_MESSAGE_TIMER_SECONDS
+    return due_ms // 1000 - VISIBLE_SECONDS - spread
+
+
+def hidden_seconds(due_ms: int, *, fires_at: int) -> int:
+    """The message timer of what a schedule sends when it fires at this epoch second."""
+    return max(0, due_ms // 1000 - VISIBLE_SECONDS - fires_at)
+
 
 MAX_INPUT_BYTES: Final = 256 * 1024
 """Input of a universal target. Source: EventBridge Scheduler quotas, "Universal target input size"."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqsdelay.core import message as wire
-from sqsdelay.core.checked_message import CheckedMessage, checked
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Attribute, Message, string, text_of
+from sqsdelay.core.message import Attribute, CheckedMessage, Message, checked, string, text_of
 from sqsdelay.core.outgoing import identity, trace_header_to_pass_on, users_attributes
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import InvalidMessage

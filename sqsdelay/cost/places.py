@@ -17,10 +17,8 @@ _GB: Final = 2**30
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
 MONTH_SECONDS: Final = 365 * _DAY // 12
-
 Used = Mapping[str, Fraction | int]
 """How much of what; the first words tell its price, see `strategies.UNITS`."""
-
 _CROWDED: Final = 50
 
 
@@ -107,33 +105,25 @@ def hopped(load: Workload, hops: int, *, functions: bool) -> Used:
 
 SHARDS: Final = 8
 """Of a DynamoDB store, unless it is told another number. Each has a lease."""
-
 ITEM_BYTES: Final = 60
 STORAGE_OVERHEAD_BYTES: Final = 100
 LOOKUP_BYTES: Final = 250
 """Of an item besides body and attributes: names, keys of an endpoint with a short name, expiry; what DynamoDB
 adds to each for storing it (DynamoDB guide, "Storage"); a look-up by an id of your own, as stored."""
-
 CLAIMED: Final = 700
 """Messages of a claim of the function. It asks for a thousand, and shards are not equally full."""
-
 _CLAIMED_BYTES: Final = SHARDS * 4 * 2**20
 """Bodies of a claim: 4 MiB of each shard."""
-
 CLAIM_READ_UNITS: Final = 9
 """What a claim reads that finds nothing more: leases; near and far messages of each shard."""
-
 IDLE_READ_UNITS: Final = 15
 """What a dispatcher function that finds nothing due reads of a store of eight shards: their leases, twice;
 near and far messages of each. A test meters it."""
-
 HOURLY_WRITES: Final = 2 * SHARDS + 1
 """Each hour the cursors of all shards move on, and one hour more is noted in which messages are due."""
-
 SETTINGS_READS: Final = 2
 SETTINGS_SECONDS: Final = 10
 """The table's version and its shards are read anew after so long; for amendments, the version once more."""
-
 AMENDMENT_READS: Final = 2
 """The delay consumer asks before it decides, and again once it has parked, whether there are amendments: for
 all copies of a run at once, where none was left in the last two weeks, otherwise for each."""
@@ -197,36 +187,28 @@ def dynamodb_runs(load: Workload) -> Used:
 
 GROUP: Final = 5_000
 """Messages written as one object, where they are sent in tens and many arrive together."""
-
 RELEASED: Final = 500
 RELEASED_SECONDS: Final = 600
 """What is due within so long is released together, so many at a time: each is a lease and a checkpoint."""
-
 SLOTS: Final = (30 * _DAY, _DAY, 900)
 """A message waits in a slot of the longest of these that does not begin within the next length."""
-
 SPLIT_FROM: Final = 20_000
 """A slot with so many is split into those of the next length once it is near."""
-
 OBJECT_BYTES: Final = 8 * 2**20
 """An object at most, before it is compressed."""
-
 RELEASED_BYTES: Final = 4 * OBJECT_BYTES
 SPLIT_BYTES: Final = 16 * OBJECT_BYTES
 """Of a claim; and of a slot that is split. As for messages."""
-
 MERGED_FROM: Final = 4
 MERGED: Final = 256
 SMALL: Final = GROUP // 4
 SMALL_BYTES: Final = OBJECT_BYTES // 4
 """So many objects at least, and at most, are merged that have less, in messages and in bytes."""
-
 LINE_BYTES: Final = 60
 LOOKUP_OBJECT_BYTES: Final = 128
 PACKED_BYTES: Final = 520
 """Of an object's line besides the body, compressed (bodies are not counted on to compress); of a look-up's
 key and content; of a copy in a message of the parking queue besides its body, as JSON."""
-
 LOOK_SECONDS: Final = 60
 SWEEP_LISTS: Final = 4
 """How often a dispatcher lists what has come near; and a day's listings of what can be forgotten."""
@@ -361,10 +343,8 @@ def s3_function_runs(load: Workload) -> Used:
 
 SCHEDULE_BYTES: Final = 256 * 1024
 """Input of a schedule, or an execution, at most. Source: quotas of EventBridge Scheduler, Step Functions."""
-
 SCHEDULE_OVERHEAD_BYTES: Final = 700
 """What sqsdelay's input holds besides body and attributes, as JSON."""
-
 _ESCAPED: Final = Fraction(9, 8)
 """Bytes that a byte takes in it: assumed is a quote in eight characters, as in a body that is JSON."""
 

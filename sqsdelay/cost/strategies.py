@@ -14,7 +14,7 @@ from math import ceil, lcm
 from typing import Final
 
 from sqsdelay import limits
-from sqsdelay.core.delay import SOONEST_SECONDS
+from sqsdelay.core.schedule_input import SOONEST_SECONDS
 from sqsdelay.cost import places
 from sqsdelay.cost.places import MONTH_SECONDS, Used, last_send
 from sqsdelay.cost.prices import Prices
@@ -57,7 +57,6 @@ def _lines(used: Used, load: Workload, prices: Prices, *, fixed: bool = False) -
 
 RECEIVERS: Final = 2
 """Long polls of a worker."""
-
 WATCHED: Final = {"": (8, 5), "scheduler": (8, 9), "dynamodb": (12, 8), "s3": (13, 9)}
 """Custom metrics of the functions, as if each was told every hour, and alarms: of an endpoint with a standard
 queue. There is a dashboard, too."""
@@ -103,7 +102,6 @@ SCHEDULES_ON_TIME: Final = limits.DEFAULT_INVOCATIONS * limits.MAX_MESSAGE_TIMER
 PARKED_A_SECOND: Final = 720
 """How many may be pending, or due together in such a store, and none is late; and what the delay consumer
 parks. As deployed, in batches of ten of up to 64 KiB. Source: docs/capacity.md, "Answers"."""
-
 _AHEAD: Final = limits.MAX_MESSAGE_TIMER_SECONDS
 """What is due is released so long before."""
 _HOPS_A_SECOND: Final = Fraction(RELAYED_ON_TIME, _AHEAD)
@@ -111,7 +109,6 @@ _LOST: Final = (
     "messages would be lost: copies wait up to {days:,.1f} days in the delay queue, and SQS drops them "
     "after 14; send them more slowly, or have more functions run at once (docs/capacity.md)"
 )
-
 _GIVEN_UP: Final = (
     "messages would not arrive: the last would be {late:,.1f} h late, and after {most:,.0f} h this place "
     "gives them up; spread their due times (docs/capacity.md)"
@@ -276,10 +273,8 @@ class Strategy:
 
 OF_STORE: Final = {"dynamodb": "stored", "s3": "stored-in-s3", "scheduler": "scheduled-by-sender"}
 """The strategy of what waits in a store that is paid for by the message, by its URL's scheme."""
-
 _BY_CONSUMER: Final = "parked by the delay consumer"
 _ALONE: Final = Place(_eventbridge, on_time=SCHEDULES_ON_TIME, schedules=True)
-
 STRATEGIES: Final[Mapping[str, Strategy]] = {
     "formula": Strategy("NServiceBus's documented formula", Place(_formula), ours=False),
     "relay": Strategy("hops", Place(None, on_time=RELAYED_ON_TIME, finds=False), store=""),

@@ -16,17 +16,13 @@ from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
 CHUNK_BYTES: Final = 64 * 1024
 """Each chunk of a request's payload is billed as a request. Source: aws.amazon.com/sqs/pricing."""
-
 DELAY_ATTRIBUTES_BYTES: Final = size_of(
     "", {DELAY_SECONDS: string("31536000"), DUE_AT: string("1767225600000")}
 )
 """What the delay itself adds to a message in the delay queue."""
-
 _DAY: Final = 86_400
-
 TOGETHER: Final = 1_000
 """Messages that fall due in the same minute, where they are sent in tens and it is not said."""
-
 MAX_MESSAGES: Final = 10**12
 MAX_DELAY_SECONDS: Final = limits.MAX_DUE_MS // 1000
 
@@ -227,11 +223,9 @@ def dollars(amount: Fraction) -> str:
 
 FUNCTION_MS: Final = 100
 """Assumed for a run that finds little to do: a few calls to AWS. Measure yours; the bill is linear in it."""
-
 DISPATCH_MS: Final = 1
 """What each message adds to a run of the dispatcher: ``docs/capacity.md`` has 0.4 to 0.5 ms of a processor
 measured, and tens of sends wait for their answers at once."""
-
 LAMBDA_POLLERS: Final = 5
 """Long polls that Lambda keeps open on an idle queue. Source: Lambda guide, "Configuring scaling"."""
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqsdelay import errors
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching import circuit_breakers, settlement
-from sqsdelay.dispatching.circuit_breakers import CircuitBreaker, FailureRateBreaker
+from sqsdelay.dispatching import settlement
 from sqsdelay.dispatching.destinations import AtLeastOnce, Destination, ExactlyOnce, InTransaction
-from sqsdelay.dispatching.settlement import Round, Settlement
+from sqsdelay.dispatching.settlement import CircuitBreaker, FailureRateBreaker, Round, Settlement
 from sqsdelay.errors import CriticalError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
@@ -54,10 +53,10 @@ class DispatchSettings:
     release_ahead_seconds: int | None = None
     batch_size: int = DEFAULT_BATCH
     poll_seconds: float | None = None
-    maximum_recovery_failures_per_second: int = circuit_breakers.DEFAULT_FAILURES_PER_SECOND
-    store_breaker_seconds: float = circuit_breakers.DEFAULT_TRIGGER_SECONDS
-    fetch_breaker_seconds: float = circuit_breakers.DEFAULT_TRIGGER_SECONDS
-    dispatch_breaker_seconds: float = circuit_breakers.DEFAULT_TRIGGER_SECONDS
+    maximum_recovery_failures_per_second: int = settlement.DEFAULT_FAILURES_PER_SECOND
+    store_breaker_seconds: float = settlement.DEFAULT_TRIGGER_SECONDS
+    fetch_breaker_seconds: float = settlement.DEFAULT_TRIGGER_SECONDS
+    dispatch_breaker_seconds: float = settlement.DEFAULT_TRIGGER_SECONDS
 
     def __post_init__(self) -> None:
         if self.number_of_retries < 0:

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import seconds_until
+from sqsdelay.core.delay import Clock, SystemClock, seconds_until
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, text_of
 from sqsdelay.core.outgoing import was_due_ms

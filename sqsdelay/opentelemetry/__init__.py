@@ -9,12 +9,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from sqsdelay.core.doors import on_first_use
+from sqsdelay.core import on_first_use
 
 if TYPE_CHECKING:
     from sqsdelay.ledger.events import Ledger
     from sqsdelay.opentelemetry.telemetry import OpenTelemetryLedger, OpenTelemetryTracing
-    from sqsdelay.ports.tracing import Tracing
+    from sqsdelay.ports.queues import Tracing
 
 __all__ = ["OpenTelemetryLedger", "OpenTelemetryTracing"]
 

@@ -72,7 +72,7 @@ class OpenTelemetryTracing:
 
     @contextmanager
     def sending(self, endpoint: str) -> Iterator[str | None]:
-        """See `sqsdelay.ports.tracing.Tracing`."""
+        """See `sqsdelay.ports.queues.Tracing`."""
         with self._tracer.start_as_current_span(
             f"send {endpoint}", kind=SpanKind.PRODUCER, attributes=_attributes("send", endpoint)
         ) as span:
@@ -81,7 +81,7 @@ class OpenTelemetryTracing:
     def delivering(
         self, endpoint: str, message_id: str, *, sent_with: str | None, due_ms: int | None
     ) -> SpanOfDelivery:
-        """See `sqsdelay.ports.tracing.Tracing`."""
+        """See `sqsdelay.ports.queues.Tracing`."""
         sender = _context(sent_with)
         attributes: dict[str, str | int] = {
             **_attributes("deliver", endpoint),
@@ -100,7 +100,7 @@ class OpenTelemetryTracing:
 
 
 class SpanOfDelivery:
-    """A `sqsdelay.ports.tracing.Delivery`."""
+    """A `sqsdelay.ports.queues.DeliverySpan`."""
 
     def __init__(self, span: Span) -> None:
         self._span = span

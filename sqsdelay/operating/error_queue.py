@@ -14,12 +14,11 @@ from sqsdelay.core.message import OutgoingMessage, full_batches
 from sqsdelay.core.outgoing import without_identity
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, misdirected
 from sqsdelay.core.rejection import Rejection, read_rejection
-from sqsdelay.errors import SqsDelayError
+from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, send_fitting
 
 T = TypeVar("T")
-
 HOLD_SECONDS: Final = 120
 """How long a received message stays hidden if the process dies before releasing it."""
 NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
@@ -171,28 +170,24 @@ class ErrorQueue:
         done, ways = [], []
         for rejection in wanted:
             try:
-                way = self._way(rejection, due_ms)
+                ways.append(self._way(rejection, due_ms))
             except SqsDelayError as error:
-                way = Reject(str(error))
-            if isinstance(way, Reject):
-                left = Retry(rejection=rejection, status=RetryStatus.LEFT, error=way.reason)
+                left = Retry(rejection=rejection, status=RetryStatus.LEFT, error=str(error))
                 done.append(left)
-            else:
-                ways.append(way)
         if dry_run:
             return done + [way.would for way in ways]
         for batch in full_batches(ways, target=lambda w: w.target, size=lambda w: w.entry.size):
             done += self._send(batch, held)
         return done
 
-    def _way(self, rejection: Rejection, due_ms: int | None) -> _Way | Reject:
-        """Where a message goes from here; rejecting it again would be pointless."""
-        if (refusal := self._refusal(rejection)) is not None:
-            return refusal
+    def _way(self, rejection: Rejection, due_ms: int | None) -> _Way:
+        """Where a message goes from here. Raises why it cannot: rejecting it again would be pointless."""
+        self._check(rejection)
         due = rejection.due
         if isinstance(due, Reject):
             if due_ms is None:
-                return Reject(f"its due time is unknown: {due.reason}; give it with --due-at")
+                told = f"its due time is unknown: {due.reason}; give it with --due-at"
+                raise InvalidMessage(told)
             due = due_ms
         message = DelayedMessage(rejection.message_id, due)
         original, of = rejection.original, self._endpoint
@@ -206,17 +201,17 @@ class ErrorQueue:
         would, name = RetryStatus.WOULD_SEND, target.name
         return _Way(Retry(rejection=rejection, status=would, queue=name, due_ms=due), target, entry)
 
-    def _refusal(self, rejection: Rejection) -> Reject | None:
+    def _check(self, rejection: Rejection) -> None:
         if (encoding := rejection.body_encoding) is not None:
-            return Reject(f"SQS cannot carry its body ({encoding}); handle it by hand")
+            raise InvalidMessage(f"SQS cannot carry its body ({encoding}); handle it by hand")
         if rejection.original.unreadable is not None:
-            return Reject(f"{rejection.original.unreadable}; handle it by hand")
-        destination = rejection.destination
-        if destination is not None:
+            raise InvalidMessage(f"{rejection.original.unreadable}; handle it by hand")
+        if (destination := rejection.destination) is not None:
             ours = self._queues.url(self._endpoint.queue)
             if self._queues.url(Endpoint.parse(destination).queue) != ours:
-                return Reject(f"its destination is {destination}, not {self._endpoint.name}")
-        return misdirected(rejection.original, self._endpoint)
+                raise InvalidMessage(f"its destination is {destination}, not {self._endpoint.name}")
+        if (refused := misdirected(rejection.original, self._endpoint)) is not None:
+            raise InvalidMessage(refused.reason)
 
     def _send(self, ways: Sequence[_Way], held: _Held) -> list[Retry]:
         try:

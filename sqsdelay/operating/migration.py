@@ -11,14 +11,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
+from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_BATCH_ENTRIES
@@ -28,7 +28,6 @@ from sqsdelay.sending.sender import QueueSender
 
 DEFAULT_CUT_OFF_MS: Final = 24 * 3600 * 1000
 """A day from now: a dispatcher that releases ahead, and clocks that differ, are far from it."""
-
 _PAGE: Final = 1_000
 _AT_ONCE: Final = 10 * MAX_BATCH_ENTRIES
 """Taken, sent and then removed: after a crash, at most this many are sent again."""
@@ -54,17 +53,6 @@ class Migrated:
     message: StoredMessage
     status: MigrationStatus
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a migration would do. ``left`` are due before the cut-off, by count."""
-
-    messages: int = 0
-    left: int = 0
-    earliest_ms: int | None = None
-    latest_ms: int | None = None
-    destinations: dict[str, int] = field(default_factory=dict)
 
 
 class Migration:
@@ -101,22 +89,24 @@ class Migration:
         a_day_on = SystemClock().now_ms() + DEFAULT_CUT_OFF_MS
         self.due_from_ms = a_day_on if due_from_ms is None else due_from_ms
 
-    def plan(self) -> Plan:
-        """Count, without sending or removing anything."""
+    def plan(self) -> dict[str, Any]:
+        """What `run` would do, without sending or removing anything: how many messages it would migrate, of
+        each destination, and leave, for they are due before the cut-off; and when the first and the last
+        that it would migrate are due."""
         destinations: Counter[str] = Counter()
-        earliest_ms = latest_ms = None
+        first = last = None
         listing = Listing(after=None, due_from_ms=self.due_from_ms, due_before_ms=None)
         for message in listing.read(self._store, sys.maxsize):
             destinations[message.destination] += 1
-            earliest_ms = message.due_ms if earliest_ms is None else earliest_ms
-            latest_ms = message.due_ms
-        return Plan(
-            messages=listing.listed,
-            left=max(0, self._store.pending_count() - listing.listed),
-            earliest_ms=earliest_ms,
-            latest_ms=latest_ms,
-            destinations=dict(destinations),
-        )
+            first, last = first or message, message
+        return {
+            "would_migrate": listing.listed,
+            "left": max(0, self._store.pending_count() - listing.listed),
+            "due_from": utc(self.due_from_ms).isoformat(),
+            "earliest": first and instant(first.due_ms),
+            "latest": last and instant(last.due_ms),
+            "destinations": dict(destinations),
+        }
 
     def run(self) -> Iterator[Migrated]:
         """Send and remove, the earliest due first; an outcome per message, as they come.

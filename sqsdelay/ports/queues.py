@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from sqsdelay.core.clock import BrokerClock
-from sqsdelay.core.delay import Delay, Reject
+from sqsdelay.core.delay import BrokerClock, Delay, Reject
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.core.readable import one_line
-from sqsdelay.core.received_message import ReceivedMessage, whole_number
+from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import MessageTooLarge, SqsDelayError
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_BYTES, MIN_QUEUE_LIMIT_BYTES
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.limits import MAX_BATCH_ENTRIES, MIN_QUEUE_LIMIT_BYTES
 
 T = TypeVar("T")
-
-_begin_by: ContextVar[float] = ContextVar("begin_by", default=math.inf)
-
-
-@contextmanager
-def begun_within(seconds: float) -> Iterator[None]:
-    """In this thread and context, let no request to the broker begin later than so many seconds from now."""
-    token = _begin_by.set(time.monotonic() + seconds)
-    try:
-        yield
-    finally:
-        _begin_by.reset(token)
-
-
-def may_begin(in_seconds: float = 0) -> bool:
-    """Whether there will be time left for one more request."""
-    return time.monotonic() + in_seconds < _begin_by.get()
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,67 +275,6 @@ class Sender(Protocol[MessageT]):
         """Send many. One result per message, in order; one that failed carries its ``error``."""
 
 
-logger = logging.getLogger(__name__)
-
-LIMIT: Final = "MaximumMessageSize"
-LIMIT_LIFETIME_SECONDS: Final = 300.0
-"""How long an answer counts: a limit that was raised is known within this time."""
-
-
-class SizeLimits:
-    """What queues take, each asked once every five minutes. Thread-safe.
-
-    To know it is no condition: a queue that does not exist, or may not be asked (AccessDenied), counts
-    as one with SQS's own limit, and what is too large for it is refused when it is sent there.
-    """
-
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
-        self._known: dict[QueueRef, tuple[int, float]] = {}
-
-    def of(self, queue: QueueRef, *, size: int) -> int:
-        """The queue's limit in bytes, as far as it matters for a message of ``size`` bytes.
-
-        No queue's limit is below 1 KiB: for smaller messages it is not asked.
-        """
-        if size <= MIN_QUEUE_LIMIT_BYTES:
-            return MAX_MESSAGE_BYTES
-        now = self._queues.broker_clock.local.monotonic()
-        limit, asked_at = self._known.get(queue, (0, 0.0))
-        if not limit or now - asked_at > LIMIT_LIFETIME_SECONDS:
-            limit = self._ask(queue)
-            self._known[queue] = (limit, now)
-        return limit
-
-    def check(self, queue: QueueRef, size: int) -> None:
-        """Refuse a message the queue would refuse. Raises MessageTooLarge: with the queue, its limit and
-        the remedy."""
-        limit = self.of(queue, size=size)
-        if size > limit:
-            raise MessageTooLarge(
-                f"message of {size} bytes (body and attributes in UTF-8) on its way through queue "
-                f"{queue.name}, which takes {limit} (its {LIMIT}); shorten it, raise that to at most "
-                f"{MAX_MESSAGE_BYTES}, or keep large bodies in S3 (large_bodies=Bucket(…), --bucket)"
-            )
-
-    def _ask(self, queue: QueueRef) -> int:
-        try:
-            return limit_of(self._queues.attributes(self._queues.url(queue)).get(LIMIT))
-        except SqsDelayError as error:
-            logger.info(
-                "the limit of %s is not known, %s is assumed: %s",
-                queue.name,
-                MAX_MESSAGE_BYTES,
-                one_line(error),
-            )
-            return MAX_MESSAGE_BYTES
-
-
-def limit_of(attribute: str | None) -> int:
-    """A queue's attribute as bytes; SQS's own limit where it is not told."""
-    return whole_number(attribute) or MAX_MESSAGE_BYTES
-
-
 def send_fitting(
     queues: Queues,
     queue_url: str,
@@ -385,3 +301,35 @@ def send_fitting(
             if not isinstance(outcome, Failure):
                 outcomes[position] = outcome
     return outcomes
+
+
+class DeliverySpan(Protocol):
+    """The span of a delivery on its way."""
+
+    @property
+    def header(self) -> str | None:
+        """The trace header of the message as it arrives; None leaves it to be made up."""
+
+    def end(self, error: str | None = None) -> None:
+        """The destination has the message, or why it has not."""
+
+
+class Tracing(Protocol):
+    """Makes spans. Thread-safe; raises nothing."""
+
+    def sending(self, endpoint: str) -> AbstractContextManager[str | None]:
+        """A span around the send of one or more messages.
+
+        Gives the trace header for those whose sender named none; None where nothing is traced.
+        """
+
+    def delivering(
+        self, endpoint: str, message_id: str, *, sent_with: str | None, due_ms: int | None
+    ) -> DeliverySpan:
+        """The first span of a new trace, linked to the span that the message was sent in.
+
+        Args:
+            endpoint: the destination's name.
+            sent_with: the trace header it was sent with.
+            due_ms: when it is due, epoch milliseconds.
+        """

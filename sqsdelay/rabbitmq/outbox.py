@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from pika import BasicProperties
 
 from sqsdelay import errors
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT, Attribute
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, SqsDelayError

@@ -16,7 +16,7 @@ from pika import BasicProperties
 
 from sqsdelay import errors
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
 from sqsdelay.rabbitmq.link import MAYBE_SENT, BindJob, Job, Jobs, Link, Publication
 from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key

@@ -14,11 +14,10 @@ from typing import Any, Final, Self
 
 from pika import BasicProperties
 
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import Delay, DueTime, due_time, seconds_until, utc
+from sqsdelay.core.delay import Delay, DueTime, SystemClock, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.link import Publication

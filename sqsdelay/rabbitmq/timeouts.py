@@ -18,14 +18,13 @@ from pika import BasicProperties
 from pika.exceptions import AMQPError
 
 from sqsdelay import errors
-from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import Reject, due_time
+from sqsdelay.core.delay import Clock, Reject, due_time
 from sqsdelay.core.message import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, string
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.connection import Address, Session, parameters, translated

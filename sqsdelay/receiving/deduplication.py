@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.message import MESSAGE_ID
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, MalformedMessage, StoreError

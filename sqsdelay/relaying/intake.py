@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, WORKER_VISIBILITY_SECONDS
@@ -104,7 +104,8 @@ class Intake:
         near = [copy for copy in batch.copies if id(copy) not in gone]
         try:
             outcomes = self.relay.process(near, held=batch.held) if near else []
-            batch.copies, batch.gathered = far, bool(far)
+            if far:
+                batch.copies, batch.gathered = far, True
             return outcomes
         finally:
             if not batch.gathered:

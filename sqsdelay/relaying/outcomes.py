@@ -12,7 +12,7 @@ from sqsdelay.errors import InvalidSetting
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.ports.tracing import Tracing
+from sqsdelay.ports.queues import Tracing
 
 DEFAULT_MAX_RECEIVES: Final = 5
 

@@ -1,8 +1,8 @@
 """The parking queue, for a store that takes thousands of messages in one call.
 
-The delay consumer's function is given ten copies at a time: it forwards them to the parking queue, many in
-one message (`ForwardingRelay`). The `Parker` empties that queue into the store, and hands over what a schedule
-has sent there. A worker gathers its copies in memory instead: see `Intake`.
+The delay consumer's function is given ten copies at a time: it forwards them to the parking queue, many
+in one message (`ForwardingRelay`). The `Parker` empties that queue into the store, and hands over what a
+schedule has sent there. A worker gathers its copies in memory instead: see `Intake`.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ from sqsdelay.errors import (
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Stores
-from sqsdelay.ports.queues import Failure, Queues, send_fitting
-from sqsdelay.ports.tracing import Delivery
+from sqsdelay.ports.queues import DeliverySpan, Failure, Queues, send_fitting
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 
 logger = logging.getLogger(__name__)
@@ -344,7 +343,7 @@ class Relay:
 
     def _send(self, batch: list[Move]) -> list[Failure | None]:
         """Send; what goes to the destination begins a new trace there."""
-        target, tracing, deliveries = batch[0].target, self._settings.tracing, list[Delivery]()
+        target, tracing, deliveries = batch[0].target, self._settings.tracing, list[DeliverySpan]()
         for move in batch:
             self._set_timer(move)
             if tracing is not None and target == self._endpoint.queue:

@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar, cast
 
 from sqsdelay.core import endpoint as endpoints
 from sqsdelay.core import outgoing
-from sqsdelay.core.checked_message import CheckedMessage
 from sqsdelay.core.coalescing import checked_linger
 from sqsdelay.core.delay import check_hop, checked_max_delay, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import (
     DELAY_SECONDS,
     MESSAGE_ID,
+    CheckedMessage,
     OutgoingMessage,
     Route,
     check_limits,
@@ -43,8 +43,8 @@ from sqsdelay.limits import (
     MIN_QUEUE_LIMIT_BYTES,
 )
 from sqsdelay.parking.parking import Parking, ParkingSettings, Stores
-from sqsdelay.ports.queues import LargeBodies, Queues, SizeLimits
-from sqsdelay.ports.tracing import Tracing
+from sqsdelay.ports.queues import LargeBodies, Queues, Tracing
+from sqsdelay.sending.sizes import SizeLimits
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -371,7 +371,8 @@ class Router:
         )
         queue_url = asked.once(self._delay_queue_url, endpoint)
         self._check_arrival(endpoint, message)
-        self._limits.check(endpoint.delay_queue, entry.size)
+        if entry.size > MIN_QUEUE_LIMIT_BYTES:
+            self._limits.check(endpoint.delay_queue, entry.size)
         return ToQueue(
             queue_url,
             entry,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqsdelay.core.doors import on_first_use
+from sqsdelay.core import on_first_use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

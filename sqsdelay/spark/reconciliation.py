@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.spark.locations import hadoop_uri

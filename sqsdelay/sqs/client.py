@@ -26,6 +26,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from sqsdelay.core.delay import may_begin
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import (
     ConfigurationError,
@@ -36,8 +37,8 @@ from sqsdelay.errors import (
     SqsDelayError,
 )
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
-from sqsdelay.ports.forks import in_each_child
-from sqsdelay.ports.queues import Failure, may_begin
+from sqsdelay.ports import in_each_child
+from sqsdelay.ports.queues import Failure
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

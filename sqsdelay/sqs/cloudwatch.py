@@ -10,8 +10,7 @@ from typing import Any, Final
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay.core.clock import Clock, SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import Clock, SystemClock, utc
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import QueueUnavailable

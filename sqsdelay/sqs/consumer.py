@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqsdelay import limits
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, one_line
 from sqsdelay.errors import (
@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
     from sqsdelay.ledger.events import Ledger
-    from sqsdelay.ports.queues import Queues
+    from sqsdelay.ports.queues import Queues, Tracing
     from sqsdelay.ports.stores import ParkingPlace
-    from sqsdelay.ports.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 

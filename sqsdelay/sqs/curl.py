@@ -21,9 +21,9 @@ from botocore.awsrequest import AWSResponse
 from botocore.httpsession import get_cert_path
 from botocore.session import Session
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.readable import one_line
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports import in_each_child
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -20,8 +20,8 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
     MIN_DELAY_QUEUE_RETENTION_SECONDS,
 )
-from sqsdelay.ports.queues import LIMIT, limit_of
 from sqsdelay.sending.router import collision, refuse_collision
+from sqsdelay.sending.sizes import LIMIT, limit_of
 from sqsdelay.sqs.client import asked, translated
 from sqsdelay.sqs.queues import SqsQueues
 

@@ -25,9 +25,16 @@ from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, QueueMissing, QueueUnavailable, SqsDelayError
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.ports.forks import in_each_child
-from sqsdelay.ports.queues import Failure, Queues, Released, SendReceipt, send_fitting
-from sqsdelay.ports.tracing import Delivery, Tracing
+from sqsdelay.ports import in_each_child
+from sqsdelay.ports.queues import (
+    DeliverySpan,
+    Failure,
+    Queues,
+    Released,
+    SendReceipt,
+    Tracing,
+    send_fitting,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +105,7 @@ class SqsOutbox:
             outage = QueueUnavailable(f"the broker's time is unknown: {error}")
             return [_failure(outage)] * len(messages)
 
-        deliveries: dict[int, Delivery] = {}
+        deliveries: dict[int, DeliverySpan] = {}
 
         def to_destination(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
             destination = endpoint_of(message.destination)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import tenacity
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import Attribute, OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage, from_boto3
@@ -59,15 +59,11 @@ class SqsQueues:
         self._receiving = receiving or client
         self._attributes: type[dict[str, Attribute]] = dict if traced else _AsGiven
         self._clock = clock or SystemClock()
-        self._broker_clock = BrokerClock(self._clock)
+        self.broker_clock = BrokerClock(self._clock)
         self._urls: dict[QueueRef, str] = {}
         self._last_date = ("", 0)
         self._dateless = False
         self._entry_wait = entry_wait or tenacity.wait_random_exponential(multiplier=0.1, max=2)
-
-    @property
-    def broker_clock(self) -> BrokerClock:
-        return self._broker_clock
 
     def url(self, queue: QueueRef) -> str:
         if queue.url is not None:
@@ -85,7 +81,7 @@ class SqsQueues:
         if self._dateless:
             return
         self._look_up(queue)
-        if not self._broker_clock.synchronised:
+        if not self.broker_clock.synchronised:
             # SQS's answers are dated. Asking a server whose are not would cost a request a message.
             self._dateless = True
             logger.warning(
@@ -281,7 +277,7 @@ class SqsQueues:
                 self._last_date = (date, round(parsedate_to_datetime(date).timestamp() * 1000))
             except ValueError:
                 return
-        self._broker_clock.observe(self._last_date[1], asked_at=asked_at)
+        self.broker_clock.observe(self._last_date[1], asked_at=asked_at)
 
 
 def _is_of_sqs(error: ClientError) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import tenacity
 
-from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
 from sqsdelay.core.coalescing import SharedCalls
+from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage

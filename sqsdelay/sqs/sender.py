@@ -13,21 +13,19 @@ from sqsdelay.limits import (
     DEFAULT_MAX_DELAY_SECONDS,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
-from sqsdelay.ports.forks import in_each_child
-from sqsdelay.sending.async_sender import AsyncQueueSender
+from sqsdelay.ports import in_each_child
 from sqsdelay.sending.router import DEFAULT_CONCURRENCY, SenderSettings
-from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.sender import AsyncQueueSender, QueueSender
 from sqsdelay.sqs.client import default_client, limit_whole_answers
 from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-    from sqsdelay.core.clock import Clock
+    from sqsdelay.core.delay import Clock
     from sqsdelay.ledger.events import Ledger
-    from sqsdelay.ports.queues import LargeBodies
+    from sqsdelay.ports.queues import LargeBodies, Tracing
     from sqsdelay.ports.stores import ParkingPlace
-    from sqsdelay.ports.tracing import Tracing
 
 DEFAULT_DEADLINE_SECONDS: Final = 10
 MAX_DEADLINE_SECONDS: Final = 60

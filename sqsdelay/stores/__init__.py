@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from sqsdelay.core.clock import Clock as Clock
-from sqsdelay.core.clock import SystemClock as SystemClock
-from sqsdelay.core.doors import on_first_use
+from sqsdelay.core import on_first_use
+from sqsdelay.core.delay import Clock as Clock
+from sqsdelay.core.delay import SystemClock as SystemClock
 from sqsdelay.core.stored_message import Amendment as Amendment
 from sqsdelay.core.stored_message import StoredMessage as StoredMessage
 from sqsdelay.core.stored_message import check_stored_due as check_stored_due

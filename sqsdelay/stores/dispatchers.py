@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, StoreError
 from sqsdelay.ports.stores import ParkingPlace

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from sqsdelay.core.checked_message import due_ms_of_id
+from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import StoreError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sqsdelay import limits
-from sqsdelay.core.clock import BrokerClock, Clock
+from sqsdelay.core.delay import BrokerClock, Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, size_of
 from sqsdelay.core.received_message import ReceivedMessage, whole_number
@@ -79,7 +79,7 @@ class InMemoryQueues:
         self.clock = clock
         self.calls: list[str] = []
         # Without a local one, the clock is the broker's own.
-        self._broker_clock = BrokerClock(local) if local else BrokerClock(clock, drift_rate=0)
+        self.broker_clock = BrokerClock(local) if local else BrokerClock(clock, drift_rate=0)
         self._queues: dict[str, _Queue] = {}
         self._sequence = 0
         self._lock = threading.RLock()
@@ -118,10 +118,6 @@ class InMemoryQueues:
         times = [m.visible_ms for queue in self._queues.values() for m in queue.messages.values()]
         return min((ms for ms in times if after_ms is None or ms > after_ms), default=None)
 
-    @property
-    def broker_clock(self) -> BrokerClock:
-        return self._broker_clock
-
     def url(self, queue: QueueRef) -> str:
         if queue.name not in self._queues:
             raise QueueMissing(f"queue {queue.name} does not exist")
@@ -130,8 +126,8 @@ class InMemoryQueues:
     def synchronise(self, queue: QueueRef) -> None:
         """As a ``Date`` header tells it: to the whole second."""
         self.calls.append("synchronise")
-        asked_at = self._broker_clock.local.monotonic()
-        self._broker_clock.observe(self.clock.true_ms // 1000 * 1000, asked_at=asked_at)
+        asked_at = self.broker_clock.local.monotonic()
+        self.broker_clock.observe(self.clock.true_ms // 1000 * 1000, asked_at=asked_at)
 
     def attributes(self, queue_url: str) -> Mapping[str, str]:
         queue, now = self._queue(queue_url), self.clock.true_ms
@@ -214,7 +210,7 @@ class InMemoryQueues:
         stored.visible_ms = now + hidden * 1000
         stored.receive_count += 1
         stored.first_receive_ms = stored.first_receive_ms or now
-        received_at = self._broker_clock.local.monotonic()
+        received_at = self.broker_clock.local.monotonic()
         return ReceivedMessage(
             body=stored.message.body,
             attributes=dict(stored.message.attributes),

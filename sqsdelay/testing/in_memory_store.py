@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqsdelay.core import stored_message
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ledger.events import Event

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 import pytest
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace, TransactionMode

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from tests.patience import PATIENCE_SECONDS

@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import CriticalError, StoreError, StoreUnavailable

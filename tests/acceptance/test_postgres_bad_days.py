@@ -23,7 +23,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import Amendment
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, DispatchSettings
 from sqsdelay.errors import StoreUnavailable
@@ -258,7 +258,7 @@ def test_holds_count_by_the_databases_clock(
     with store.claim(1, due_by_ms=due_by_ms) as claim:
         claim.hold(["a"], seconds=600)
     fast = time.time_ns() // 10**6 + 3_600_000
-    monkeypatch.setattr("sqsdelay.core.clock.SystemClock.now_ms", lambda _: fast)
+    monkeypatch.setattr("sqsdelay.core.delay.SystemClock.now_ms", lambda _: fast)
     with closing(PostgresStore(postgres, endpoint="orders", table=table)) as other:
         with other.claim(9, due_by_ms=due_by_ms) as claim:
             assert [each.message_id for each in claim.messages] == ["b"]

@@ -16,7 +16,7 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, DispatchSettings

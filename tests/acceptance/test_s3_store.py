@@ -10,8 +10,8 @@ from contextlib import closing
 
 from botocore.config import Config
 
-from sqsdelay.core.checked_message import new_message_id
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
+from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.stores import S3Store

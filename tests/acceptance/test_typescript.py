@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sqsdelay.core.checked_message import due_ms_of_id
-from sqsdelay.core.message import MESSAGE_ID
+from sqsdelay.core.message import MESSAGE_ID, due_ms_of_id
 from sqsdelay.testing import LocalAws
 from tests.acceptance.contract_site import (
     HOP,

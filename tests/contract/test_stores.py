@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.config import Config
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.stores import DynamoDbStore, S3Store, SchedulerStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore

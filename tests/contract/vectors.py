@@ -17,10 +17,10 @@ from typing import Any, Final
 import boto3
 
 from sqsdelay import DelaySender, Message, limits
-from sqsdelay.core.checked_message import due_ms_of_id, new_message_id
-from sqsdelay.core.delay import due_at_ms, parse_due_at, utc
+from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import MADE_HERE
+from sqsdelay.core.message import MADE_HERE, due_ms_of_id, new_message_id
+from sqsdelay.core.readable import parse_due_at
 from sqsdelay.errors import InvalidEndpoint, SqsDelayError
 from sqsdelay.sending.sender import SendResult
 from sqsdelay.sqs.queues import ENTRY_ATTEMPTS

@@ -26,8 +26,7 @@ from benchmarks.support.dynalite import (
     create_table,
 )
 from sqsdelay import DelayConsumer, DelaySender, Message
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of
 from sqsdelay.core.received_message import ReceivedMessage

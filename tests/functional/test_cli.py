@@ -19,9 +19,9 @@ from rich.table import Table
 from sqsdelay.cli import app
 from sqsdelay.cli.followed import Run
 from sqsdelay.cli.prove import _messages
-from sqsdelay.core.delay import SOONEST_SECONDS
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, Route
+from sqsdelay.core.schedule_input import SOONEST_SECONDS
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.sqs import DelaySender, SqsQueues
 from tests.patience import PATIENCE_SECONDS

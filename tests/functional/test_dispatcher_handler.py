@@ -179,7 +179,7 @@ def test_a_queue_out_of_reach_does_not_starve_the_others(
 
     monkeypatch.setattr(queues, "send_batch", denied)
     # Only then are the pauses those of the test, however slow the machine is.
-    monkeypatch.setattr("sqsdelay.core.clock.SystemClock.monotonic", lambda _: 1000.0)
+    monkeypatch.setattr("sqsdelay.core.delay.SystemClock.monotonic", lambda _: 1000.0)
     assert module.handler({}, Context()) == {"released": 12, "rejected": 0, "failed": 0, "held": 10}
     with time_machine.travel(START + timedelta(seconds=60), tick=False):
         store.store([parked("bill-more", 0, destination="billing")])
@@ -209,7 +209,7 @@ def test_a_lasting_outage_is_logged_and_still_measured(
     monkeypatch.setattr(queues, "send_batch", lambda url, messages: [denied] * len(messages))
     for minute in range(3):
         monkeypatch.setattr(
-            "sqsdelay.core.clock.SystemClock.monotonic", lambda _, at=1000.0 + 60 * minute: at
+            "sqsdelay.core.delay.SystemClock.monotonic", lambda _, at=1000.0 + 60 * minute: at
         )
         assert module.handler({}, Context())["released"] == 0
         assert reported(capsys)["Overdue"][0] >= 60_000

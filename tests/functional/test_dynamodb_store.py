@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import (

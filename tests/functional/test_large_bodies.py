@@ -31,9 +31,9 @@ from sqsdelay.errors import (
 )
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.s3 import BodyReader, Bucket
-from sqsdelay.sending.batches import PAYLOAD_SIZE, Pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
+from sqsdelay.sending.sizes import PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws

@@ -23,8 +23,7 @@ from sqsdelay.sqs.timeouts import SqsTimeouts
 from sqsdelay.stores.schema import read_queries
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.timeouts.manager import TimeoutManager
-from sqsdelay.timeouts.settings import TimeoutSettings
+from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings
 
 NOW_MS = ManualClock().now_ms()
 INSERT = (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.stores.dispatchers import StoreClock
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryStore

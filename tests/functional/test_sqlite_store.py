@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings

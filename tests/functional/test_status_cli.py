@@ -17,8 +17,7 @@ import pytest
 from botocore.stub import Stubber
 
 from sqsdelay import DelaySender, Message
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import DELAY_SECONDS, ERROR, OutgoingMessage, string
 from sqsdelay.core.outgoing import identity

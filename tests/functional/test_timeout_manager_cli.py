@@ -18,7 +18,7 @@ from sqsdelay.dispatching.destinations import retry_seconds
 from sqsdelay.limits import MAX_TIMEOUT_ENDPOINT_CHARS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
-from sqsdelay.timeouts.settings import TimeoutSettings
+from sqsdelay.timeouts.manager import TimeoutSettings
 from tests.functional.test_store_cli import CommandLine
 from tests.patience import PATIENCE_SECONDS
 

@@ -22,7 +22,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sqs.models import sqs_backends
 
 from sqsdelay import FileLedger, unrestricted
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import (
     ConfigurationError,

@@ -15,10 +15,11 @@ from unittest import mock
 
 from pika import BasicProperties
 
-from sqsdelay.cli.send import Defaults, read_message
-from sqsdelay.core.delay import Reject, delay_ms, due_at_ms, parse_delay, parse_due_at
+from sqsdelay.cli.send import read_message
+from sqsdelay.core.delay import Reject, delay_ms, due_at_ms
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, OutgoingMessage, size_of
+from sqsdelay.core.readable import parse_delay, parse_due_at
 from sqsdelay.core.received_message import from_lambda_event
 from sqsdelay.core.rejection import read_rejection, rejected
 from sqsdelay.core.stored_message import StoredMessage, from_store
@@ -35,9 +36,9 @@ from sqsdelay.rabbitmq.timeouts import read_timeout as read_rabbitmq_timeout
 from sqsdelay.rabbitmq.topology import binding_key, check_queue_name, read_key, routing_key
 from sqsdelay.rabbitmq.transfers import due_of
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
-from sqsdelay.sending.batches import read_pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.sizes import read_pointer
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.timeouts.sender import (
@@ -129,7 +130,7 @@ def _may_be_delivered(given: Any, now_ms: int) -> bool:
 def line(data: bytes) -> None:
     """A line of a file for ``sqsdelay send --file``, sent to both kinds of endpoint."""
     with suppress(SqsDelayError):
-        message = read_message(text_of(data), Defaults())
+        message = read_message(text_of(data), {})
         for name in ENDPOINTS:
             clock = ManualClock(START_MS)
             queues, store = StrictQueues(clock), InMemoryStore(clock)

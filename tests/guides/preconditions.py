@@ -9,12 +9,12 @@ from typing import Final
 
 import pytest
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.sending.batches import PAYLOAD_SIZE, Pointer
+from sqsdelay.sending.sizes import PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_store
 from tests.acceptance.rabbitmq.broker import Broker

@@ -16,8 +16,9 @@ from benchmarks.support.blocks import rewritten
 from sqsdelay import limits, unrestricted
 from sqsdelay.cli.console import EXIT_CRITICAL
 from sqsdelay.cli.waiting import EXIT_REQUESTED
-from sqsdelay.core.delay import due_at_ms, parse_due_at
+from sqsdelay.core.delay import due_at_ms
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.readable import parse_due_at
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.cost import Workload, bill, shipped_prices
 from sqsdelay.cost import strategies as rates
@@ -30,17 +31,14 @@ from sqsdelay.cost.workload import (
     LAMBDA_POLLERS,
     dollars,
 )
-from sqsdelay.dispatching.circuit_breakers import (
-    DEFAULT_FAILURES_PER_SECOND,
-    DEFAULT_TRIGGER_SECONDS,
-)
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, DispatchSettings
+from sqsdelay.dispatching.settlement import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.operating.status import parse_cursor
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
-from sqsdelay.sending.batches import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
+from sqsdelay.sending.sizes import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS

@@ -19,7 +19,7 @@ from moto import mock_aws
 from lambdas.settings import PowertoolsLedger
 from sqsdelay import DelaySender
 from sqsdelay.cdk import function_names
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
 from sqsdelay.core.stored_message import StoredMessage

@@ -30,9 +30,9 @@ from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
 from sqsdelay.rabbitmq.verification import verify
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
-from sqsdelay.sending.batches import PAYLOAD_SIZE, read_pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.sizes import PAYLOAD_SIZE, read_pointer
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import DynamoDbStore, open_store

@@ -22,9 +22,9 @@ from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DEFAULT_MAX_CONCURRENCY, TIMEOUT_SECONDS
 from sqsdelay.cdk.stores import KEEP_MESSAGES
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
-from sqsdelay.core.checked_message import new_message_id
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking

@@ -20,9 +20,8 @@ from sqsdelay import Change, DelaySender
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, TIMEOUT_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
-from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import DELAY_SECONDS, OutgoingMessage, string
+from sqsdelay.core.message import DELAY_SECONDS, OutgoingMessage, new_message_id, string
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, GATHERING_SECONDS, MAX_DUE_MS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS

@@ -24,7 +24,7 @@ from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
-from sqsdelay.core.delay import VISIBLE_SECONDS
+from sqsdelay.core.schedule_input import VISIBLE_SECONDS
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import GATHERING_SECONDS

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.core import outgoing
-from sqsdelay.core.clock import BrokerClock
-from sqsdelay.core.delay import HandOver, decide
+from sqsdelay.core.delay import BrokerClock, HandOver, decide
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.relaying.outcomes import Outcome
 from sqsdelay.relaying.relay import Relay

@@ -8,7 +8,7 @@ from enum import StrEnum
 from random import Random
 from typing import Any, TypeVar
 
-from sqsdelay.core.clock import BrokerClock
+from sqsdelay.core.delay import BrokerClock
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core.clock import MAX_DRIFT_RATE, PROOF_LIFETIME_SECONDS, BrokerClock, SystemClock
+from sqsdelay.core.delay import MAX_DRIFT_RATE, PROOF_LIFETIME_SECONDS, BrokerClock, SystemClock
 from sqsdelay.testing import ManualClock
 
 MINUTE = 60_000

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import ledger
-from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import (
     Bill,

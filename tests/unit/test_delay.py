@@ -24,13 +24,12 @@ from sqsdelay.core.delay import (
     delay_ms,
     due_at_ms,
     due_time,
-    parse_delay,
-    parse_due_at,
     seconds_until,
     too_far,
     utc,
 )
 from sqsdelay.core.message import Message, full_batches
+from sqsdelay.core.readable import parse_delay, parse_due_at
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
 from sqsdelay.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MAX_DUE_MS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.delay import check_hop, delay_ms, due_at_ms, due_time, parse_delay
+from sqsdelay.core.delay import check_hop, delay_ms, due_at_ms, due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     Message,
@@ -19,6 +19,7 @@ from sqsdelay.core.message import (
     check_limits,
     check_trace_header,
 )
+from sqsdelay.core.readable import parse_delay
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, MalformedEvent, SqsDelayError
 from sqsdelay.ledger.events import from_json

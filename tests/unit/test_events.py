@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.clock import DATE_RESOLUTION_MS
+from sqsdelay.core.delay import DATE_RESOLUTION_MS
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Message, OutgoingMessage, Route, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.core import outgoing
-from sqsdelay.core.clock import SystemClock
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,

@@ -47,7 +47,6 @@ ADAPTERS: dict[str, set[str]] = {
 """Each adapter, and what it may import besides the standard library: one vendor."""
 
 SURFACES = {
-    "boto3_client",
     "cdk",
     "celery",
     "cli",

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsdelay.core.checked_message import due_ms_of_id, new_message_id
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     Attribute,
@@ -17,6 +16,8 @@ from sqsdelay.core.message import (
     check_body,
     check_id,
     check_limits,
+    due_ms_of_id,
+    new_message_id,
     size_of,
     string,
 )

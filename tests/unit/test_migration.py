@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.message import Message, string
+from sqsdelay.core.readable import instant
 from sqsdelay.core.received_message import FifoIds, read_fifo_ids
 from sqsdelay.core.stored_message import Amendment, StoredMessage, to_store
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
@@ -109,11 +110,11 @@ def test_the_preview_counts_and_touches_nothing() -> None:
     """How many, how many stay, from when to when, and where to."""
     world = World()
     world.add("b", hours=9, to="billing")
+    at = {hours: instant(world.clock.true_ms + hours * HOUR_MS) for hours in (2, 9)}
     plan = world.migration(from_hours=2).plan()
-    assert (plan.messages, plan.left) == (5, 1)
-    assert plan.earliest_ms == world.clock.true_ms + 2 * HOUR_MS
-    assert plan.latest_ms == world.clock.true_ms + 9 * HOUR_MS
-    assert plan.destinations == {"orders": 4, "billing": 1}
+    assert (plan["would_migrate"], plan["left"]) == (5, 1)
+    assert (plan["earliest"], plan["latest"]) == (at[2], at[9])
+    assert plan["destinations"] == {"orders": 4, "billing": 1}
     assert world.store.pending_count() == 6
     assert world.queues.next_visible_ms() is None
 

@@ -15,15 +15,15 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.sending.batches import (
+from sqsdelay.sending.router import ALWAYS_PARKED_BYTES, SenderSettings
+from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.sizes import (
     LEGACY_PAYLOAD_SIZE,
     PAYLOAD_SIZE,
     Pointer,
     payload_size,
     read_pointer,
 )
-from sqsdelay.sending.router import ALWAYS_PARKED_BYTES, SenderSettings
-from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 
 SIZE: Attribute = {"DataType": "Number", "StringValue": "300000"}

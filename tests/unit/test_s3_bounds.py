@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import StoreError
 from sqsdelay.stores import S3Store

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.checked_message import due_ms_of_id
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.parking.parking import Change
 from sqsdelay.sending.sender import QueueSender

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.delay import utc
+from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode

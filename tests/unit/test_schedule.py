@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.clock import DATE_RESOLUTION_MS
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import DATE_RESOLUTION_MS, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Message, text_of
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, StoredMessage

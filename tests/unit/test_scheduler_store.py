@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from sqsdelay.core.delay import firing_second, hidden_seconds
 from sqsdelay.core.message import Route, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import read_rejection
-from sqsdelay.core.schedule_input import name_of, prefix_of
+from sqsdelay.core.schedule_input import firing_second, hidden_seconds, name_of, prefix_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
@@ -31,9 +30,9 @@ from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.relaying.parker import AT_ONCE, Parker
-from sqsdelay.sending.batches import Pointer
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.sizes import Pointer
 from sqsdelay.stores import open_place, open_store
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from sqsdelay.core import outgoing
-from sqsdelay.core.checked_message import checked
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import (
@@ -22,6 +21,7 @@ from sqsdelay.core.message import (
     WAS_DUE_AT,
     Message,
     OutgoingMessage,
+    checked,
     size_of,
     string,
 )

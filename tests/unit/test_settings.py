@@ -9,7 +9,7 @@ import pytest
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.errors import ConfigurationError, SendFailed
 from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
-from sqsdelay.timeouts.settings import TimeoutSettings
+from sqsdelay.timeouts.manager import TimeoutSettings
 
 
 @pytest.mark.parametrize("poll_seconds", [0.001, 1, MAX_POLL_SECONDS])

@@ -21,10 +21,10 @@ from sqsdelay.errors import MessageTooLarge, QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import ErrorQueue, RetryStatus
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.ports.queues import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
 from sqsdelay.relaying import DueRelay, Relay, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.sizes import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqsdelay.core.checked_message import checked
-from sqsdelay.core.message import Message
+from sqsdelay.core.message import Message, checked
 from sqsdelay.core.stored_message import as_stored
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.spark.sink.options import Columns, Options

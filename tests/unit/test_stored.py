@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sqsdelay.core.checked_message import due_ms_of_id
-from sqsdelay.core.message import DEDUPLICATION_ID, GROUP_ID, Message, string
+from sqsdelay.core.message import DEDUPLICATION_ID, GROUP_ID, Message, due_ms_of_id, string
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.stored_message import (
     AMENDMENT_LIFETIME_MS,

@@ -10,7 +10,7 @@ import pytest
 
 from sqsdelay.stores import SqliteStore
 from sqsdelay.testing import ManualClock
-from sqsdelay.timeouts.settings import TimeoutStatus
+from sqsdelay.timeouts.manager import TimeoutStatus
 from tests.unit.timeout_site import DISPATCHER, ERRORS, TIMEOUTS, World
 
 

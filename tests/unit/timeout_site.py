@@ -13,8 +13,7 @@ from sqsdelay.errors import QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.timeouts import SqsTimeouts
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from sqsdelay.timeouts.manager import TimeoutManager
-from sqsdelay.timeouts.settings import TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 from tests.faulty import FaultyStore
 
 ERRORS = "orders-delay-error"

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.sink.job import Reports, Sink
 from sqsdelay.spark.sink.options import DELAY, Options, checked_columns

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import tenacity
 from pyspark import TaskContext
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, SqsDelayError, StoreUnavailable
 from sqsdelay.spark.locations import opened

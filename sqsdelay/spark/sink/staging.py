@@ -19,19 +19,19 @@ from typing import Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsdelay.core.checked_message import checked
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, Route
+from sqsdelay.core.message import Message, Route, checked
 from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.ports.queues import Queues, SizeLimits
+from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
+from sqsdelay.sending.sizes import SizeLimits
 from sqsdelay.spark.sink.options import DELAY, Options
 from sqsdelay.spark.sink.receipts import (
     NOTHING_SENT,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import tenacity
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message
 from sqsdelay.errors import (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark import SparkFiles, TaskContext
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.files import FileLedger
 from sqsdelay.limits import MAX_BATCH_ENTRIES

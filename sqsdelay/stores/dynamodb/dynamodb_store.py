@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.errors import InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES

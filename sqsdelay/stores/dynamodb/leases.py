@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.stores.dynamodb import layout
 from sqsdelay.stores.dynamodb.table import NOT_THERE, ConditionFailed, Table
 from sqsdelay.stores.schema import VERSION as FORMAT

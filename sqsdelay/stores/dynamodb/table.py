@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import tenacity
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.stores.calls import Calls, ServiceClock
 from sqsdelay.stores.dynamodb import layout

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqsdelay.core.checked_message import due_ms_of_id
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
+from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.stores import ids

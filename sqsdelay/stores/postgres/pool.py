@@ -20,7 +20,7 @@ from psycopg_pool import ConnectionPool
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports import in_each_child
 from sqsdelay.stores.schema import VERSION, check_version, mismatch
 from sqsdelay.stores.sql import UNFIT, SqlTable
 

@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int4, Int8
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.stored_message import StoredMessage, from_rows
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode

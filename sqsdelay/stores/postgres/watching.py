@@ -12,7 +12,7 @@ from typing import Final
 
 import psycopg
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.core.readable import one_line
 from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.postgres.pool import CLIENT_SETTINGS, Connection, begin_session, driver_text

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from sqsdelay.core.checked_message import due_ms_of_id
+from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.stores.ids import ID_TOLERANCE_MS, TOLD_AHEAD_MS, Amendments

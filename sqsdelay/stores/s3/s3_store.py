@@ -9,7 +9,7 @@ from itertools import compress, groupby, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.calls import check_no_transaction

@@ -11,7 +11,7 @@ from typing import Any, Final
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay import errors
-from sqsdelay.core.clock import BrokerClock, Clock, SystemClock
+from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.schedule_input import name_of, prefix_of

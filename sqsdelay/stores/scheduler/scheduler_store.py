@@ -10,10 +10,17 @@ from typing import Any, Final
 
 from sqsdelay import errors
 from sqsdelay.core import schedule_input, stored_message
-from sqsdelay.core.clock import Clock
-from sqsdelay.core.delay import CREATION_SECONDS, SOONEST_SECONDS, firing_second
+from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.schedule_input import amendment_of, input_of, message_of, name_of
+from sqsdelay.core.schedule_input import (
+    CREATION_SECONDS,
+    SOONEST_SECONDS,
+    amendment_of,
+    firing_second,
+    input_of,
+    message_of,
+    name_of,
+)
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError, StoreUnavailable
 from sqsdelay.ports.stores import ParkingPlace

@@ -14,11 +14,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from sqsdelay.core.clock import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage, due_found, from_rows
 from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
-from sqsdelay.ports.forks import in_each_child
+from sqsdelay.ports import in_each_child
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.ids import NO_START

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from lambdas.dispatcher.handler import BATCH
 from lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay import DelaySender
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.core.received_message import ReceivedMessage
@@ -27,10 +27,7 @@ from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, ParkingSettings
 from sqsdelay.relaying.outcomes import RelaySettings, Status
 from sqsdelay.s3 import BodyReader, Bucket
-from sqsdelay.sending.batches import (
-    PAYLOAD_SIZE,
-    Pointer,
-)
+from sqsdelay.sending.sizes import PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs.consumer import DelayConsumer, checked_relay
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from sqsdelay.core.checked_message import new_message_id
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import DELAY_SECONDS, string
+from sqsdelay.core.message import DELAY_SECONDS, new_message_id, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage

@@ -34,8 +34,7 @@ from sqsdelay.rabbitmq import (
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.stores import open_store
-from sqsdelay.timeouts.manager import TimeoutManager
-from sqsdelay.timeouts.settings import TimeoutSettings
+from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings
 from tests.acceptance.rabbitmq.broker import (
     REGISTERED_SECONDS,
     Arrival,

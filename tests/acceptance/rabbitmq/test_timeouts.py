@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from pika import BasicProperties
 
-from sqsdelay.core.clock import SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidDelay, QueueMissing, QueueUnavailable
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqTimeouts, create_timeout_queues
@@ -28,8 +28,7 @@ from sqsdelay.rabbitmq.timeouts import QueueConsumer
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore, ManualClock
 from sqsdelay.timeouts import TimeoutSender
-from sqsdelay.timeouts.manager import TimeoutManager
-from sqsdelay.timeouts.settings import TimeoutSettings, TimeoutStatus
+from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import DeafProxy, TcpProxy

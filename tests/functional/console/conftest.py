@@ -18,7 +18,7 @@ from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.core.clock import Clock
+from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,

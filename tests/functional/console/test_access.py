@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from httpx import Client
+from starlette.routing import Route
 
 from sqsdelay.console import ConsoleSettings, stores_of
 from sqsdelay.console.guard import (
@@ -20,7 +21,7 @@ from sqsdelay.console.guard import (
     SESSION_SECONDS,
     Access,
 )
-from sqsdelay.console.pages import FORMS
+from sqsdelay.console.pages import ROUTES
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
 from sqsdelay.errors import ConfigurationError
@@ -29,6 +30,7 @@ from tests.functional.console.conftest import browser, visited
 
 CHOSEN = {"endpoint": "orders", "action": "cancel", "m": ":x"}
 TOKEN = "correct-horse-battery-staple"
+FORMS = [each.path for each in ROUTES if isinstance(each, Route) and "POST" in (each.methods or ())]
 
 
 def console(clock: ManualClock | None = None, **access: Any) -> Services:
@@ -249,8 +251,8 @@ def test_a_proxy_names_the_user(host: str, caplog: pytest.LogCaptureFixture) -> 
         ({"host": "0.0.0.0"}, "would be open to the network"),
         ({"host": "::"}, "would be open to the network"),
         ({"host": "console.example"}, "would be open to the network"),
-        ({"token": "short"}, "has 5 characters; use 24 or more"),
-        ({"token": "a" * 32}, "has 1 different characters; use 8 or more"),
+        ({"token": "short"}, "has 5 characters, 5 of them different; use at least 24"),
+        ({"token": "a" * 32}, "has 32 characters, 1 of them different"),
         ({"user_header": "X-User"}, "takes both"),
         ({"proxies": ("10.0.0.5",)}, "takes both"),
         ({"user_header": "X-User", "proxies": ("nonsense",)}, "give the IP address"),

@@ -409,7 +409,7 @@ def test_the_cost_is_a_recommendation_in_words(running: Running) -> None:
     assert len(list(page.main.all("p", class_="next"))) == 2
     for given, words in (
         ({"delay": "never"}, "'never' is not valid"),
-        ({"messages": "many"}, "give a whole number"),
+        ({"messages": "many"}, "use a whole number, 1 to"),
         ({"batch": "99"}, "use a whole number, 1 to 10"),
         ({"delay": "1h", "messages": "1000000000", "size": "300000"}, "would be lost"),
     ):

@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from benchmarks.spark import sink as spark_sink
 from benchmarks.spark import throttled
 from benchmarks.support.sqs_stub import Stub
-from sqsdelay.core.delay import parse_due_at
 from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
+from sqsdelay.core.readable import parse_due_at
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores import open_store
 from tests.functional.spark.sent import due_ms, ids, message_id

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.layout import line_of, new_batch

@@ -39,7 +39,7 @@ def seeded(chance: random.Random, now_ms: Callable[[], int]) -> Iterator[None]:
     clock = SimpleNamespace(time_ns=lambda: (now_ms() - 24 * HOUR_MS) * 1_000_000)
     leases = "sqsdelay.stores.dynamodb.leases"
     with ExitStack() as patches:
-        patches.enter_context(patch("sqsdelay.core.checked_message.secrets", names))
+        patches.enter_context(patch("sqsdelay.core.message.secrets", names))
         patches.enter_context(patch(f"{leases}.secrets", names))
         patches.enter_context(patch(f"{leases}.random", chance))
         patches.enter_context(patch(f"{leases}.uuid", owners))

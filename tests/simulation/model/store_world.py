@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sqsdelay.core.checked_message import new_message_id
+from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreError
 from sqsdelay.ports.stores import Claim, DelayedMessageStore

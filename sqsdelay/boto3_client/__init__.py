@@ -1,1 +1,0 @@
-"""`unrestricted`: a boto3 client whose ``DelaySeconds`` has no limit."""
