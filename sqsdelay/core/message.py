@@ -439,11 +439,6 @@ class CheckedMessage:
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", size_of(self.body, self.attributes))
 
-    @property
-    def named(self) -> bool:
-        """Whether its sender gave an id."""
-        return self.message_id is not None
-
     def ids(self, due_ms: int) -> MessageIds:
         """Its ids; those that its sender did not give are made up, anew at each call (`new_message_id`)."""
         message_id = self.message_id or new_message_id(due_ms)

@@ -13,7 +13,17 @@ from typing import Final
 from sqsdelay.core import message as wire
 from sqsdelay.core import received_message
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Attribute, Attributes, OutgoingMessage, size_of, string, text_of
+from sqsdelay.core.message import (
+    Attribute,
+    Attributes,
+    CheckedMessage,
+    MessageIds,
+    OutgoingMessage,
+    check_limits,
+    size_of,
+    string,
+    text_of,
+)
 from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMessage, whole_number
 from sqsdelay.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 
@@ -23,25 +33,21 @@ def new_send_deduplication_id() -> str:
     return f"send.{secrets.token_hex(32)}"
 
 
-def send_deduplication_id(message_id: str, body: str, wired: Attributes) -> str:
+def send_deduplication_id(message: CheckedMessage, message_id: str, ours: Attributes) -> str:
     """An idempotent sender's: the same for equal copies of a message, different for any other message.
 
-    It binds id, content and due time, or the delay where that is relative. ``wired``: the attributes, as
-    `delayed` made them."""
-    left_out = {wire.MESSAGE_ID, wire.DELAY_SECONDS} if wire.DUE_AT in wired else {wire.MESSAGE_ID}
-    parts: list[str | bytes] = [message_id, body]
+    It binds id, content and due time, or the delay where that is relative. ``ours``: what `first_copy` adds.
+    Each part stands behind its length: no other parts, joined, come to the same."""
+    left_out = {wire.MESSAGE_ID, wire.DELAY_SECONDS} if wire.DUE_AT in ours else {wire.MESSAGE_ID}
+    wired = {**message.attributes, **ours}
+    parts: list[str | bytes] = [message_id, message.content]
     for name in sorted(wired.keys() - left_out):
         value = wired[name]
         parts += [name, value["DataType"]]
         parts.append(value["BinaryValue"] if "BinaryValue" in value else value["StringValue"])
-    counted = b"".join(map(_counted, parts))
+    coded = [p if isinstance(p, bytes) else p.encode("utf-8", "surrogatepass") for p in parts]
+    counted = b"".join([b"%d:%b" % (len(part), part) for part in coded])
     return f"send.{hashlib.sha256(counted).hexdigest()}"
-
-
-def _counted(part: str | bytes) -> bytes:
-    """A part behind its length: no other parts, joined, come to the same."""
-    coded = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-    return b"%d:%b" % (len(coded), coded)
 
 
 def after_amendment(deduplication_id: str, amended_ms: int) -> str:
@@ -192,13 +198,18 @@ def with_message_id(
         size: of body and attributes, bytes.
     """
     ours = {wire.MESSAGE_ID: string(message_id)}
-    theirs = {} if wire.NSERVICEBUS_ID in attributes else {wire.NSERVICEBUS_ID: wire.SQS_ID}
     identified = {**attributes, **ours}
     larger = size + size_of("", ours)
-    after_their_hop = larger + size_of("", theirs)
-    if len(identified) + len(theirs) > MAX_ATTRIBUTES or after_their_hop > MAX_MESSAGE_BYTES:
+    theirs = 0 if wire.NSERVICEBUS_ID in attributes else 1
+    if (
+        len(identified) + theirs > MAX_ATTRIBUTES
+        or larger + theirs * _NSERVICEBUS_BYTES > MAX_MESSAGE_BYTES
+    ):
         return dict(attributes), size
     return identified, larger
+
+
+_NSERVICEBUS_BYTES: Final = size_of("", {wire.NSERVICEBUS_ID: wire.SQS_ID})
 
 
 def fits(body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MESSAGE_BYTES) -> bool:
@@ -207,14 +218,13 @@ def fits(body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MES
 
 
 def delayed(
-    attributes: dict[str, Attribute],
     *,
     remaining_ms: int,
     due_ms: int | None,
     message_group_id: str | None,
     deduplication_id: str | None = None,
 ) -> dict[str, Attribute]:
-    """The attributes a sender puts on a message for the delay queue.
+    """What is added to the attributes of a message for the delay queue, but for its id.
 
     Args:
         remaining_ms: the delay from now.
@@ -222,16 +232,62 @@ def delayed(
             SentTimestamp, which only the first hop knows.
         deduplication_id: of a message for a FIFO queue.
     """
-    wired = {**attributes, wire.DELAY_SECONDS: string(str(-(-remaining_ms // 1000)))}
+    ours = {wire.DELAY_SECONDS: string(str(-(-remaining_ms // 1000)))}
     if due_ms is not None:
-        wired[wire.DUE_AT] = string(str(due_ms))
+        ours[wire.DUE_AT] = string(str(due_ms))
     elif remaining_ms % 1000:
-        wired[wire.DELAY_MS] = string(str(remaining_ms))
+        ours[wire.DELAY_MS] = string(str(remaining_ms))
     if message_group_id is not None:
-        wired[wire.GROUP_ID] = string(message_group_id)
+        ours[wire.GROUP_ID] = string(message_group_id)
     if deduplication_id is not None:
-        wired[wire.DEDUPLICATION_ID] = string(deduplication_id)
-    return wired
+        ours[wire.DEDUPLICATION_ID] = string(deduplication_id)
+    return ours
+
+
+def first_copy(
+    message: CheckedMessage, ids: MessageIds, *, remaining_ms: int, due_ms: int, idempotent: bool
+) -> OutgoingMessage:
+    """What a sender sends to the delay queue, if it also fits at every hop and at the destination. Raises
+    TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
+
+    Args:
+        due_ms: as far as is known: the delay starts at the broker's SentTimestamp.
+        idempotent: sent again with the same id, content and due time it is the same message.
+    """
+    body, attributes, message_id = message.body, message.attributes, ids.message_id
+    ours = delayed(
+        remaining_ms=remaining_ms,
+        due_ms=message.due.at_ms,
+        message_group_id=message.group_id,
+        deduplication_id=ids.deduplication_id,
+    )
+    wired, size = with_message_id(
+        {**attributes, **ours}, message_id, size=message.size + size_of("", ours)
+    )
+    room_for_all = len(attributes) + wire.MOST_ADDED <= MAX_ATTRIBUTES
+    if not room_for_all or size + wire.MOST_ADDED_BYTES > MAX_MESSAGE_BYTES:
+        # Nearly every message has more room than ours take at any stage.
+        at_hops = {name: value for name, value in ours.items() if name != wire.DELAY_MS}
+        at_hops[wire.DUE_AT] = string(str(due_ms))
+        # On the due queue of a FIFO endpoint the queue's ids still travel as attributes.
+        fifo = wire.DEDUPLICATION_ID in ours
+        at_destination = identity(message_id, due_ms, waits=fifo)
+        if fifo:
+            at_destination |= {n: ours[n] for n in (wire.GROUP_ID, wire.DEDUPLICATION_ID)}
+        first = {name: value for name, value in wired.items() if name not in attributes}
+        size = check_limits(body, attributes, first, at_hops, at_destination)
+    return OutgoingMessage(
+        body=body,
+        attributes=wired,
+        size=size,
+        group_id=message_id,
+        deduplication_id=(
+            send_deduplication_id(message, message_id, ours)
+            if idempotent and message.message_id is not None
+            else new_send_deduplication_id()
+        ),
+        trace_header=message.trace_header,
+    )
 
 
 def requeued(
@@ -345,39 +401,6 @@ def delivered(copy: ReceivedMessage, ids: FifoIds) -> OutgoingMessage:
             at_ms=arrival_ms(copy, whole_number(text_of(copy.attributes, wire.DUE_AT))),
         ),
     )
-
-
-def check_whole_way(
-    body: str,
-    attributes: dict[str, Attribute],
-    wired: Mapping[str, Attribute],
-    *,
-    message_id: str,
-    due_ms: int,
-    size: int,
-) -> int:
-    """The size of a message for the delay queue, if it also fits at every hop and at the destination. Raises
-    TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
-
-    Args:
-        attributes: the user's.
-        wired: the user's and what `delayed` added.
-        size: of body and ``wired``, bytes.
-    """
-    room_for_all = len(attributes) + wire.MOST_ADDED <= MAX_ATTRIBUTES
-    if room_for_all and size + wire.MOST_ADDED_BYTES <= MAX_MESSAGE_BYTES:
-        # At no stage are there more of ours. Nearly every message ends here.
-        return size
-    added = {name: value for name, value in wired.items() if name not in attributes}
-    optional = (wire.DELAY_MS, wire.MESSAGE_ID)
-    at_hops = {name: value for name, value in added.items() if name not in optional}
-    at_hops |= {wire.DUE_AT: string(str(due_ms))}
-    # On the due queue of a FIFO endpoint the queue's ids still travel as attributes.
-    fifo = wire.DEDUPLICATION_ID in added
-    at_destination = identity(message_id, due_ms, waits=fifo)
-    if fifo:
-        at_destination |= {name: added[name] for name in (wire.GROUP_ID, wire.DEDUPLICATION_ID)}
-    return wire.check_limits(body, attributes, added, at_hops, at_destination)
 
 
 def users_attributes(copy: ReceivedMessage) -> dict[str, Attribute]:

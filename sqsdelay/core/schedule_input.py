@@ -150,8 +150,7 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
 def _attributes(message: StoredMessage, fires_at: int) -> dict[str, Attribute]:
     deduplication_id = text_of(message.attributes, DEDUPLICATION_ID)
     users = {n: value for n, value in message.attributes.items() if n != DEDUPLICATION_ID}
-    wired = delayed(
-        users,
+    wired = users | delayed(
         # Less than 0 where it was moved to a time before its schedule can fire.
         remaining_ms=max(0, message.due_ms - fires_at * 1000),
         due_ms=message.due_ms,

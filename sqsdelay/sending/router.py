@@ -19,7 +19,6 @@ from sqsdelay.core.message import (
     OutgoingMessage,
     Route,
     check_limits,
-    size_of,
     string,
 )
 from sqsdelay.core.received_message import FifoIds
@@ -46,7 +45,7 @@ from sqsdelay.parking.parking import Parking, ParkingSettings, Stores
 from sqsdelay.ports.queues import LargeBodies, Queues, Tracing
 from sqsdelay.sending.sizes import SizeLimits
 
-A = TypeVar("A")
+A = TypeVar("A", Endpoint, QueueRef)
 T = TypeVar("T")
 
 DEFAULT_CONCURRENCY: Final = 8
@@ -130,19 +129,21 @@ class ToStore:
 
 
 class Asked:
-    """What one call has asked the queue service, errors included: it is not asked again per message."""
+    """What one call has asked the queue service about its endpoint, errors included: it is not asked again
+    per message."""
 
     def __init__(self) -> None:
         self._answers: dict[Any, Any] = {}
 
     def once(self, ask: Callable[[A], T], about: A) -> T:
         """The answer to ``ask(about)``, or the error it raised, which is raised again."""
-        if (ask, about) not in self._answers:
+        key = ask, about.name
+        if key not in self._answers:
             try:
-                self._answers[ask, about] = ask(about)
+                self._answers[key] = ask(about)
             except SqsDelayError as error:
-                self._answers[ask, about] = error
-        answer = self._answers[ask, about]
+                self._answers[key] = error
+        answer = self._answers[key]
         if isinstance(answer, SqsDelayError):
             raise answer
         return cast(T, answer)
@@ -308,9 +309,9 @@ class Router:
     def too_large_to_park(self, endpoint: Endpoint, message: CheckedMessage) -> bool:
         """Whether the message would be parked, were it smaller."""
         parking = self._parking(endpoint)
-        now_ms = self._queues.broker_clock.now_ms()
         if parking is None or message.size <= ALWAYS_PARKED_BYTES:
             return False
+        now_ms = self._queues.broker_clock.now_ms()
         if seconds_until(message.due.due_ms(now_ms), now_ms) <= parking.after_seconds:
             return False
         return parking.store.too_large(as_stored(message, endpoint.address, now_ms=now_ms))
@@ -337,37 +338,10 @@ class Router:
         # and the id that is made up tells the due time by it.
         now_ms = self._queues.broker_clock.now_ms()
         due_ms = message.due.due_ms(now_ms)
-        message_id, deduplication_id = message.ids(due_ms)
+        message_id, _ = ids = message.ids(due_ms)
         idempotent = self._settings.idempotent or self._settings.parking is not None
-        wired = outgoing.delayed(
-            message.attributes,
-            remaining_ms=due_ms - now_ms,
-            due_ms=message.due.at_ms,
-            message_group_id=message.group_id,
-            deduplication_id=deduplication_id,
-        )
-        added = {name: value for name, value in wired.items() if name not in message.attributes}
-        size = message.size + size_of("", added)
-        wired, size = outgoing.with_message_id(wired, message_id, size=size)
-        size = outgoing.check_whole_way(
-            message.body,
-            message.attributes,
-            wired,
-            message_id=message_id,
-            due_ms=due_ms,
-            size=size,
-        )
-        entry = OutgoingMessage(
-            body=message.body,
-            attributes=wired,
-            size=size,
-            group_id=message_id,
-            deduplication_id=(
-                outgoing.send_deduplication_id(message_id, message.content, wired)
-                if idempotent and message.named
-                else outgoing.new_send_deduplication_id()
-            ),
-            trace_header=message.trace_header,
+        entry = outgoing.first_copy(
+            message, ids, remaining_ms=due_ms - now_ms, due_ms=due_ms, idempotent=idempotent
         )
         queue_url = asked.once(self._delay_queue_url, endpoint)
         self._check_arrival(endpoint, message)
@@ -380,7 +354,7 @@ class Router:
             message_id,
             due_ms,
             absolute=message.due.absolute,
-            named=message.named,
+            named=message.message_id is not None,
         )
 
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
@@ -414,14 +388,7 @@ def refuse_collision(queues: Queues, endpoint: Endpoint) -> None:
         ConfigurationError: it has, with what to do.
         QueueUnreachable
     """
-    try:
-        problem = collision(queues, endpoint)
-    except QueueUnreachable as error:
-        # Named for what was asked for: the queues looked for here are often not there.
-        raise QueueUnreachable(
-            f"queue {endpoint.name} cannot be used now: {error.__cause__}; try again later"
-        ) from error.__cause__
-    if problem is not None:
+    if problem := collision(queues, endpoint):
         raise ConfigurationError(problem)
 
 
@@ -431,8 +398,12 @@ def collision(queues: Queues, endpoint: Endpoint) -> str | None:
     def exists(queue: QueueRef) -> bool:
         try:
             queues.url(queue)
-        except QueueUnreachable:
-            raise  # Nothing else would be answered, either, and each call takes its time.
+        except QueueUnreachable as error:
+            # Nothing else would be answered, either, and each call takes its time. Named for what was asked
+            # for: the queues looked for here are often not there.
+            raise QueueUnreachable(
+                f"queue {endpoint.name} cannot be used now: {error.__cause__}; try again later"
+            ) from error.__cause__
         except (QueueMissing, QueueUnavailable):
             # Denied: a policy that names our queues only is no reason to send nothing.
             return False

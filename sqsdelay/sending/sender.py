@@ -100,13 +100,7 @@ class QueueSender:
         parsed = Endpoint.parse(endpoint)
         with self.batches.in_time(), self.traced(parsed) as header:
             ready = checked(with_header(message, header), fifo=parsed.fifo)
-            if self._shared is None:
-                (result,) = self.batches.send(parsed, [ready])
-            else:
-                result = self._send_shared(self._shared, parsed, ready)
-            if result.error is not None:
-                raise own(result.error)
-        return result
+            return _sent(self._send(parsed, ready))
 
     def traced(self, endpoint: Endpoint) -> AbstractContextManager[str | None]:
         """The span of a send, and the trace header that its messages are to carry."""
@@ -123,20 +117,17 @@ class QueueSender:
         """
         return self.batches.preview(Endpoint.parse(endpoint), message)
 
-    def _send_shared(
-        self,
-        shared: SharedCalls[CheckedMessage, SendResult],
-        endpoint: Endpoint,
-        message: CheckedMessage,
-    ) -> SendResult:
+    def _send(self, endpoint: Endpoint, message: CheckedMessage) -> SendResult:
+        if self._shared is None:
+            return self.batches.send(endpoint, [message])[0]
         route, most = self.batches.together(endpoint, message)
-        within = self.deadline_seconds
+        key, within = (endpoint, route), self.deadline_seconds
         try:
-            (result,) = shared.call(
-                (endpoint, route), [message], sizes=[message.size], most=most, within_seconds=within
+            (result,) = self._shared.call(
+                key, [message], sizes=[message.size], most=most, within_seconds=within
             )
         except NeverLeft:
-            raise too_late(endpoint) from None
+            raise _too_late(endpoint) from None
         except Interrupted as error:
             raise Unconfirmed(
                 f"this message may or may not have been sent, with those of other threads: {error}"
@@ -185,8 +176,7 @@ class QueueSender:
             InvalidEndpoint, InvalidMessage, StoreUnavailable, StoreMissing
             QueueMissing, QueueUnavailable: the broker's time cannot be learned.
         """
-        schedule = self._schedule(endpoint)
-        now_ms = self.batches.router.broker_latest(Endpoint.parse(endpoint), Asked())
+        schedule, now_ms = self._schedule_now(endpoint)
         return schedule.cancel(message_id, now_ms=now_ms)
 
     def reschedule(
@@ -210,8 +200,7 @@ class QueueSender:
         if (delay is None) == (due_at is None):
             raise InvalidDelay("give either delay or due_at, the new due time")
         due = due_time(delay, due_at)
-        schedule = self._schedule(endpoint)
-        now_ms = self.batches.router.broker_latest(Endpoint.parse(endpoint), Asked())
+        schedule, now_ms = self._schedule_now(endpoint)
         due_ms = due.due_ms(now_ms)
         self.batches.router.check_max_delay(due_ms, now_ms)
         return schedule.reschedule(message_id, due_ms, now_ms=now_ms)
@@ -237,6 +226,10 @@ class QueueSender:
         """
         return self._schedule(endpoint).pending(due_from=due_from, due_before=due_before)
 
+    def _schedule_now(self, endpoint: str) -> tuple[Schedule, int]:
+        schedule = self._schedule(endpoint)
+        return schedule, self.batches.router.broker_latest(Endpoint.parse(endpoint), Asked())
+
     def _schedule(self, endpoint: str) -> Schedule:
         name = Endpoint.parse(endpoint).name
         if self.batches.stores is None:
@@ -248,7 +241,14 @@ class QueueSender:
         return Schedule(self.batches.stores.of(name), endpoint=name, ledger=self._ledger)
 
 
-def too_late(endpoint: Endpoint) -> QueueUnavailable:
+def _sent(result: SendResult) -> SendResult:
+    """The result, or its error raised, as an object of the caller's own."""
+    if result.error is not None:
+        raise own(result.error)
+    return result
+
+
+def _too_late(endpoint: Endpoint) -> QueueUnavailable:
     """The error of a send whose time was over before a request had its message."""
     return QueueUnavailable(
         f"queue {endpoint.name} cannot be used now: the time for this call (deadline_seconds) is over; "
@@ -344,12 +344,10 @@ class AsyncQueueSender:
             ready = checked(with_header(message, header), fifo=parsed.fifo)
             route, most = self._sender.batches.together(parsed, ready)
             try:
-                result = await self._calls.call((parsed, route), ready, size=ready.size, most=most)
+                key, size = (parsed, route), ready.size
+                return _sent(await self._calls.call(key, ready, size=size, most=most))
             except NeverLeft:
-                raise too_late(parsed) from None
-            if result.error is not None:
-                raise own(result.error)
-        return result
+                raise _too_late(parsed) from None
 
     async def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:
         """Send many messages in full batches of their own, several batches at a time.

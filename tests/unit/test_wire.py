@@ -21,7 +21,10 @@ from sqsdelay.core.message import (
     MOST_ADDED_BYTES,
     WAS_DUE_AT,
     Attribute,
+    Message,
+    MessageIds,
     OutgoingMessage,
+    checked,
     size_of,
     string,
 )
@@ -180,7 +183,7 @@ def test_due_at_wins_over_the_remaining_seconds() -> None:
 
 def test_a_fractional_delay_keeps_its_milliseconds() -> None:
     """Rounding on the wire and at hand-over would add up to two seconds."""
-    attributes = outgoing.delayed({}, remaining_ms=1_925_250, due_ms=None, message_group_id=None)
+    attributes = outgoing.delayed(remaining_ms=1_925_250, due_ms=None, message_group_id=None)
     assert attributes == {DELAY_SECONDS: string("1926"), DELAY_MS: string("1925250")}
     assert read_delay(copy(attributes=attributes)) == DelayedMessage("m-1", SENT + 1_925_250)
 
@@ -469,12 +472,13 @@ def test_a_group_is_handed_over_where_a_queue_takes_it(group: str, kept: str | N
     assert sent.group_id == kept
 
 
-@pytest.mark.parametrize("spare", [0, 1])
+@pytest.mark.parametrize("spare", [-1, 0, 1])
 def test_a_message_that_fits_at_its_largest_stage(spare: int) -> None:
-    """The quick answer and the exact one are the same size, at the limit and below it."""
-    wired = {DELAY_SECONDS: string("901")}
-    body = "x" * (MAX_MESSAGE_BYTES - MOST_ADDED_BYTES - spare - len(DELAY_SECONDS + "String901"))
-    size = outgoing.check_whole_way(
-        body, {}, wired, message_id="m", due_ms=1_800_000_000_000, size=size_of(body, wired)
+    """The quick answer and the exact one are the same size, at the limit and beside it."""
+    size = MAX_MESSAGE_BYTES - MOST_ADDED_BYTES - spare
+    added = size_of("", {DELAY_SECONDS: string("901"), MESSAGE_ID: string("m")})
+    message = checked(Message("x" * (size - added), delay=901), fifo=False)
+    first = outgoing.first_copy(
+        message, MessageIds("m", None), remaining_ms=901_000, due_ms=SENT, idempotent=False
     )
-    assert size == MAX_MESSAGE_BYTES - MOST_ADDED_BYTES - spare
+    assert first.size == size_of(first.body, first.attributes) == size
