@@ -61,7 +61,7 @@ ToStore = tuple[ReceivedMessage, StoredMessage]
 """A copy, and the message in the store that would settle it."""
 
 
-def always() -> bool:
+def always_held() -> bool:
     """For a consumer without a time limit."""
     return True
 
@@ -108,7 +108,7 @@ class Relay:
         return self.source == self._endpoint.parking_queue
 
     def process(
-        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always
+        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always_held
     ) -> list[Outcome]:
         """Move a received batch on and settle it.
 
