@@ -29,18 +29,12 @@ from sqsdelay.stores.dynamodb.dynamodb_store import (
     TABLE_CLASSES,
 )
 
+_RETENTION: Final = (
+    "1 ONE_DAY, 3 THREE_DAYS, 7 ONE_WEEK, 14 TWO_WEEKS, 30 ONE_MONTH, 90 THREE_MONTHS, 180 SIX_MONTHS, "
+    "365 ONE_YEAR, 731 TWO_YEARS, 1827 FIVE_YEARS, 3653 TEN_YEARS"
+)
 RETENTION: Final = {
-    "1": logs.RetentionDays.ONE_DAY,
-    "3": logs.RetentionDays.THREE_DAYS,
-    "7": logs.RetentionDays.ONE_WEEK,
-    "14": logs.RetentionDays.TWO_WEEKS,
-    "30": logs.RetentionDays.ONE_MONTH,
-    "90": logs.RetentionDays.THREE_MONTHS,
-    "180": logs.RetentionDays.SIX_MONTHS,
-    "365": logs.RetentionDays.ONE_YEAR,
-    "731": logs.RetentionDays.TWO_YEARS,
-    "1827": logs.RetentionDays.FIVE_YEARS,
-    "3653": logs.RetentionDays.TEN_YEARS,
+    days: logs.RetentionDays[name] for days, name in map(str.split, _RETENTION.split(", "))
 }
 """Days that CloudWatch Logs takes, the usual ones of them."""
 
@@ -83,8 +77,7 @@ _ID: Final = "[0-9a-f]{8,17}"
 
 
 def _ids(kind: str) -> Parser:
-    formed = _formed(f"{kind}-{_ID}(,{kind}-{_ID})*")
-    return lambda value: tuple(formed(value).split(","))
+    return lambda value: tuple(_formed(f"{kind}-{_ID}(,{kind}-{_ID})*")(value).split(","))
 
 
 _SWITCH: Final = {True: True, "true": True, False: False, "false": False, NONE: False}
@@ -177,11 +170,6 @@ def _setting(get: Callable[[str], Any], key: str) -> Any:
         raise ConfigurationError(f"context {key}={value!r}{told}") from None
 
 
-def _field(key: str) -> str:
-    """The name of a key's setting: ``hop_seconds`` of ``hopSeconds``."""
-    return re.sub(r"([A-Z])", r"_\1", key).lower()
-
-
 _NETWORK: Final = ("vpcId", "subnetIds", "securityGroupIds")
 
 
@@ -202,12 +190,9 @@ class Deployment:
         cls, get: Callable[[str], Any], *, account: str | None = None, region: str | None = None
     ) -> Deployment:
         """The deployment a context asks for; no endpoint is none to deploy, and no error. Raises
-        ConfigurationError, InvalidEndpoint: a value that cannot be used, and what can.
-
-        Args:
-            get: a context value by its key, None where it is not given.
-            account, region: where the stacks go, as far as it is known.
-        """
+        ConfigurationError, InvalidEndpoint: a value that cannot be used, and what can. ``get``: a context
+        value by its key, None where it is not given. ``account``, ``region``: where the stacks go, as far as
+        it is known."""
         queue_arn = get("queueArn")
         endpoints = _endpoints(get("endpoint"))
         if queue_arn is not None:
@@ -219,9 +204,14 @@ class Deployment:
                 f"context {' and '.join(network)} alone; a network takes vpcId, subnetIds and "
                 "securityGroupIds, all three, for nothing is looked up in the account"
             )
-        settings = {_field(key): value for key, value in given.items()}
+        # ``hop_seconds`` is what ``hopSeconds`` sets.
+        settings = {re.sub("([A-Z])", r"_\1", k).lower(): value for k, value in given.items()}
         if (longest := get("maxDelay")) is not None:
-            settings["max_delay_seconds"] = _max_delay(longest)
+            try:
+                seconds = -(-delay_ms(parse_delay(str(longest))) // 1000)
+                settings["max_delay_seconds"] = checked_max_delay(seconds)
+            except SqsDelayError as error:
+                raise ConfigurationError(f"context maxDelay={longest!r}: {error}") from error
         return cls(endpoints=endpoints, queue_arn=queue_arn, settings=settings)
 
 
@@ -253,13 +243,8 @@ def _endpoints(value: Any) -> tuple[Endpoint, ...]:
                 "-c queueArn=ARN"
             )
     endpoints = tuple(Endpoint.parse(name) for name in names)
-    _refuse_shared_queues(endpoints)
-    return endpoints
-
-
-def _refuse_shared_queues(endpoints: tuple[Endpoint, ...]) -> None:
-    """``orders`` and ``orders.fifo`` would have one delay queue; ``orders-due`` is the latter's, and
-    ``orders-parking`` may be the former's one day."""
+    # ``orders`` and ``orders.fifo`` would have one delay queue; ``orders-due`` is the latter's, and
+    # ``orders-parking`` may be the former's one day.
     owners: dict[str, str] = {}
     for endpoint in endpoints:
         for queue in (*endpoint.queues, endpoint.parking_queue):
@@ -269,6 +254,7 @@ def _refuse_shared_queues(endpoints: tuple[Endpoint, ...]) -> None:
                     f"context endpoint names {other!r} and {endpoint.name!r}, which would share the "
                     f"queue {queue.name!r}; rename one of them"
                 )
+    return endpoints
 
 
 def _existing(
@@ -296,10 +282,3 @@ def _existing(
                 f"deploy with credentials and region of the queue's {kind}"
             )
     return (existing,)
-
-
-def _max_delay(value: Any) -> int:
-    try:
-        return checked_max_delay(-(-delay_ms(parse_delay(str(value))) // 1000))
-    except SqsDelayError as error:
-        raise ConfigurationError(f"context maxDelay={value!r}: {error}") from error

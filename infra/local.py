@@ -31,11 +31,7 @@ class CdkFailed(SqsDelayError):
 
 class CdkCommand:
     """Runs ``cdk`` in a checkout against one local AWS, keeping all it writes in a folder of its own.
-
-    Args:
-        aws: a started local AWS.
-        folder: for the CDK's home, its output and its caches.
-    """
+    ``aws``: a started local AWS. ``folder``: for the CDK's home, its output and its caches."""
 
     def __init__(self, aws: LocalAws, folder: Path) -> None:
         self._aws = aws

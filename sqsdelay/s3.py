@@ -7,8 +7,6 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
@@ -74,67 +72,30 @@ logger = logging.getLogger(__name__)
 _DAY_MS: Final = 24 * 3600 * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Expiry:
-    """A rule that deletes objects: so many days after they were put, or at an instant."""
-
-    rule: str
-    days: int | None
-    at: datetime | None
-
-    def refuse(self, bucket: str, *, now_ms: int, needed_until_ms: int) -> None:
-        """Raise if an object put now could be deleted before it is needed no more.
-
-        Raises:
-            ConfigurationError
-        """
-        if self.at is not None:
-            expires_ms = round(self.at.timestamp() * 1000)
-        else:
-            expires_ms = now_ms + (self.days or 0) * _DAY_MS
-        if expires_ms < needed_until_ms:
-            raise ConfigurationError(
-                f"lifecycle rule {self.rule!r} of bucket {bucket} deletes bodies at "
-                f"{utc(expires_ms):%Y-%m-%d}, and this one is needed until "
-                f"{utc(needed_until_ms):%Y-%m-%d} (its due time and 14 days in the destination queue); "
-                "lengthen the rule, keep it from these keys (prefix=), or use another bucket"
-            )
-
-
-def expiries(client: S3Client, bucket: str, prefix: str) -> list[Expiry]:
-    """The bucket's rules that apply to keys of this prefix.
-
-    None when the rules may not be read: the log says so.
-
-    Raises:
-        ClientError: the bucket cannot be asked, for another reason.
-    """
+def expiry_rules(client: S3Client, bucket: str, prefix: str) -> list[Any]:
+    """The bucket's rules that delete objects of this prefix; none where they may not be read: the log says
+    so. Raises ClientError: the bucket cannot be asked, for another reason."""
     try:
-        rules = client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
+        rules: list[Any] = client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
-        if code == "NoSuchLifecycleConfiguration":
-            return []
         if code == "AccessDenied":
             logger.warning("lifecycle rules of %s not read, s3:GetLifecycleConfiguration", bucket)
-            return []
-        raise
-    return [expiry for rule in rules for expiry in _expiry(rule, prefix)]
+        elif code != "NoSuchLifecycleConfiguration":
+            raise
+        return []
+    return [rule for rule in rules if _deletes(rule, prefix)]
 
 
-def _expiry(rule: Mapping[str, Any], prefix: str) -> Iterator[Expiry]:
-    expiration = rule.get("Expiration", {})
-    if rule.get("Status") != "Enabled" or not ({"Days", "Date"} & set(expiration)):
-        return
+def _deletes(rule: Mapping[str, Any], prefix: str) -> bool:
     filtered = rule.get("Filter", {})
     both = filtered.get("And", filtered)
-    if both.get("Tag") or both.get("Tags"):
-        return  # bodies carry no tags
+    if rule.get("Status") != "Enabled" or not {"Days", "Date"} & set(rule.get("Expiration", {})):
+        return False
     ruled = both.get("Prefix", rule.get("Prefix", "")) or ""
-    if prefix.startswith(ruled) or ruled.startswith(prefix):
-        yield Expiry(
-            rule.get("ID", "without a name"), expiration.get("Days"), expiration.get("Date")
-        )
+    # Bodies carry no tags.
+    tagged = both.get("Tag") or both.get("Tags")
+    return not tagged and bool(prefix.startswith(ruled) or ruled.startswith(prefix))
 
 
 class Bucket:
@@ -172,7 +133,7 @@ class Bucket:
         self._prefix = prefix
         self._clock = clock or SystemClock()
         self._client = client or default_client()
-        self._expiries: list[Expiry] | None = None
+        self._rules: list[Any] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -189,10 +150,7 @@ class Bucket:
         """
         pointer = Pointer(self.name, f"{self._prefix}{uuid.uuid4()}")
         with translated(self.name):
-            for expiry in self._read_expiries():
-                expiry.refuse(
-                    self.name, now_ms=self._clock.now_ms(), needed_until_ms=needed_until_ms
-                )
+            self._check_rules(needed_until_ms)
             self._client.put_object(
                 Bucket=self.name,
                 Key=pointer.key,
@@ -201,12 +159,22 @@ class Bucket:
             )
         return pointer.to_body()
 
-    def _read_expiries(self) -> list[Expiry]:
-        """The bucket's expiry rules for our keys, read once."""
+    def _check_rules(self, needed_until_ms: int) -> None:
+        """Refuse a rule that could delete an object put now too early; the rules are read once."""
         with self._lock:
-            if self._expiries is None:
-                self._expiries = expiries(self._client, self.name, self._prefix)
-            return self._expiries
+            if self._rules is None:
+                self._rules = expiry_rules(self._client, self.name, self._prefix)
+        for rule in self._rules:
+            days, at = (rule["Expiration"].get(name) for name in ("Days", "Date"))
+            now_ms = self._clock.now_ms()
+            ends_ms = now_ms + (days or 0) * _DAY_MS if at is None else round(at.timestamp() * 1000)
+            if ends_ms < needed_until_ms:
+                raise ConfigurationError(
+                    f"lifecycle rule {rule.get('ID', 'without a name')!r} of bucket {self.name} deletes "
+                    f"bodies at {utc(ends_ms):%Y-%m-%d}, and this one is needed until "
+                    f"{utc(needed_until_ms):%Y-%m-%d} (its due time and 14 days in the destination queue); "
+                    "lengthen the rule, keep it from these keys (prefix=), or use another bucket"
+                )
 
 
 class BodyReader:

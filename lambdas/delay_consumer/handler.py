@@ -87,15 +87,11 @@ def function() -> Function:
 
 
 def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, str]]]:
-    """Relay the event's records; answer with those that Lambda must not delete.
-
-    Raises:
-        MalformedMessage: the event is no SQS event at all.
-        ConfigurationError: a variable that cannot be used, or a delay queue that does not fit.
-        QueueMissing, QueueUnavailable: the delay queue cannot be asked.
-        SchemaMismatch: the store is of another version. Lambda counts it as an error, as the others; nothing
-            was sent, and SQS hands the messages out again.
-    """
+    """Relay the event's records; answer with those that Lambda must not delete. Raises MalformedMessage: the
+    event is no SQS event at all; ConfigurationError: a variable that cannot be used, or a delay queue that
+    does not fit; QueueMissing, QueueUnavailable: the delay queue cannot be asked; SchemaMismatch: the store
+    is of another version. Lambda counts it as an error, as the others; nothing was sent, and SQS hands the
+    messages out again."""
     received_at = time.monotonic()
     this = function()
     this.until.begin(context)

@@ -116,11 +116,8 @@ def handler(event: object, context: Any) -> dict[str, int]:
 
     Asked to park, it does that instead, until the parking queue is empty or time runs out. Where schedules
     have sent more than one round, it starts more runs of itself. Raises StoreError, QueueMissing,
-    QueueUnavailable: Lambda counts an error; the next run goes on.
-
-    Returns:
-        How many messages were released, rejected, failed and held; or how many copies met which fate.
-    """
+    QueueUnavailable: Lambda counts an error; the next run goes on. Returns how many messages were released,
+    rejected, failed and held; or how many copies met which fate."""
     this = function()
     this.until.begin(context)
     asked = event.get(function_names.PARK) if isinstance(event, Mapping) else None

@@ -62,12 +62,8 @@ def functions_archive(root: Path = ROOT, build: Path = BUILD) -> Path:
     """The archive to deploy: an installed package's, or one built unless the same inputs were built before.
 
     boto3 is left out: Lambda's Python runtime brings it. Raises FunctionCodeError: pip could not fetch the
-    pinned dependencies; or an installation has no archive.
-
-    Args:
-        root: the checkout, or the installation, to take it from.
-        build: where to put it; outside what git tracks.
-    """
+    pinned dependencies; or an installation has no archive. ``root``: the checkout, or the installation, to
+    take it from. ``build``: where to put it; outside what git tracks."""
     shipped = root / ARCHIVE
     if shipped.exists():
         return shipped
@@ -76,12 +72,22 @@ def functions_archive(root: Path = ROOT, build: Path = BUILD) -> Path:
             "this installation of sqsdelay has no archive of the functions; run `make dist` in a checkout "
             "and install the wheel that it puts into dist/"
         )
-    return _built(root, build)
+    archive = built_archive(root, build)
+    if not archive.exists():
+        build.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=build) as scratch:
+            _build(root, Path(scratch) / "code", Path(scratch) / archive.name)
+            os.replace(Path(scratch) / archive.name, archive)
+    return archive
 
 
 def built_archive(root: Path = ROOT, build: Path = BUILD) -> Path:
-    """Where the archive of a checkout's sources is, once it was built."""
-    return build / f"functions-{_fingerprint(root, _sources(root))}.zip"
+    """Where the archive of a checkout's sources is, once it was built: its name tells all that goes in."""
+    digest = hashlib.sha256(repr((PIP_OPTIONS, _UNUSED, _UNUSED_POWERTOOLS)).encode())
+    for path in (root / REQUIREMENTS, *_sources(root)):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return build / f"functions-{digest.hexdigest()[:16]}.zip"
 
 
 def _sources(root: Path) -> list[Path]:
@@ -96,42 +102,21 @@ def guard_source(root: Path = ROOT) -> str:
         return archive.read(GUARD).decode()
 
 
-def _built(root: Path, build: Path) -> Path:
-    archive = built_archive(root, build)
-    if archive.exists():
-        return archive
-    build.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=build) as scratch:
-        code = Path(scratch) / "code"
-        _install(root / REQUIREMENTS, code)
-        for source in _sources(root):
-            target = code / source.relative_to(root)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-        whole = Path(scratch) / archive.name
-        _zip(code, whole)
-        os.replace(whole, archive)
-    return archive
-
-
-def _zip(folder: Path, archive: Path) -> None:
+def _build(root: Path, code: Path, archive: Path) -> None:
+    """Put dependencies and sources together in the folder ``code``, and all of it into an archive."""
+    _install(root / REQUIREMENTS, code)
+    for source in _sources(root):
+        target = code / source.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped:
-        for path in sorted(folder.rglob("*")):
+        for path in sorted(code.rglob("*")):
             if path.is_file():
                 # The time and the rights of a file here are no part of the code.
-                entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
+                entry = zipfile.ZipInfo(path.relative_to(code).as_posix())
                 entry.external_attr = 0o644 << 16
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 zipped.writestr(entry, path.read_bytes())
-
-
-def _fingerprint(root: Path, sources: list[Path]) -> str:
-    """Names the inputs: the same in any directory."""
-    digest = hashlib.sha256(repr((PIP_OPTIONS, _UNUSED, _UNUSED_POWERTOOLS)).encode())
-    for path in (root / REQUIREMENTS, *sources):
-        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
 
 
 def _install(requirements: Path, target: Path) -> None:

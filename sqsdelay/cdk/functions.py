@@ -119,13 +119,9 @@ DEFAULTS: Final = FunctionSettings()
 @dataclass(frozen=True, kw_only=True)
 class Wiring:
     """What the functions and the store of one endpoint are built with, as `UnrestrictedDelay` was told.
-
-    Args:
-        endpoint: the destination queue's name, which may be a token.
-        due_queue: of a FIFO endpoint, where its message timers run.
-        ledger: where the functions record what they do; True is their log.
-        variables: of the environments of all who move messages on.
-    """
+    ``endpoint``: the destination queue's name, which may be a token. ``due_queue``: of a FIFO endpoint, where
+    its message timers run. ``ledger``: where the functions record what they do; True is their log.
+    ``variables``: of the environments of all who move messages on."""
 
     endpoint: str
     queue: sqs.IQueue
@@ -209,16 +205,10 @@ def function_role(
 
 
 class EndpointFunction(Construct):
-    """A function of the archive, its role and its log.
-
-    Args:
-        statements: what it is allowed besides writing its log, running in its network, recording.
-        queues: those it uses, which may be under keys.
-        place: where it parks.
-        store_url: from where it releases.
-        quiet: rules of cdk-nag that are not followed, each with its reason.
-        arguments: more of those of `aws_lambda.Function`.
-    """
+    """A function of the archive, its role and its log. ``statements``: what it is allowed besides writing its
+    log, running in its network, recording. ``queues``: those it uses, which may be under keys. ``place``:
+    where it parks. ``store_url``: from where it releases. ``quiet``: rules of cdk-nag that are not followed,
+    each with its reason. ``arguments``: more of those of `aws_lambda.Function`."""
 
     def __init__(
         self,
@@ -285,11 +275,8 @@ class EndpointFunction(Construct):
 def delay_consumer(
     scope: Construct, wiring: Wiring, *, max_concurrency: int, place: Place | None
 ) -> EndpointFunction:
-    """The function that moves messages one hop on, on its queues' event sources.
-
-    Args:
-        max_concurrency: batches in hand at once, 2 to 1,000.
-        place: where to park messages that are far away; they hop on when None.
+    """The function that moves messages one hop on, on its queues' event sources. ``max_concurrency``: batches
+    in hand at once, 2 to 1,000. ``place``: where to park messages that are far away; they hop on when None.
     """
     consumed = [wiring.delay_queue, *([wiring.due_queue] if wiring.due_queue else [])]
     arns = [each.queue_arn for each in consumed]
@@ -339,14 +326,9 @@ def delay_consumer(
 class DispatcherFunction(EndpointFunction):
     """The function that releases what is due, on its schedule, a few runs at a time.
 
-    Released messages go to the destination, or to a FIFO endpoint's due queue.
-
-    Args:
-        statements: what it is allowed besides, on its store.
-        store_url: the store's.
-        place: one whose schedules release: the function only empties the parking queue.
-        concurrency: runs at once.
-    """
+    Released messages go to the destination, or to a FIFO endpoint's due queue. ``statements``: what it is
+    allowed besides, on its store. ``store_url``: the store's. ``place``: one whose schedules release: the
+    function only empties the parking queue. ``concurrency``: runs at once."""
 
     def __init__(
         self,

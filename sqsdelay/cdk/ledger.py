@@ -36,14 +36,10 @@ class S3Ledger(Construct):
     The functions put events into ``stream`` themselves: of what goes through a log, the log alone costs more
     than all the rest. The day (UTC) is the one on which the oldest event of an object came to the stream.
     Nothing deletes objects, and a bucket may be shared by endpoints: each has a folder of its own.
-
-    Args:
-        endpoint: its name, which may be a token.
-        bucket: to write to; made when left out.
-        alarm_topic: told of every alarm that starts.
-        removal_policy: what becomes of a bucket made here, and the ledger in it, when removed.
-        encryption_key: of stream and bucket; ones that AWS manages when None.
-    """
+    ``endpoint``: its name, which may be a token. ``bucket``: to write to; made when left out.
+    ``alarm_topic``: told of every alarm that starts. ``removal_policy``: what becomes of a bucket made here,
+    and the ledger in it, when removed. ``encryption_key``: of stream and bucket; ones that AWS manages when
+    None."""
 
     def __init__(
         self,

@@ -98,13 +98,9 @@ def beside(endpoint: str, suffix: str) -> str:
 
 
 class EndpointQueue(sqs.Queue):
-    """14 days of retention, encrypted, over TLS only.
-
-    Args:
-        no_redrive: why it has no redrive policy; None where it has one.
-        encryption_key: SQS encrypts under it; under a key of its own when None.
-        settings: more of those of `aws_sqs.Queue`, its name and removal policy among them.
-    """
+    """14 days of retention, encrypted, over TLS only. ``no_redrive``: why it has no redrive policy; None
+    where it has one. ``encryption_key``: SQS encrypts under it; under a key of its own when None.
+    ``settings``: more of those of `aws_sqs.Queue`, its name and removal policy among them."""
 
     def __init__(
         self,
@@ -229,12 +225,8 @@ class PrivateBucket(s3.Bucket):
     """Encrypted, TLS only, read by nobody without a grant. No lifecycle rule deletes its objects: the only
     one forgets parts of uploads that were never completed.
 
-    CloudFormation makes up the name, for bucket names are shared by all accounts.
-
-    Args:
-        encryption_key: a key of the customer's; S3's own when None.
-        lifecycle: whether it has that rule.
-    """
+    CloudFormation makes up the name, for bucket names are shared by all accounts. ``encryption_key``: a key
+    of the customer's; S3's own when None. ``lifecycle``: whether it has that rule."""
 
     def __init__(
         self,

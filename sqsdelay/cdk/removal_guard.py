@@ -97,12 +97,9 @@ DUE_QUEUE: Final = Part(
 
 
 class RemovalGuard(Construct):
-    """A custom resource, its function, the function's role and log.
-
-    Args:
-        left_out: the parts that are neither deployed nor let go of by name.
-        settings: how long its log is kept. It runs in no network of the user's: it asks CloudFormation.
-    """
+    """A custom resource, its function, the function's role and log. ``left_out``: the parts that are neither
+    deployed nor let go of by name. ``settings``: how long its log is kept. It runs in no network of the
+    user's: it asks CloudFormation."""
 
     def __init__(
         self,

@@ -57,32 +57,6 @@ notes", as aws-cdk-lib's ``Table`` grants it."""
 _SERVICE: Final = "scheduler.amazonaws.com"
 
 
-def store_table(scope: Construct, wiring: Wiring, *, table_class: str) -> dynamodb.Table:
-    """Keys and billing as the store defines them; restorable to any second of 35 days."""
-    key, text = wiring.encryption_key, dynamodb.AttributeType.STRING
-    kept = dynamodb.TableEncryption
-    table = dynamodb.Table(
-        scope,
-        "Table",
-        table_name=wiring.endpoint + limits.STORE_TABLE_SUFFIX,
-        partition_key=dynamodb.Attribute(name=PARTITION, type=text),
-        sort_key=dynamodb.Attribute(name=SORT, type=text),
-        billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
-        table_class=dynamodb.TableClass(table_class),
-        # Amendments, and messages that are released.
-        time_to_live_attribute=EXPIRY,
-        encryption=kept.AWS_MANAGED if key is None else kept.CUSTOMER_MANAGED,
-        encryption_key=key,
-        point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
-            point_in_time_recovery_enabled=True
-        ),
-        removal_policy=wiring.removal_policy,
-    )
-    # What waits in a table is still to be moved when another one takes its place.
-    table.node.default_child.cfn_options.update_replace_policy = CfnDeletionPolicy.RETAIN  # type: ignore[union-attr]
-    return table
-
-
 class Dispatched(Place):
     """A store from which ``function`` releases, on its ``schedule``; ``alarms`` tell when it does not."""
 
@@ -99,18 +73,37 @@ class Dispatched(Place):
 
 
 class MessageStore(Dispatched):
-    """Messages wait in ``table`` until ``function`` releases them.
-
-    Args:
-        shards: over how many partitions an hour's messages are spread.
-        table_class: the table's, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
+    """Messages wait in ``table`` until ``function`` releases them. ``shards``: over how many partitions an
+    hour's messages are spread. ``table_class``: the table's, ``STANDARD`` or ``STANDARD_INFREQUENT_ACCESS``.
     """
 
     def __init__(
         self, scope: Construct, construct_id: str, wiring: Wiring, *, shards: int, table_class: str
     ) -> None:
         super().__init__(scope, construct_id)
-        self.table = store_table(self, wiring, table_class=table_class)
+        key, text = wiring.encryption_key, dynamodb.AttributeType.STRING
+        kept = dynamodb.TableEncryption
+        # Keys and billing as the store defines them; restorable to any second of 35 days.
+        self.table = dynamodb.Table(
+            self,
+            "Table",
+            table_name=wiring.endpoint + limits.STORE_TABLE_SUFFIX,
+            partition_key=dynamodb.Attribute(name=PARTITION, type=text),
+            sort_key=dynamodb.Attribute(name=SORT, type=text),
+            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
+            table_class=dynamodb.TableClass(table_class),
+            # Amendments, and messages that are released.
+            time_to_live_attribute=EXPIRY,
+            encryption=kept.AWS_MANAGED if key is None else kept.CUSTOMER_MANAGED,
+            encryption_key=key,
+            point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
+                point_in_time_recovery_enabled=True
+            ),
+            removal_policy=wiring.removal_policy,
+        )
+        # What waits in a table is still to be moved when another one takes its place.
+        made: Any = self.table.node.default_child
+        made.cfn_options.update_replace_policy = CfnDeletionPolicy.RETAIN
         self.url = f"dynamodb://{self.table.table_name}"
         if shards != DEFAULT_SHARDS:
             self.url += f"?shards={shards}"

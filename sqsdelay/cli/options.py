@@ -358,7 +358,7 @@ class Target:
                 tell(
                     f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
                 )
-        from sqsdelay.stores.dispatchers import StoreClock
+        from sqsdelay.stores.shared import StoreClock
 
         return StoreClock(place).latest_ms()
 

@@ -290,7 +290,7 @@ def _outbox(
 ) -> SqsOutbox | RabbitMqOutbox:
     if target.to is not None:
         from sqsdelay.rabbitmq import RabbitMqOutbox
-        from sqsdelay.stores.dispatchers import StoreClock
+        from sqsdelay.stores.shared import StoreClock
 
         # RabbitMQ tells no time. What is stored on one machine and released on another goes by the
         # clock between them.

@@ -29,7 +29,7 @@ from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_place
-from sqsdelay.stores.dispatchers import StoreClock
+from sqsdelay.stores.shared import StoreClock
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient

@@ -148,9 +148,15 @@ def from_json(line: str | bytes) -> Event:
         MalformedEvent: what is wrong with the line.
     """
     given = _object(line)
+    version = given.get("v")
     if "v" not in given:
         raise MalformedEvent('not a ledger event: it has no "v"')
-    _check_version(given["v"])
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise MalformedEvent(f"v={version!r} is not a ledger version; this is {LEDGER_VERSION}")
+    if version > LEDGER_VERSION:
+        raise MalformedEvent(
+            f"v={version}, this sqsdelay reads up to {LEDGER_VERSION}; install a newer one"
+        )
     values = {
         name: _value(name, given[name])
         for name in ("event", *_NAMES)
@@ -186,18 +192,12 @@ def _parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def _check_version(version: Any) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise MalformedEvent(f"v={version!r} is not a ledger version; this is {LEDGER_VERSION}")
-    if version > LEDGER_VERSION:
-        raise MalformedEvent(
-            f"v={version}, this sqsdelay reads up to {LEDGER_VERSION}; install a newer one"
-        )
-
-
 def _value(name: str, value: Any) -> Any:
-    if name in _ENUMS:
-        return _member(_ENUMS[name], name, value)
+    if (kind := _ENUMS.get(name)) is not None:
+        try:
+            return kind(value)
+        except ValueError as error:
+            raise MalformedEvent(f"{name}={value!r}; known are {', '.join(kind)}") from error
     if name in _TEXT:
         if not isinstance(value, str) or not value:
             raise MalformedEvent(f"{name}={value!r} is not text")
@@ -208,10 +208,3 @@ def _value(name: str, value: Any) -> Any:
     if name not in _SIGNED and value < least:
         raise MalformedEvent(f"{name}={value}; the minimum is {least}")
     return value
-
-
-def _member(kind: type[StrEnum], name: str, value: Any) -> StrEnum:
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise MalformedEvent(f"{name}={value!r}; known are {', '.join(kind)}") from error

@@ -115,12 +115,8 @@ def record_received(
 def received_events(
     endpoint: str, copies: Sequence[ReceivedMessage], *, now_ms: int
 ) -> Iterator[Event]:
-    """The events of copies that were received together.
-
-    Args:
-        endpoint: the endpoint's name.
-        now_ms: when a copy was received that does not bring the broker's time.
-    """
+    """The events of copies that were received together. ``endpoint``: the endpoint's name. ``now_ms``: when a
+    copy was received that does not bring the broker's time."""
     for copy in copies:
         yield Event(
             kind=EventKind.RECEIVED,
@@ -142,11 +138,8 @@ def lateness_ms(
     """How long after its due time the destination queue showed the message; None if it cannot be known.
 
     A message timer cannot be read from a copy: it ends at the first whole second after the due time.
-
-    Args:
-        fifo: the destination is a FIFO queue, which takes no message timers.
-        due_ms: when a message was due that was not relayed, and does not say so.
-    """
+    ``fifo``: the destination is a FIFO queue, which takes no message timers. ``due_ms``: when a message was
+    due that was not relayed, and does not say so."""
     due_ms = was_due_ms(copy.attributes) if due_ms is None else due_ms
     if due_ms is None or copy.first_receive_ms is None or copy.sent_ms is None:
         return None

@@ -57,7 +57,15 @@ class FirehoseLedger:
     ) -> None:
         self.stream = stream
         self._otherwise = otherwise
-        self._client = _default_client() if client is None else client
+        if client is None:
+            config = Config(
+                connect_timeout=_CONNECT_SECONDS,
+                read_timeout=_ANSWER_SECONDS,
+                retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                tcp_keepalive=True,
+            )
+            client = boto3.client("firehose", config=config)
+        self._client = client
         self._may_call = may_call
         self._clock = clock or SystemClock()
         self._paused_until = -math.inf
@@ -101,13 +109,3 @@ def _records(events: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bytes]]
             begin, lines = position, b""
         lines += line
     yield events[begin:], lines
-
-
-def _default_client() -> Any:
-    config = Config(
-        connect_timeout=_CONNECT_SECONDS,
-        read_timeout=_ANSWER_SECONDS,
-        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-        tcp_keepalive=True,
-    )
-    return boto3.client("firehose", config=config)

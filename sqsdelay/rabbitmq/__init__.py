@@ -12,7 +12,7 @@ if find_spec("pika") is None:
         "RabbitMQ needs pika, which is not installed; run: pip install 'sqsdelay[rabbitmq]'"
     )
 
-from sqsdelay.rabbitmq.infrastructure import bind, declare, teardown
+from sqsdelay.rabbitmq.administration import Transfer, bind, declare, teardown, transfer
 from sqsdelay.rabbitmq.message import RabbitMqMessage
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox
 from sqsdelay.rabbitmq.sender import (
@@ -23,7 +23,6 @@ from sqsdelay.rabbitmq.sender import (
 )
 from sqsdelay.rabbitmq.timeouts import RabbitMqTimeouts, create_timeout_queues
 from sqsdelay.rabbitmq.topology import MAX_DELAY_SECONDS, Topology
-from sqsdelay.rabbitmq.transfers import Transfer, transfer
 from sqsdelay.rabbitmq.verification import verify
 
 __all__ = [

@@ -12,26 +12,28 @@ from math import inf
 from typing import Any, Final, Self
 
 import pika
+from pika import exceptions
 from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils.selector_ioloop_adapter import SelectorIOServicesAdapter
-from pika.exceptions import (
-    AMQPConnectionError,
-    AMQPError,
-    AuthenticationError,
-    ChannelClosedByBroker,
-    IncompatibleProtocolError,
-    ProbableAccessDeniedError,
-    ProbableAuthenticationError,
-)
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from sqsdelay import errors
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, SqsDelayError
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidSetting,
+    QueueMissing,
+    QueueUnavailable,
+    SqsDelayError,
+)
 from sqsdelay.rabbitmq.topology import declare_command
 
 NOT_FOUND = 404
 ACCESS_REFUSED = 403
 PRECONDITION_FAILED = 406
-_DENIED = (AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
+_DENIED = (
+    exceptions.AuthenticationError,
+    exceptions.ProbableAuthenticationError,
+    exceptions.ProbableAccessDeniedError,
+)
 
 _EXAMPLE: Final = "amqp://user:password@host:5672/vhost"
 
@@ -52,11 +54,8 @@ class Address:
 
     def meets(self, other: Address) -> bool:
         """True if both name the same virtual host of the same node."""
-        ours, theirs = (
-            {(node.host, node.port, node.virtual_host) for node in address.nodes}
-            for address in (self, other)
-        )
-        return not ours.isdisjoint(theirs)
+        theirs = {(node.host, node.port, node.virtual_host) for node in other.nodes}
+        return any((node.host, node.port, node.virtual_host) in theirs for node in self.nodes)
 
 
 def parameters(url: str | Sequence[str]) -> Address:
@@ -65,7 +64,7 @@ def parameters(url: str | Sequence[str]) -> Address:
     urls = url.split(";") if isinstance(url, str) else list(url)
     nodes = tuple(_node(each) for whole in urls for each in _one_host_each(whole.strip()))
     if len({(each.virtual_host, each.user) for each in map(Address, zip(nodes))}) != 1:
-        raise errors.InvalidSetting(
+        raise InvalidSetting(
             "the RabbitMQ URLs differ in virtual host or user; all nodes of a broker share both: "
             "write e.g. amqp://user:password@host-a,host-b/vhost"
         )
@@ -81,14 +80,14 @@ def _one_host_each(url: str) -> list[str]:
 
 def _node(url: str) -> pika.URLParameters:
     if not url.startswith(("amqp://", "amqps://")):
-        raise errors.InvalidSetting(
+        raise InvalidSetting(
             f"the RabbitMQ URL does not start with amqp:// or amqps://; write e.g. {_EXAMPLE}"
         )
     try:
         given = pika.URLParameters(url)
         given.client_properties = {**(given.client_properties or {}), "product": "sqsdelay"}
     except Exception as error:  # pika evaluates parts of the URL: anything may go wrong
-        raise errors.InvalidSetting(
+        raise InvalidSetting(
             f"the RabbitMQ URL cannot be used ({type(error).__name__}); write e.g. {_EXAMPLE}"
         ) from None
     return given
@@ -111,12 +110,12 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
     where, cause = f"RabbitMQ at {place(given)}", _cause(error)
     if isinstance(error, ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
-    if isinstance(error, _DENIED) and (limit := _LIMIT.search(str(error))):
-        return QueueUnavailable(
-            f"{where} takes no more connections of the user {given.user!r}: {limit[0]}; close some, raise "
-            "the limit, or try again later"
-        )
     if isinstance(error, _DENIED):
+        if limit := _LIMIT.search(str(error)):
+            return QueueUnavailable(
+                f"{where} takes no more connections of the user {given.user!r}: {limit[0]}; close some, "
+                "raise the limit, or try again later"
+            )
         return ConfigurationError(
             f"{where} refused the user {given.user!r}; check user, password and virtual host"
         )
@@ -131,8 +130,8 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
             f"TLS with {where} failed: {cause}; check that the port uses TLS (default: 5671), or write "
             "amqp:// if it does not"
         )
-    if isinstance(error, AMQPConnectionError) or isinstance(cause, OSError):
-        tls = isinstance(cause, IncompatibleProtocolError)
+    if isinstance(error, exceptions.AMQPConnectionError) or isinstance(cause, OSError):
+        tls = isinstance(cause, exceptions.IncompatibleProtocolError)
         remedy = "if the port uses TLS, write amqps://; otherwise " if tls else ""
         return QueueUnavailable(f"{where} cannot be reached: {cause}; {remedy}try again later")
     return QueueUnavailable(f"{where} failed: {error!r}; try again later")
@@ -141,16 +140,15 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
     """The error to raise where the broker closed a channel."""
     if code == NOT_FOUND and "no queue" in text:
-        return errors.QueueMissing(f"{where}: {text}; create the queue, or correct the name")
-    if code == NOT_FOUND:
-        command = declare_command(text.partition("'")[2])
-        return ConfigurationError(
-            f"{where}: {text}; declare the delay infrastructure with: {command}"
-        )
-    if code == ACCESS_REFUSED:
-        return ConfigurationError(f"{where}: {text}; give the user that permission")
-    if code == PRECONDITION_FAILED:
-        return ConfigurationError(f"{where}: {text}")
+        return QueueMissing(f"{where}: {text}; create the queue, or correct the name")
+    remedies = {
+        NOT_FOUND: "; declare the delay infrastructure with: "
+        + declare_command(text.partition("'")[2]),
+        ACCESS_REFUSED: "; give the user that permission",
+        PRECONDITION_FAILED: "",
+    }
+    if code in remedies:
+        return ConfigurationError(f"{where}: {text}{remedies[code]}")
     return QueueUnavailable(f"{where} closed the channel: {code} {text}")
 
 
@@ -223,7 +221,8 @@ class Session:
     """An open connection to the first node that answers, from number ``start`` on, and a channel. For one
     thread, which serves it whenever it waits for something. All steps together may take ``seconds``.
 
-    As a context manager it raises `translated` errors. Its ``wire`` is its own if none is given.
+    As a context manager it raises `translated` errors. Its ``wire`` is its own if none is given; what
+    ``set_up`` asks for belongs to opening a connection to a node.
     """
 
     def __init__(
@@ -233,21 +232,25 @@ class Session:
         *,
         seconds: float = ADMIN_SECONDS,
         start: int = 0,
+        set_up: Callable[[Self], object] | None = None,
     ) -> None:
         self.given, self.wire = given, wire or Wire()
         failures: list[SqsDelayError] = []
-        for offset in range(len(given.nodes)):
-            self.node = (start + offset) % len(given.nodes)
-            try:
-                self._open(given.nodes[self.node], seconds)
-                return
-            except Exception as error:  # pika's own for this are no AMQPError
-                failures.append(translated(error, given))
-                failures[-1].__cause__ = error
-        if wire is None:
-            self.wire.close()
-        # Rather that of a node that a later attempt may reach.
-        raise next((e for e in failures if not isinstance(e, ConfigurationError)), failures[-1])
+        try:
+            for offset in range(len(given.nodes)):
+                self.node = (start + offset) % len(given.nodes)
+                try:
+                    self._open(given.nodes[self.node], seconds, set_up or Session.channel)
+                    return
+                except Exception as error:  # pika's own for this are no AMQPError
+                    failures.append(translated(error, given))
+                    failures[-1].__cause__ = error
+            # Rather that of a node that a later attempt may reach.
+            raise next((e for e in failures if not isinstance(e, ConfigurationError)), failures[-1])
+        except BaseException:
+            if wire is None:
+                self.wire.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -262,7 +265,9 @@ class Session:
         self.disconnect()
         self.wire.close()
 
-    def _open(self, node: pika.URLParameters, seconds: float) -> None:
+    def _open(
+        self, node: pika.URLParameters, seconds: float, set_up: Callable[[Self], object]
+    ) -> None:
         self.lost: BaseException | None = None
         """What ended the connection, or will."""
         self.blocked, self.blocked_at = "", inf
@@ -283,15 +288,11 @@ class Session:
             self.amqp.add_on_connection_blocked_callback(self._on_blocked)
             self.amqp.add_on_connection_unblocked_callback(self._on_unblocked)
             self.allow(seconds)
-            self._set_up()
+            set_up(self)
         except BaseException as error:
             self.lost = self.lost or error
             self.disconnect()
             raise
-
-    def _set_up(self) -> None:
-        """What belongs to opening a connection to a node."""
-        self.channel()
 
     def allow(self, seconds: float) -> None:
         """Let the steps from now on take so many seconds: pika sets no limit, and a queue without a leader

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from math import inf
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from sqsdelay.rabbitmq.connection import (
     refusal,
     translated,
 )
-from sqsdelay.rabbitmq.topology import Queue, Topology, declare_command
+from sqsdelay.rabbitmq.topology import Place, Topology, declare_command
 
 CHANNEL_SECONDS: Final = 15.0
 """How long a channel may take to open: as long as pika gives a connection."""
@@ -109,28 +109,24 @@ class BindJob(Job):
 
     endpoint: str
     topology: Topology
-    queue: Queue | None = field(init=False)
+    queue: Place | None = field(init=False)
     declares: bool = False
+    alone: bool = False
 
     def __post_init__(self) -> None:
         self.queue = self.topology.hand_over_queue(self.endpoint)
 
 
-@dataclass(slots=True)
-class Outstanding:
+class Outstanding(dict[int, Publication]):
     """Publications of one channel without an answer, by delivery tag, oldest first."""
 
-    bytes: int = 0
+    bytes = 0
     """What they take on the wire, together."""
-    _by_tag: dict[int, Publication] = field(default_factory=dict)
-    _last_tag: int = 0
-
-    def __len__(self) -> int:
-        return len(self._by_tag)
+    _last_tag = 0
 
     @property
     def oldest(self) -> Publication:
-        return next(iter(self._by_tag.values()))
+        return next(iter(self.values()))
 
     def add(self, publication: Publication, *, begins_at: int, ends_at: int) -> None:
         """Note that a publication was published, and which bytes of the connection's it takes."""
@@ -138,27 +134,25 @@ class Outstanding:
         publication.size = ends_at - begins_at
         self.bytes += publication.size
         self._last_tag += 1
-        self._by_tag[self._last_tag] = publication
+        self[self._last_tag] = publication
 
     def taken(self, *, up_to: int, now: float) -> None:
         """Start the confirm's clock of those that end there: the socket has taken so many bytes."""
-        for each in self._by_tag.values():
-            if each.ends_at > up_to:
-                break
+        for each in takewhile(lambda each: each.ends_at <= up_to, self.values()):
             each.written_at = min(each.written_at, now)
 
     def answered(
         self, tag: int, *, multiple: bool, error: SqsDelayError | None = None
     ) -> list[Publication]:
         """Settle what an ack (no ``error``) or a nack answers for; answers out of order are fine."""
-        tags = list(takewhile(lambda each: each <= tag, self._by_tag)) if multiple else [tag]
-        return [self._settle(each, error) for each in tags if each in self._by_tag]
+        tags = list(takewhile(lambda each: each <= tag, self)) if multiple else [tag]
+        return [self._settle(each, error) for each in tags if each in self]
 
     def returned(
         self, exchange: str, routing_key: str, message_id: str | None, error: SqsDelayError
     ) -> None:
         """Note that the broker could not route a publication; its ack follows and settles it."""
-        for publication in self._by_tag.values():
+        for publication in self.values():
             if (
                 publication.routing_key == routing_key
                 and publication.exchange == exchange
@@ -172,11 +166,11 @@ class Outstanding:
         self, error: SqsDelayError, of: Callable[[Publication], bool] = lambda _: True
     ) -> None:
         """Settle with ``error`` those of which that is true, or all."""
-        for tag in [tag for tag, each in self._by_tag.items() if of(each)]:
+        for tag in [tag for tag, each in self.items() if of(each)]:
             self._settle(tag, error)
 
     def _settle(self, tag: int, error: SqsDelayError | None) -> Publication:
-        publication = self._by_tag.pop(tag)
+        publication = self.pop(tag)
         self.bytes -= publication.size
         publication.settle(error)
         return publication
@@ -184,7 +178,7 @@ class Outstanding:
 
 @dataclass(slots=True)
 class Jobs:
-    """What waits for a connection, in the order in which it came; none of it is settled."""
+    """What waits for a connection, in the order in which it came. Bindings are settled where they stand."""
 
     bindings: deque[BindJob] = field(default_factory=deque)
     publications: deque[Publication] = field(default_factory=deque)
@@ -213,85 +207,10 @@ class Jobs:
         self.publications = deque(each for each in self.publications if not each.settled)
 
 
-class Binder:
-    """Binds endpoints on a link: all that wait at once. Only where a hand-over queue is missing are they
-    declared: a user may bind without the permission to declare."""
-
-    def __init__(self, link: Link, jobs: Jobs) -> None:
-        self._link = link
-        self._jobs = jobs
-        self._asked: list[BindJob] = []
-        self._one_by_one = 0
-        self._channel: Any = None
-
-    @property
-    def asks(self) -> bool:
-        """Whether the broker owes an answer."""
-        opening = self._channel is not None and not self._channel.is_open
-        return bool(self._asked) or opening
-
-    def ask(self) -> None:
-        """Ask for all that waits, or for one if the broker has refused one of several."""
-        waiting = self._jobs.bindings
-        if self._asked or not waiting:
-            return
-        self._link.note_question()
-        if self._channel is None:
-            self._channel = self._link.amqp.channel(on_open_callback=lambda _: self._link.pump())
-            self._channel.add_on_close_callback(self._on_closed)
-        if not self._channel.is_open:
-            return
-        count = 1 if self._one_by_one else min(len(waiting), MAX_BOUND)
-        self._asked = [waiting.popleft() for _ in range(count)]
-        for job in self._asked:
-            # The endpoint's own queue first: without it the broker ignores the rest, and no hand-over queue
-            # is left behind by a wrong name.
-            *own, last = job.topology.endpoint_bindings(job.endpoint)
-            for each in own:
-                self._channel.queue_bind(each.destination, each.source, each.routing_key)
-            if job.queue is not None and job.declares:
-                arguments = dict(job.queue.arguments)
-                self._channel.queue_declare(job.queue.name, durable=True, arguments=arguments)
-            tells = job.declares or job is self._asked[-1]  # a queue may take long
-            told = partial(self._settle, job) if tells else None
-            self._channel.queue_bind(last.destination, last.source, last.routing_key, callback=told)
-
-    def give_back(self) -> None:
-        """Let what has no answer wait again, before all else."""
-        self._jobs.bindings.extendleft(job for job in reversed(self._asked) if not job.settled)
-        self._asked = []
-
-    def _settle(self, last: BindJob, _: Any, error: SqsDelayError | None = None) -> None:
-        """Settle those asked for up to this one: the broker answers in order."""
-        self._one_by_one -= bool(self._one_by_one)
-        count = self._asked.index(last) + 1
-        settled, self._asked = self._asked[:count], self._asked[count:]
-        for job in settled:
-            job.settle(error)
-        self._link.note_heard()
-
-    def _on_closed(self, _: Any, reason: BaseException) -> None:
-        """The broker refused one of those asked for: which, is found out by asking for each alone."""
-        self._channel = None
-        if not self._asked or not self._link.amqp.is_open:
-            return
-        # Of a long name the broker says the beginning only.
-        missing = f"no queue '{self._asked[0].topology.hand_over}." in str(reason)
-        declares = missing and not all(each.declares for each in self._asked)
-        if len(self._asked) == 1 and not declares:
-            self._settle(self._asked[0], None, translated(reason, self._link.at))
-            return
-        for job in self._asked:
-            job.declares = declares
-        if not declares:
-            self._one_by_one = max(self._one_by_one, len(self._asked))
-        self.give_back()
-        self.ask()
-
-
 class Link(Session):
-    """A connection whose channel confirms. It leaves in ``jobs`` what it has not asked the broker for; an
-    answer may take ``confirm_seconds`` from when the socket has taken the message."""
+    """A connection whose channel confirms, and another channel that binds. It leaves in ``jobs`` what it has
+    not asked the broker for; an answer may take ``confirm_seconds`` from when the socket has taken the
+    message."""
 
     def __init__(
         self, given: Address, wire: Wire, jobs: Jobs, *, confirm_seconds: float, start: int = 0
@@ -305,8 +224,9 @@ class Link(Session):
         self._refused_since: dict[str, float] = {}
         self._heard_at = self._answered_at = time.monotonic()
         self._outstanding = Outstanding()
-        self._binder = Binder(self, jobs)
-        super().__init__(given, wire, seconds=CHANNEL_SECONDS, start=start)
+        self._binding: Any = None
+        self._asked: list[BindJob] = []
+        super().__init__(given, wire, seconds=CHANNEL_SECONDS, start=start, set_up=Link._set_up)
 
     def _set_up(self) -> None:
         self._over: object = None
@@ -350,17 +270,18 @@ class Link(Session):
     @property
     def _asks(self) -> bool:
         """Whether the broker owes an answer."""
-        return bool(self._outstanding or self._binder.asks)
+        opens = self._binding is not None and not self._binding.is_open
+        return bool(self._outstanding or self._asked or opens)
 
-    def note_question(self) -> None:
+    def _note_question(self) -> None:
         """The broker owes an answer, at the latest from now on."""
         if not self._asks:
             self._heard_at = time.monotonic()
 
     def pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
-        if self._writes():
-            self._binder.ask()
+        if self._jobs.bindings and not self._asked and self._writes():
+            self._bind()
         waiting = self._jobs.publications
         while waiting and self._writes() and self._fits(waiting[0]):
             self._publish(waiting.popleft())
@@ -368,6 +289,56 @@ class Link(Session):
     def _writes(self) -> bool:
         stopped = self._over or self.lost or self.blocked or self._draining
         return self._serving and not stopped and bool(self._channel.is_open)
+
+    def _bind(self) -> None:
+        """Ask for all bindings that wait, or for one that is to be alone. Only where a hand-over queue is
+        missing are they declared: a user may bind without the permission to declare."""
+        self._note_question()
+        if self._binding is None:
+            self._binding = self.amqp.channel(on_open_callback=lambda _: self.pump())
+            self._binding.add_on_close_callback(self._on_binding_refused)
+        if not self._binding.is_open:
+            return
+        waiting = self._jobs.bindings
+        self._asked = list(islice(waiting, 1 if waiting[0].alone else MAX_BOUND))
+        for job in self._asked:
+            # The endpoint's own queue first: without it the broker ignores the rest, and no hand-over queue
+            # is left behind by a wrong name.
+            *own, last = job.topology.endpoint_bindings(job.endpoint)
+            for each in own:
+                self._binding.queue_bind(each.destination, each.source, each.routing_key)
+            if job.queue is not None and job.declares:
+                arguments = dict(job.queue.arguments)
+                self._binding.queue_declare(job.queue.name, durable=True, arguments=arguments)
+            tells = job.declares or job is self._asked[-1]  # a queue may take long
+            told = partial(self._on_bound, job) if tells else None
+            self._binding.queue_bind(last.destination, last.source, last.routing_key, callback=told)
+
+    def _on_bound(self, last: BindJob, _: Any, error: SqsDelayError | None = None) -> None:
+        """Settle those asked for up to this one: the broker answers in order."""
+        count = self._asked.index(last) + 1
+        settled, self._asked = self._asked[:count], self._asked[count:]
+        for job in settled:
+            job.settle(error)
+        while self._jobs.bindings and self._jobs.bindings[0].settled:
+            self._jobs.bindings.popleft()
+        self.note_heard()
+
+    def _on_binding_refused(self, _: Any, reason: BaseException) -> None:
+        """The broker refused one of those asked for: which, is found out by asking for each alone."""
+        self._binding = None
+        if not self._asked or not self.amqp.is_open:
+            return
+        # Of a long name the broker says the beginning only.
+        missing = f"no queue '{self._asked[0].topology.hand_over}." in str(reason)
+        declares = missing and not all(each.declares for each in self._asked)
+        if len(self._asked) == 1 and not declares:
+            self._on_bound(self._asked[0], None, translated(reason, self.at))
+            return
+        for job in self._asked:
+            job.declares, job.alone = declares, job.alone or not declares
+        self._asked = []
+        self.pump()
 
     def _fits(self, publication: Publication) -> bool:
         """Whether it may be written now: alone, or with what is in flight."""
@@ -385,19 +356,16 @@ class Link(Session):
         return self._careful and not exchanges <= self._answered
 
     def _publish(self, publication: Publication) -> None:
-        self.note_question()
+        self._note_question()
         before = self.amqp.bytes_sent
+        to, key = publication.exchange, publication.routing_key
         self._channel.basic_publish(
-            publication.exchange,
-            publication.routing_key,
-            publication.body,
-            publication.properties,
-            mandatory=True,
+            to, key, publication.body, publication.properties, mandatory=True
         )
         self._outstanding.add(publication, begins_at=before, ends_at=self.amqp.bytes_sent)
 
     def _on_answer(self, frame: Any) -> None:
-        self._heard_at = self._answered_at = time.monotonic()
+        now = self._heard_at = self._answered_at = time.monotonic()
         method = frame.method
         error: SqsDelayError | None = None
         if isinstance(method, pika.spec.Basic.Nack):
@@ -407,29 +375,24 @@ class Link(Session):
                 code="nack",
                 transient=True,
             )
-        answered = self._outstanding.answered(
-            method.delivery_tag, multiple=method.multiple, error=error
-        )
-        for publication in answered:
-            self._note_answer(publication, refused=error is not None)
+        tag, multiple = method.delivery_tag, method.multiple
+        for publication in self._outstanding.answered(tag, multiple=multiple, error=error):
+            self._answered.add(publication.exchange)
+            queue = publication.exchange or publication.routing_key
+            if error is None:
+                self._refused_since.pop(queue, None)
+                self._jobs.patience.pop(queue, None)
+                continue
+            # Drain the connection, and close it, once one place has only refused for too long.
+            patience = self._jobs.patience.get(queue, NACKS_SECONDS)
+            since = self._refused_since.setdefault(queue, now)
+            if now - since >= patience and not self._draining:
+                self._jobs.patience[queue] = min(2 * patience, MAX_NACKS_SECONDS)
+                self._draining = f"{queue} refused all messages for a while"
+                self.wire.call_later(DRAIN_SECONDS, lambda: self.end(self._draining))
         if self._draining and not self._outstanding:
             self.end(self._draining)
         self.pump()
-
-    def _note_answer(self, publication: Publication, *, refused: bool) -> None:
-        """Drain the connection, and close it, once one place has only refused for too long."""
-        place_of = publication.exchange or publication.routing_key
-        self._answered.add(publication.exchange)
-        if not refused:
-            self._refused_since.pop(place_of, None)
-            self._jobs.patience.pop(place_of, None)
-            return
-        since = self._refused_since.setdefault(place_of, self._heard_at)
-        patience = self._jobs.patience.get(place_of, NACKS_SECONDS)
-        if not self._draining and self._heard_at - since >= patience:
-            self._jobs.patience[place_of] = min(2 * patience, MAX_NACKS_SECONDS)
-            self._draining = f"{place_of} refused all messages for a while"
-            self.wire.call_later(DRAIN_SECONDS, lambda: self.end(self._draining))
 
     def _on_return(self, _: Any, method: Any, properties: Any, __: bytes) -> None:
         error: SqsDelayError
@@ -473,33 +436,30 @@ class Link(Session):
         self.wire.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
 
     def _settle_all(self, reason: object) -> None:
-        """Settle what has no answer."""
+        """Settle what has no answer. If the broker closed the channel at a message that it refuses, what
+        goes the same way was not sent: neither what waits for it, nor what is in flight, if its exchange
+        never answered before."""
         if isinstance(reason, ChannelClosedByBroker):
             code, text = reason.reply_code, reason.reply_text
-            reason = f"{code} {text}"
+            by_key = "access to topic" in text
+
+            def goes_there(each: Job) -> bool:
+                return (
+                    isinstance(each, Publication)
+                    and f"'{each.exchange or 'amq.default'}'" in text
+                    and (not by_key or f"'{each.routing_key}'" in text)
+                )
+
             if code in (ACCESS_REFUSED, NOT_FOUND):
-                self._refuse(f"{refusal(code, text, self._where)}; the message was not sent", text)
-        told = (
-            f"the connection to {self._where} ended before the message was confirmed "
-            f"({reason}); {MAYBE_SENT}"
-        )
-        self._outstanding.give_up(errors.Unconfirmed(told))
-        self._binder.give_back()
-
-    def _refuse(self, told: str, text: str) -> None:
-        """The broker closed the channel at a message that it refuses. What goes the same way was not sent:
-        neither what waits for it, nor what is in flight, if its exchange never answered before."""
-        by_key = "access to topic" in text
-
-        def goes_there(each: Job) -> bool:
-            return (
-                isinstance(each, Publication)
-                and f"'{each.exchange or 'amq.default'}'" in text
-                and (not by_key or f"'{each.routing_key}'" in text)
-            )
-
-        self._outstanding.give_up(
-            errors.ConfigurationError(told),
-            lambda each: goes_there(each) and (by_key or each.exchange not in self._answered),
-        )
-        self._jobs.fail(errors.ConfigurationError(told), goes_there)
+                told = f"{refusal(code, text, self._where)}; the message was not sent"
+                error = errors.ConfigurationError(told)
+                self._outstanding.give_up(
+                    error,
+                    lambda each: (
+                        goes_there(each) and (by_key or each.exchange not in self._answered)
+                    ),
+                )
+                self._jobs.fail(error, goes_there)
+            reason = f"{code} {text}"
+        told = f"the connection to {self._where} ended before the message was confirmed"
+        self._outstanding.give_up(errors.Unconfirmed(f"{told} ({reason}); {MAYBE_SENT}"))

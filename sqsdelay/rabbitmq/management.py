@@ -149,23 +149,20 @@ def held(
     patience = FRESH_SECONDS * changes / NEWER
     deadline = time.monotonic() + patience
     counts: dict[str, dict[int, Held]] = {name: {} for name in names}
-    while True:
+    while stale := next((name for name in names if len(counts[name]) <= changes), ""):
+        if time.monotonic() > deadline and counts[stale]:
+            raise QueueUnavailable(
+                f"the counts of {stale} in the management API at {management.place} did not change for "
+                f"{patience:g} s, so they may be old; try again later, or skip this check with --force"
+            )
+        if time.monotonic() > deadline:
+            raise ConfigurationError(
+                f"the management API at {management.place} does not count the messages of {stale}; give "
+                "the URL of the same broker, with its statistics enabled (management.disable_stats = "
+                "false), or skip this check with --force"
+            )
         counted = management.held()
         for name in counts.keys() & counted.keys():
             counts[name][counted[name].mark] = counted[name]
-        stale = next((name for name in names if len(counts[name]) <= changes), None)
-        if stale is None:
-            return {name: list(each.values()) for name, each in counts.items()}
-        if time.monotonic() > deadline:
-            break
         time.sleep(_POLL_SECONDS)
-    if counts[stale]:
-        raise QueueUnavailable(
-            f"the counts of {stale} in the management API at {management.place} did not change for "
-            f"{patience:g} s, so they may be old; try again later, or skip this check with --force"
-        )
-    raise ConfigurationError(
-        f"the management API at {management.place} does not count the messages of {stale}; give the "
-        "URL of the same broker, with its statistics enabled (management.disable_stats = false), or "
-        "skip this check with --force"
-    )
+    return {name: list(each.values()) for name, each in counts.items()}

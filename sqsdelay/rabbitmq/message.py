@@ -6,19 +6,25 @@ from __future__ import annotations
 import copy
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pika import BasicProperties
 
 from sqsdelay.core.delay import Delay
 from sqsdelay.core.message import DUE_AT, WAS_DUE_AT, Attribute
+from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
-from sqsdelay.rabbitmq.topology import LEVELS, MAX_NAME_BYTES
+from sqsdelay.limits import MAX_DUE_MS
+from sqsdelay.rabbitmq.topology import LEVELS, MAX_NAME_BYTES, RoutedDelay
+from sqsdelay.timeouts.sender import NSERVICEBUS_TIME
 
 DELAY_HEADER: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 """The whole delay in seconds, a 32-bit integer. NServiceBus sets and reads the same."""
+
+TIME_SENT_HEADER: Final = "NServiceBus.TimeSent"
 
 DUE_AT_HEADER: Final = WAS_DUE_AT
 """Due, epoch milliseconds on the sender's clock, as text: what `transfer` counts the time left from, and
@@ -236,3 +242,27 @@ def unpacked(attributes: Mapping[str, Attribute]) -> BasicProperties:
             f"attribute {PROPERTIES} is not what a timeout manager stores: {error!r}; leave it out"
         ) from error
     return properties
+
+
+def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) -> int | None:
+    """When a message waiting in ``level`` is due, epoch milliseconds; None where nothing tells.
+
+    By our own header, NServiceBus's time of sending and delay, or the second at which the broker let it
+    go from the level above (rounded up), and the delay from this level down.
+    """
+    headers = properties.headers or {}
+    due_ms = whole_number(str(headers.get(DUE_AT_HEADER, "")))
+    delay, deaths, sent = headers.get(DELAY_HEADER), headers.get("x-death"), None
+    with suppress(ValueError):
+        told = str(headers.get(TIME_SENT_HEADER))
+        sent = datetime.strptime(told, NSERVICEBUS_TIME).replace(tzinfo=UTC)
+    if due_ms is None and sent is not None and isinstance(delay, int):
+        due_ms = -(-int(sent.timestamp() * 1_000_000) // 1000) + delay * 1000
+    elif due_ms is None and key is not None and isinstance(deaths, list) and deaths:
+        # The broker's list begins with the latest death, its time cut to a whole second.
+        at = deaths[0].get("time") if isinstance(deaths[0], dict) else None
+        if isinstance(at, datetime):
+            entered_ms = int(at.replace(tzinfo=UTC).timestamp() + 1) * 1000
+            # Of the delay, this level and those below it hold the last digits.
+            due_ms = entered_ms + key.delay_seconds % (1 << (level + 1)) * 1000
+    return due_ms if due_ms is not None and 0 <= due_ms <= MAX_DUE_MS else None

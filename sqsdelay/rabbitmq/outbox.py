@@ -17,8 +17,8 @@ from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import message as amqp
+from sqsdelay.rabbitmq.administration import create_missing
 from sqsdelay.rabbitmq.connection import Session, parameters
-from sqsdelay.rabbitmq.infrastructure import create_missing
 from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, Publisher
 from sqsdelay.rabbitmq.topology import check_queue_name, lasting_queue

@@ -180,13 +180,11 @@ class RabbitMqSender:
         for endpoint, message in messages:
             try:
                 outcomes.append(publication := self._publication(endpoint, message))
+                if publication.exchange:  # not the nameless one, which leads straight to the queue
+                    to_bind.append((endpoint, publication))
             except SqsDelayError as error:
                 message_id = getattr(message, "message_id", None)
                 outcomes.append(RabbitMqSendResult(message_id, error=error))
-                continue
-            # Without a delay it goes by the nameless exchange, straight to its queue.
-            if publication.exchange:
-                to_bind.append((endpoint, publication))
         unbound = self._undeliverable({endpoint for endpoint, _ in to_bind}, began)
         for endpoint, publication in to_bind:
             if endpoint in unbound:
@@ -308,9 +306,6 @@ class AsyncRabbitMqSender:
 
         A task that is cancelled before its message has left does not send it; later it may or may not
         be sent.
-
-        Args:
-            endpoint: the destination queue's name.
 
         Raises:
             ConfigurationError: also where the sender is closed.

@@ -27,12 +27,12 @@ from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
 from sqsdelay.rabbitmq import message as amqp
+from sqsdelay.rabbitmq.administration import create_missing
 from sqsdelay.rabbitmq.connection import Address, Session, parameters, translated
-from sqsdelay.rabbitmq.infrastructure import create_missing
 from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.message import RabbitMqMessage
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox, in_json, with_headers
-from sqsdelay.rabbitmq.topology import Queue, check_queue_name, lasting_queue
+from sqsdelay.rabbitmq.topology import check_queue_name, lasting_queue, quorum_queue
 from sqsdelay.timeouts.sender import (
     DESTINATION,
     NSERVICEBUS_DESTINATION,
@@ -58,47 +58,10 @@ class Received:
     """A message as the broker delivered it. What came over a lost connection comes again."""
 
     consumer: QueueConsumer
-    session: _Delivering
+    channel: Any
     tag: int
     properties: BasicProperties
     body: bytes
-
-
-class _Delivering(Session):
-    """A connection over which the messages of a consumer's queue arrive."""
-
-    def __init__(self, consumer: QueueConsumer) -> None:
-        self._consumer = consumer
-        self.arrived: list[Received] = []
-        self.given_back: list[tuple[float, Received]] = []
-        self.cancelled = False
-        super().__init__(consumer.given, seconds=_OPEN_SECONDS)
-
-    def _set_up(self) -> None:
-        super()._set_up()
-        self.channel().add_on_cancel_callback(self._on_cancel)
-        self.ask("basic_qos", prefetch_count=PREFETCH)
-        self.ask("basic_consume", self._consumer.queue, self._on_message)
-        self.allow(inf)
-
-    def _on_message(self, _: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-        tag = method.delivery_tag
-        self.arrived.append(Received(self._consumer, self, tag, properties, body))
-
-    def _on_cancel(self, _: Any) -> None:
-        self.cancelled = True
-
-    def acknowledge(self, tag: int) -> None:
-        self._channel.basic_ack(tag)  # never on a later channel
-
-    def return_given_back(self) -> float:
-        """Return what has paused long enough; seconds until the next has."""
-        now = time.monotonic()
-        for due, received in self.given_back:
-            if due <= now:
-                self._channel.basic_nack(received.tag, requeue=True)
-        self.given_back = [each for each in self.given_back if each[0] > now]
-        return min((due - now for due, _ in self.given_back), default=inf)
 
 
 class QueueConsumer:
@@ -112,7 +75,23 @@ class QueueConsumer:
     def _begin_anew(self) -> None:
         """Without a connection: one that another process opened is left to that one."""
         self._lock = threading.Lock()
-        self._session: _Delivering | None = None
+        self._session: Session | None = None
+        self._channel: Any = None
+
+    def _consume(self, session: Session) -> None:
+        """Let the queue's messages arrive over a new connection."""
+        channel = self._channel = session.channel()
+        self._arrived: list[Received] = []
+        self._given_back: list[tuple[float, Received]] = []
+        self._cancelled: list[Any] = []
+
+        def on_message(_: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
+            self._arrived.append(Received(self, channel, method.delivery_tag, properties, body))
+
+        channel.add_on_cancel_callback(self._cancelled.append)
+        session.ask("basic_qos", prefetch_count=PREFETCH)
+        session.ask("basic_consume", self.queue, on_message)
+        session.allow(inf)
 
     def receive(self, *, wait_seconds: float) -> list[Received]:
         """Up to `PREFETCH` messages, waiting at most so long for the first."""
@@ -127,25 +106,30 @@ class QueueConsumer:
                 raise errors.QueueUnavailable(str(translated(error, self.given))) from error
 
     def _receive(self, wait_seconds: float) -> list[Received]:
-        self._session = session = self._session or _Delivering(self)
+        if self._session is None:
+            self._session = Session(self.given, seconds=_OPEN_SECONDS, set_up=self._consume)
         deadline = time.monotonic() + wait_seconds
         while True:
-            left = max(0.0, deadline - time.monotonic())
-            pause = min(left, session.return_given_back())
-            session.wait(lambda: session.arrived or session.cancelled, seconds=pause)
-            if session.cancelled:
+            now = time.monotonic()
+            for due, received in self._given_back:
+                if due <= now:
+                    self._channel.basic_nack(received.tag, requeue=True)
+            self._given_back = [each for each in self._given_back if each[0] > now]
+            pause = min(max(deadline, now), *(due for due, _ in self._given_back), inf) - now
+            self._session.wait(lambda: self._arrived or self._cancelled, seconds=pause)
+            if self._cancelled:
                 raise ConnectionError(f"the broker ended the delivery from {self.queue}")
-            if session.arrived or not left:
-                arrived, session.arrived = session.arrived, []
+            if self._arrived or deadline <= now:
+                arrived, self._arrived = self._arrived, []
                 return arrived
 
     def acknowledge(self, received: Received) -> None:
         """Be done with a message; one that could not be acknowledged is delivered again."""
         with self._lock:
-            if received.session is not self._session:
+            if received.channel is not self._channel:
                 return
             try:
-                self._session.acknowledge(received.tag)
+                received.channel.basic_ack(received.tag)
             except (AMQPError, OSError) as error:
                 logger.warning("not acknowledged, it will come again: %r", error)
                 self._drop()
@@ -154,7 +138,8 @@ class QueueConsumer:
         """Return a message to its queue after so many seconds, or sooner if the connection ends: a queue
         has no such pause, so it is kept unacknowledged meanwhile."""
         with self._lock:
-            received.session.given_back.append((time.monotonic() + seconds, received))
+            if received.channel is self._channel:
+                self._given_back.append((time.monotonic() + seconds, received))
 
     def close(self) -> None:
         """End the connection; what was not acknowledged returns to the queue."""
@@ -162,7 +147,7 @@ class QueueConsumer:
             self._drop()
 
     def _drop(self) -> None:
-        session, self._session = self._session, None
+        session, self._session, self._channel = self._session, None, None
         if session is not None:
             session.close()
 
@@ -198,7 +183,7 @@ def create_timeout_queues(url: str, endpoint: str) -> list[str]:
     """
     timeouts, dispatcher = timeout_queues(endpoint)
     wanted = (
-        Queue(name=endpoint, arguments={"x-queue-type": "quorum"}),
+        quorum_queue(endpoint),
         lasting_queue(endpoint + ERROR_QUEUE_SUFFIX),
         lasting_queue(timeouts),
         lasting_queue(dispatcher),

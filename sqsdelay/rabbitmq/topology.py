@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
 from sqsdelay.errors import DelayTooLong, InvalidEndpoint, InvalidSetting
 
@@ -43,53 +44,44 @@ DELIVERY_LIMIT: Final = 2**31 - 1
 rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """A durable exchange."""
+class Place(NamedTuple):
+    """A durable exchange or queue."""
 
+    kind: Literal["exchange", "queue"]
     name: str
-    kind: str = "topic"
-    arguments: Mapping[str, str] = field(default_factory=dict)
+    type: str = "topic"
+    arguments: Mapping[str, str | int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
-    """A durable queue."""
-
-    name: str
-    arguments: Mapping[str, str | int] = field(default_factory=dict)
-
-
-def lasting_queue(name: str) -> Queue:
-    """A queue whose messages stay until someone takes them, however often they are looked at."""
-    return Queue(
-        name=name, arguments={"x-queue-type": "quorum", "x-delivery-limit": DELIVERY_LIMIT}
-    )
-
-
-def waiting_queue(name: str, *, ttl_ms: int, onward: str, limited: bool = False) -> Queue:
-    """A queue whose messages wait so long, and then until the next queue confirms them; with ``limited``,
-    without a delivery limit of its own."""
-    arguments: dict[str, str | int] = {
-        "x-queue-type": "quorum",
-        "x-dead-letter-strategy": "at-least-once",
-        "x-overflow": "reject-publish",
-        "x-message-ttl": ttl_ms,
-        "x-dead-letter-exchange": onward,
-    }
-    if not limited:
-        arguments["x-delivery-limit"] = DELIVERY_LIMIT
-    return Queue(name=name, arguments=arguments)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class Binding(NamedTuple):
     """From an exchange to a queue, or to another exchange."""
 
     source: str
     destination: str
     routing_key: str
     to_exchange: bool = False
+
+
+def quorum_queue(name: str, more: Mapping[str, str | int] = MappingProxyType({})) -> Place:
+    return Place("queue", name, "quorum", {"x-queue-type": "quorum", **more})
+
+
+def lasting_queue(name: str) -> Place:
+    """A queue whose messages stay until someone takes them, however often they are looked at."""
+    return quorum_queue(name, {"x-delivery-limit": DELIVERY_LIMIT})
+
+
+def waiting_queue(name: str, *, ttl_ms: int, onward: str, limited: bool = False) -> Place:
+    """A queue whose messages wait so long, and then until the next queue confirms them; with ``limited``,
+    without a delivery limit of its own."""
+    queue = quorum_queue(name) if limited else lasting_queue(name)
+    waits: dict[str, str | int] = {
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        "x-message-ttl": ttl_ms,
+        "x-dead-letter-exchange": onward,
+    }
+    return queue._replace(arguments={**queue.arguments, **waits})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +127,7 @@ class Topology:
         with."""
         return f"{self.prefix}.delay-hand-over"
 
-    def hand_over_queue(self, endpoint: str) -> Queue | None:
+    def hand_over_queue(self, endpoint: str) -> Place | None:
         """Where due messages wait as long as the endpoint's own queue refuses them; None where shared.
 
         A level hands over one message after the other. If the endpoint's queue were the next place, a
@@ -156,9 +148,9 @@ class Topology:
         """What brings an endpoint's due messages to its queue, its last step first."""
         queue, key = self.hand_over_queue(endpoint), binding_key(endpoint)
         last = self.delivery_exchange if queue is None else self.hand_over
-        yield Binding(source=last, destination=endpoint, routing_key=key)
+        yield Binding(last, endpoint, key)
         if queue is not None:
-            yield Binding(source=self.delivery_exchange, destination=queue.name, routing_key=key)
+            yield Binding(self.delivery_exchange, queue.name, key)
 
     def catching_policy(self, virtual_host: str) -> str:
         """The command by which an infrastructure shared with NServiceBus catches the undeliverable."""
@@ -176,17 +168,17 @@ class Topology:
         """The exchange a message goes to from a level: the next one down, at last the delivery."""
         return self.level_name(level - 1) if level else self.delivery_exchange
 
-    def exchanges(self) -> Iterator[Exchange]:
+    def exchanges(self) -> Iterator[Place]:
         """Every exchange, alternates before those that name them."""
-        yield Exchange(name=self.undeliverable, kind="fanout")
+        yield Place("exchange", self.undeliverable, "fanout")
         alternate = {} if self.shared else {"alternate-exchange": self.undeliverable}
         if not self.shared:
-            yield Exchange(name=self.hand_over, arguments=alternate)
-        yield Exchange(name=self.delivery_exchange, arguments=alternate)
+            yield Place("exchange", self.hand_over, arguments=alternate)
+        yield Place("exchange", self.delivery_exchange, arguments=alternate)
         for level in range(LEVELS):
-            yield Exchange(name=self.level_name(level))
+            yield Place("exchange", self.level_name(level))
 
-    def queues(self) -> Iterator[Queue]:
+    def queues(self) -> Iterator[Place]:
         """Every queue but those of endpoints: the levels, which wait 2^level seconds, and the catch-all.
         NServiceBus's levels have no delivery limit of their own: on RabbitMQ 4 a policy must set it."""
         yield lasting_queue(self.undeliverable)
@@ -196,16 +188,11 @@ class Topology:
 
     def bindings(self) -> Iterator[Binding]:
         """Every binding: bit 1 waits in the level's queue, bit 0 passes on at once."""
-        yield Binding(source=self.undeliverable, destination=self.undeliverable, routing_key="")
+        yield Binding(self.undeliverable, self.undeliverable, "")
         for level in range(LEVELS):
             name, higher = self.level_name(level), "*." * (MAX_LEVEL - level)
-            yield Binding(source=name, destination=name, routing_key=f"{higher}1.#")
-            yield Binding(
-                source=name,
-                destination=self.after(level),
-                routing_key=f"{higher}0.#",
-                to_exchange=True,
-            )
+            yield Binding(name, name, f"{higher}1.#")
+            yield Binding(name, self.after(level), f"{higher}0.#", to_exchange=True)
 
 
 _NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.DOTALL)

@@ -11,6 +11,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.rabbitmq.administration import look, make
 from sqsdelay.rabbitmq.connection import (
     ACCESS_REFUSED,
     ADMIN_SECONDS,
@@ -18,15 +19,12 @@ from sqsdelay.rabbitmq.connection import (
     Session,
     parameters,
 )
-from sqsdelay.rabbitmq.infrastructure import look, make
 from sqsdelay.rabbitmq.management import STANDING, Management, hand_overs, held
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import (
     DELIVERY_LIMIT,
     LEVELS,
     PROBE,
-    Exchange,
-    Queue,
     Topology,
     command,
 )
@@ -87,16 +85,15 @@ def verify(
         if not any(problem.fatal for problem in problems):
             problems += _undeliverable(session, wanted)
     if management is None:
-        problems.append(
-            Problem(
-                "management API",
-                "messages being handed over (messages_dlx), arguments, version, alarms, feature flags, "
-                "policies, bindings and replicas were not checked",
-                "give --management http://user:password@host:15672 (the plugin is enabled with: "
-                "rabbitmq-plugins enable rabbitmq_management), or skip this check with --force",
-                fatal=not force,
-            )
+        unseen = Problem(
+            "management API",
+            "messages being handed over (messages_dlx), arguments, version, alarms, feature flags, "
+            "policies, bindings and replicas were not checked",
+            "give --management http://user:password@host:15672 (the plugin is enabled with: "
+            "rabbitmq-plugins enable rabbitmq_management), or skip this check with --force",
+            fatal=not force,
         )
+        problems.append(unseen)
     return problems
 
 
@@ -108,11 +105,9 @@ def _declared(
     listed: dict[str, Any] = {}
     if management is not None:
         listed = {kind: management.named(f"{kind}s") for kind in ("exchange", "queue")}
-    wanted: list[Exchange | Queue] = [*topology.exchanges(), *topology.queues()]
-    for each in wanted:
-        kind = "queue" if isinstance(each, Queue) else "exchange"
-        subject, difference = f"{kind} {each.name}", ""
-        if session.found(f"{kind}_declare", each.name) is None:
+    for each in (*topology.exchanges(), *topology.queues()):
+        subject, difference = f"{each.kind} {each.name}", ""
+        if session.found(f"{each.kind}_declare", each.name) is None:
             # NServiceBus declares no catch-all: its infrastructure delays without one.
             optional = topology.shared and each.name == topology.undeliverable
             yield Problem(subject, "is missing", command(topology, "declare"), fatal=not optional)
@@ -124,8 +119,14 @@ def _declared(
                     difference = str(error.reply_text)
                 elif error.reply_code != ACCESS_REFUSED:
                     raise
-        elif found := listed[kind].get(each.name):  # which knows of it after some seconds
-            difference = _difference(each, found)
+        elif found := listed[each.kind].get(each.name):  # which knows of it after some seconds
+            there = {"type": found.get("type", each.type), **(found.get("arguments") or {})}
+            expected = {"type": each.type, **each.arguments}
+            difference = "; ".join(
+                f"{name} is {there.get(name)!r} instead of {expected.get(name)!r}"
+                for name in sorted(there | expected)
+                if there.get(name) != expected.get(name)
+            )
         if difference:
             yield Problem(
                 subject,
@@ -134,21 +135,11 @@ def _declared(
             )
 
 
-def _difference(wanted: Exchange | Queue, found: Mapping[str, Any]) -> str:
-    kind = "quorum" if isinstance(wanted, Queue) else wanted.kind
-    there = {"type": found.get("type", kind), **(found.get("arguments") or {})}
-    expected = {"type": kind, **wanted.arguments}
-    return "; ".join(
-        f"{name} is {there.get(name)!r} instead of {expected.get(name)!r}"
-        for name in sorted(there | expected)
-        if there.get(name) != expected.get(name)
-    )
-
-
 def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     """What AMQP does not show."""
     version = str(management.get("/overview")["rabbitmq_version"])
-    if _release(version) < MIN_BROKER_VERSION:
+    release = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if release < MIN_BROKER_VERSION:
         yield Problem(
             "broker",
             f"is RabbitMQ {version}: its quorum queues neither expire messages nor dead-letter them "
@@ -170,7 +161,9 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     for queue in topology.queues():
         found = queues.get(queue.name, {})
         if queue.name != topology.undeliverable:
-            yield from _policies(queue.name, found, management.virtual_host, topology, version)
+            default = topology.shared and release >= DELIVERY_LIMITED_VERSION
+            limited = f"has RabbitMQ {version}'s delivery limit of 20" if default else ""
+            yield from _policies(queue.name, found, management.virtual_host, topology, limited)
         yield from _members(queue.name, found, len(nodes), management.virtual_host, topology)
     present = {
         (b["source"], b["destination"], b["routing_key"], b["destination_type"] == "exchange")
@@ -223,23 +216,22 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
         )
     names = [topology.level_name(level) for level in reversed(range(LEVELS))]
     waiting = [name for name in names if name in now]
-    for name, counts in (held(management, waiting, changes=STANDING) if waiting else {}).items():
+    for name, counts in held(management, waiting, changes=STANDING).items():
         seen = [now[name].dead_lettering, *(each.dead_lettering for each in counts)]
-        if not seen[-1]:
-            continue  # all are handed over by now
         stands = seen == sorted(seen)
         nowhere = (
             "; it has got nowhere while this looked: no queue is bound for them, or it refuses them, and "
             "all messages behind them wait too"
         )
-        yield Problem(
-            f"queue {name}",
-            f"{seen[-1]} messages are due, and the broker is handing them over to the next queue "
-            f"(messages_dlx){nowhere if stands else ''}",
-            "make room in the endpoint's queue, or create it and bind it with: "
-            f"{command(topology, 'bind', 'NAME')}; the broker tries again every 3 minutes",
-            fatal=stands,
-        )
+        if seen[-1]:  # not all are handed over by now
+            yield Problem(
+                f"queue {name}",
+                f"{seen[-1]} messages are due, and the broker is handing them over to the next queue "
+                f"(messages_dlx){nowhere if stands else ''}",
+                "make room in the endpoint's queue, or create it and bind it with: "
+                f"{command(topology, 'bind', 'NAME')}; the broker tries again every 3 minutes",
+                fatal=stands,
+            )
 
 
 def _members(
@@ -314,12 +306,8 @@ def uncaught(url: str | Sequence[str], topology: Topology) -> list[Problem]:
     return [] if caught else [uncaught_problem(topology, given.virtual_host)]
 
 
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:2]))
-
-
 def _policies(
-    name: str, found: Mapping[str, Any], virtual_host: str, topology: Topology, version: str
+    name: str, found: Mapping[str, Any], virtual_host: str, topology: Topology, limited: str
 ) -> Iterator[Problem]:
     """A policy, or the lack of one, that ends a level's delays early or loses messages."""
     policy = found.get("effective_policy_definition") or {}
@@ -329,20 +317,16 @@ def _policies(
             f"a policy sets {key} to {policy[key]!r}: delays end early, or messages are lost",
             f"change the policy's pattern so that it leaves {topology.prefix}.delay-level- alone",
         )
-    limit = policy.get("delivery-limit")
-    if limit is not None and 0 <= limit < DELIVERY_LIMIT:
-        text = f"a policy sets delivery-limit to {limit}"
-    elif limit is None and topology.shared and _release(version) >= DELIVERY_LIMITED_VERSION:
-        text = f"has RabbitMQ {version}'s delivery limit of 20"
-    else:
-        return
-    yield Problem(
-        f"queue {name}",
-        f"{text}: a message that is looked at more often goes to the next level, and arrives early",
-        f"rabbitmqctl set_policy -p '{virtual_host}' --apply-to queues --priority 100 "
-        f"{topology.prefix}.delay-levels '^{re.escape(topology.prefix)}\\.delay-level-' "
-        f"'{{\"delivery-limit\":{DELIVERY_LIMIT}}}'",
-    )
+    if (limit := policy.get("delivery-limit")) is not None:
+        limited = f"a policy sets delivery-limit to {limit}" if 0 <= limit < DELIVERY_LIMIT else ""
+    if limited:
+        yield Problem(
+            f"queue {name}",
+            f"{limited}: a message that is looked at more often goes to the next level, and arrives early",
+            f"rabbitmqctl set_policy -p '{virtual_host}' --apply-to queues --priority 100 "
+            f"{topology.prefix}.delay-levels '^{re.escape(topology.prefix)}\\.delay-level-' "
+            f"'{{\"delivery-limit\":{DELIVERY_LIMIT}}}'",
+        )
 
 
 def _undeliverable(session: Session, topology: Topology) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from sqsdelay.spark.report import messages
 from sqsdelay.spark.report.messages import KEY, LOST, OPEN, UNKNOWN, columns, gathered, judged
 from sqsdelay.spark.report.read import read_ledger
 from sqsdelay.spark.report.write import DEFAULT_GRACE_SECONDS
-from sqsdelay.spark.sink.options import DELAY, DUE_AT, ENDPOINT, Columns, Options, checked_columns
+from sqsdelay.spark.sink.options import Columns, Options, checked_columns
 from sqsdelay.spark.sink.receipts import Receipts, job_folder
 from sqsdelay.spark.sink.send import message_id, save, spelled
 
@@ -57,11 +57,11 @@ _RECORDED: Final = columns("""
 def planned(job: JobTable) -> DataFrame:
     """A row for each message that the table holds: when it is due, and how many rows have its id."""
     # As `sqsdelay.spark.sink.rows.Rows` makes it: up to the next millisecond, never before 1970.
-    if job.columns.has(DELAY):
-        delay_ms = F.ceil(spelled(job.columns, DELAY).cast("double") * 1000)
+    if job.columns.has("delay_seconds"):
+        delay_ms = F.ceil(spelled(job.columns, "delay_seconds").cast("double") * 1000)
         due_ms = F.lit(job.start_ms) + delay_ms.cast("bigint")
     else:
-        due_at = spelled(job.columns, DUE_AT)
+        due_at = spelled(job.columns, "due_at")
         begun = F.when(F.pmod(F.unix_micros(due_at), F.lit(1000)) > 0, 1).otherwise(0)
         due_ms = F.greatest(F.unix_millis(due_at) + begun, F.lit(0))
     by = (F.col("_endpoint").alias("endpoint"), F.col("_id").alias("message_id"))
@@ -186,7 +186,7 @@ class JobTable:
                     f"job {options.job!r} has no receipts in {options.receipts}; name the job and the "
                     "folder as they were when it was sent"
                 )
-        elif columns.has(DELAY):
+        elif columns.has("delay_seconds"):
             raise ConfigurationError(
                 "delay_seconds count from the job's first run, which only its receipts record: "
                 "give option('receipts', …), or a table with due_at"
@@ -196,8 +196,8 @@ class JobTable:
     def identified(self) -> DataFrame:
         """The rows, each with its message's ``_endpoint`` (its name) and ``_id``, as the sink gives them."""
         columns, endpoint = self.columns, F.lit(self.options.endpoint).cast("string")
-        if columns.has(ENDPOINT):
-            endpoint = F.coalesce(F.nullif(spelled(columns, ENDPOINT), F.lit("")), endpoint)
+        if columns.has("endpoint"):
+            endpoint = F.coalesce(F.nullif(spelled(columns, "endpoint"), F.lit("")), endpoint)
         name = F.regexp_extract(endpoint, "([^/:]*)$", 1).alias("_endpoint")
         return self.rows.select("*", name, message_id(columns, self.options).alias("_id"))
 

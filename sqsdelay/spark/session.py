@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sqsdelay import errors
 from sqsdelay.errors import ConfigurationError, InvalidSetting, MissingExtra, SqsDelayError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def session(
         )
     running = SparkSession.getActiveSession()
     if running is not None:
-        with _time_zone(running, time_zone):
+        with configured(running, {_TIME_ZONE: time_zone}):
             yield running
         return
     check_java()
@@ -88,7 +89,7 @@ def session(
     except (PySparkException, Py4JError) as error:
         raise ConfigurationError(f"Spark does not start on {master}: {cause(error)}") from error
     try:
-        with _time_zone(spark, time_zone):
+        with configured(spark, {_TIME_ZONE: time_zone}):
             yield spark
     finally:
         spark.stop()
@@ -97,28 +98,21 @@ def session(
 @contextmanager
 def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """A session that has these settings until the block ends."""
+    from pyspark.errors import IllegalArgumentException
+
     before: Any = {name: spark.conf.get(name) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
+    except IllegalArgumentException as error:  # Only time zones are anybody's choice.
+        raise InvalidSetting(
+            f"time zone {value!r} is not known to Spark; write e.g. Europe/Berlin or +02:00"
+        ) from error
+    try:
         yield
     finally:
         for name, value in before.items():
             spark.conf.set(name, value)
-
-
-@contextmanager
-def _time_zone(spark: SparkSession, time_zone: str) -> Iterator[None]:
-    from pyspark.errors import IllegalArgumentException
-
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(configured(spark, {_TIME_ZONE: time_zone}))
-        except IllegalArgumentException as error:
-            raise InvalidSetting(
-                f"time zone {time_zone!r} is not known to Spark; write e.g. Europe/Berlin or +02:00"
-            ) from error
-        yield
 
 
 def check_java() -> None:
@@ -140,7 +134,7 @@ def check_java() -> None:
     )
 
 
-_OURS: Final = re.compile(r"^sqsdelay\.errors\.\w+: (.+)$", re.MULTILINE)
+_OURS: Final = re.compile(r"^sqsdelay\.errors\.(\w+): (.+)$", re.MULTILINE)
 _PYTHONS: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+$", re.MULTILINE)
 """The last line of a trace from one of Spark's workers."""
 
@@ -157,6 +151,14 @@ def cause(error: Exception) -> str:
 def failure(error: Exception) -> SqsDelayError:
     """sqsdelay's own error if that ended the job, or else Python's, or Java's cause."""
     text = str(error)
-    reasons = _OURS.findall(text) or _PYTHONS.findall(text) or [cause(error)]
-    missing = reasons[-1].startswith("[PATH_NOT_FOUND]")
-    return InvalidSetting(reasons[-1]) if missing else SqsDelayError(reasons[-1])
+    if "No module named 'sqsdelay'" in text:
+        return ConfigurationError(
+            "Spark's workers have no sqsdelay: python -m sqsdelay.spark.archive sqsdelay.zip, and give "
+            "them that (spark-submit --py-files, or spark.addArtifact(file, pyfile=True))"
+        )
+    for kind, reason in reversed(_OURS.findall(text)):
+        found: type[SqsDelayError] = getattr(errors, kind)
+        return found(reason) if found.__init__ is SqsDelayError.__init__ else SqsDelayError(reason)
+    reason = (_PYTHONS.findall(text) or [cause(error)])[-1]
+    missing = reason.startswith("[PATH_NOT_FOUND]")
+    return InvalidSetting(reason) if missing else SqsDelayError(reason)

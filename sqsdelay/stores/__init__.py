@@ -93,7 +93,11 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
         InvalidEndpoint
         StoreUnavailable: the SQLite file cannot be opened.
     """
-    parts = _parts(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Without its cause, which may repeat the URL's password.
+        raise _not_understood("") from None
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
@@ -195,14 +199,6 @@ def _settings(
                 f"the settings behind ? in the store's URL are not understood; {takes}"
             )
     return settings
-
-
-def _parts(url: str) -> SplitResult:
-    try:
-        return urlsplit(url)
-    except ValueError:
-        # Without its cause, which may repeat the URL's password.
-        raise _not_understood("") from None
 
 
 def _not_understood(scheme: str) -> ConfigurationError:

@@ -1,11 +1,13 @@
-"""Calls on an AWS service: a client and threads of this process, many calls at a time, the service's time by
-the dates of its answers; and what a store there refuses."""
+"""What stores on AWS have in common: calls, many at a time, the service's time by the dates of its answers,
+refusals of what only a database can do, and amendments where each look costs a request."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, TypeVar
 
@@ -14,6 +16,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.delay import Clock
+from sqsdelay.core.readable import one_line
+from sqsdelay.core.stored_message import Amendment, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreError
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports import in_each_child
@@ -28,14 +32,9 @@ R = TypeVar("R")
 
 class Calls:
     """What a store on an AWS service calls it with. Raises ConfigurationError: no region, an unknown profile,
-    or another setting boto3 cannot use.
-
-    Args:
-        service: its name in boto3.
-        client: a boto3 client; None to make one of the default session, and to close it with this. A service
-            that does not answer is given up within seconds.
-        connect_seconds, answer_seconds: the longest that one of its attempts waits.
-    """
+    or another setting boto3 cannot use. ``service``: its name in boto3. ``client``: a boto3 client; None to
+    make one of the default session, and to close it with this. A service that does not answer is given up
+    within seconds. ``connect_seconds``, ``answer_seconds``: the longest that one of its attempts waits."""
 
     def __init__(
         self,
@@ -159,12 +158,8 @@ class ServiceClock:
 
 
 def check_no_transaction(store: str, mode: TransactionMode | None, transaction: Any = None) -> None:
-    """Refuse what only a database can do. Raises ConfigurationError.
-
-    Args:
-        store: what the store is, e.g. "an S3 store".
-        mode: what a dispatcher asks for; None of a sender.
-        transaction: what a sender gives.
+    """Refuse what only a database can do. Raises ConfigurationError. ``store``: what the store is, e.g. "an
+    S3 store". ``mode``: what a dispatcher asks for; None of a sender. ``transaction``: what a sender gives.
     """
     if transaction is not None:
         raise ConfigurationError(
@@ -175,3 +170,70 @@ def check_no_transaction(store: str, mode: TransactionMode | None, transaction: 
             f"{store} cannot give {mode}: no transaction of its service includes your own writes; use "
             f"{TransactionMode.AT_LEAST_ONCE}, or a SQLite or PostgreSQL store"
         )
+
+
+TOLD_AHEAD_MS: Final = 86_400_000
+"""So much longer than the amendment at hand there are said to be some: a write a day."""
+
+
+class Amendments(ABC):
+    """An endpoint's amendments, which expire.
+
+    One record more tells until when there may be any: it is written before the first of them, and outlives
+    them all. So where nobody cancels or moves messages, a batch of copies costs one read instead of one
+    each. ``now_ms``: what they expire by, epoch milliseconds."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._some_until_ms = 0
+
+    def leave(self, amendments: Sequence[Amendment]) -> None:
+        """Write amendments, of each message the last. Raises as `read` does."""
+        last = latest_amendments(amendments)
+        if not last:
+            return
+        with _readable(last):
+            self._tell(max(each.until_ms for each in last.values()))
+            self._write(list(last.values()))
+
+    def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
+        """The amendments of those messages that have one. Raises StoreError: one of them is malformed, or
+        of another version."""
+        with _readable(message_ids):
+            if message_ids and self._now_ms() >= self._some_until_ms:
+                # That there are none is asked for each time.
+                self._some_until_ms = self._asked()
+            if not message_ids or self._now_ms() >= self._some_until_ms:
+                return {}
+            return {each.message_id: each for each in self._valid(self._found(message_ids))}
+
+    def _valid(self, amendments: Iterable[Amendment]) -> list[Amendment]:
+        """Those that have not expired."""
+        return [each for each in amendments if each.until_ms > self._now_ms()]
+
+    @abstractmethod
+    def _tell(self, until_ms: int) -> None:
+        """Say that there are some until then, and `TOLD_AHEAD_MS` longer, unless it is said for as long."""
+
+    @abstractmethod
+    def _asked(self) -> int:
+        """Until when there may be some, epoch milliseconds; 0 where nothing is said."""
+
+    @abstractmethod
+    def _write(self, amendments: Sequence[Amendment]) -> None:
+        """Write them; one that moves what was cancelled before keeps when that was."""
+
+    @abstractmethod
+    def _found(self, message_ids: Sequence[str]) -> Iterable[Amendment]:
+        """Those of these messages, expired ones too."""
+
+
+@contextmanager
+def _readable(message_ids: Iterable[str]) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(
+            f"amendments of {one_line(', '.join(message_ids))} are not as this sqsdelay writes them: "
+            f"{error!r}; use the same sqsdelay everywhere, or mend what was written by hand"
+        ) from error

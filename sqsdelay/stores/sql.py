@@ -7,6 +7,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from importlib.resources import files
 from typing import Any, ClassVar, Final
 
 from sqsdelay.core.stored_message import (
@@ -22,17 +23,26 @@ from sqsdelay.core.stored_message import (
 )
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
-from sqsdelay.stores.ids import page_bounds
-from sqsdelay.stores.schema import read_queries
+from sqsdelay.stores.shared import page_bounds
 
 COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
 """Of a message, in the order of `row_of` and of `from_store`."""
+
+_NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 """What no name holds."""
 
 CLAIM_BYTES: Final = 64 << 20
 """A claim ends with the body that reaches it: 500 of 1 MiB took a gigabyte of memory."""
+
+
+def read_queries(file_name: str) -> dict[str, str]:
+    """The queries of one file, by name; ``-- name: x`` starts one, comments below it describe it."""
+    text = (files("sqsdelay.stores") / file_name).read_text(encoding="utf-8")
+    # Comments go, but for those that name a query.
+    parts = _NAME.split(re.sub(r"^--(?! name: ).*\n?", "", text, flags=re.MULTILINE))[1:]
+    return {name: query.strip() for name, query in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def row_of(message: StoredMessage) -> tuple[Any, ...]:
@@ -121,12 +131,8 @@ class SqlTable:
     def set_up(self) -> None:
         """Create the table, where it is missing, and write down its version.
 
-        Where it is there already, only the version is read: whatever else takes a lock would wait
-        behind open transactions, and every sender behind it.
-
-        Raises:
-            SchemaMismatch: another sqsdelay made it.
-        """
+        Where it is there already, only the version is read: whatever else takes a lock would wait behind open
+        transactions, and every sender behind it. Raises SchemaMismatch: another sqsdelay made it."""
         with self._statement() as connection:
             if self._is_ours(connection):
                 return

@@ -8,8 +8,13 @@ pytest has the fixture `virtual_sqs`, a `VirtualSqs`. `StoreContract`, `OutboxCo
 from typing import TYPE_CHECKING
 
 from sqsdelay.core import on_first_use
-from sqsdelay.testing.in_memory_queues import InMemoryQueues, ManualClock
-from sqsdelay.testing.in_memory_store import InMemoryLedger, InMemoryOutbox, InMemoryStore
+from sqsdelay.testing.in_memory import (
+    InMemoryLedger,
+    InMemoryOutbox,
+    InMemoryQueues,
+    InMemoryStore,
+    ManualClock,
+)
 from sqsdelay.testing.local_aws import LocalAws
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.testing.in_memory_queues import InMemoryQueues, ManualClock
-from sqsdelay.testing.in_memory_store import InMemoryStore
+from sqsdelay.testing.in_memory import InMemoryQueues, InMemoryStore, ManualClock
 
 START: Final = datetime(2027, 1, 1, tzinfo=UTC)
 """When virtual time begins, unless told otherwise: every run of a test is the same."""

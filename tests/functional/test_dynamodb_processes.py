@@ -14,7 +14,7 @@ from sqsdelay.errors import SchemaMismatch, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.dynamodb.table import LOOKED_AT_MS
-from sqsdelay.stores.schema import VERSION
+from sqsdelay.stores.shared import VERSION
 from sqsdelay.testing import ManualClock
 
 TABLE = "orders.parked"

@@ -20,9 +20,9 @@ from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.timeouts import SqsTimeouts
-from sqsdelay.stores.schema import read_queries
+from sqsdelay.stores.sql import read_queries
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
-from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.testing import InMemoryQueues, ManualClock
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings
 
 NOW_MS = ManualClock().now_ms()
@@ -190,17 +190,6 @@ def test_the_constraints_limits_are_the_codes(file: str) -> None:
     created = "".join(read_queries(file).values())
     assert f"length(message_id) BETWEEN 1 AND {MAX_STORED_ID_CHARS}" in created
     assert f"due_ms BETWEEN 0 AND {MAX_DUE_MS}" in created
-
-
-def test_a_store_in_memory_keeps_the_same_promise() -> None:
-    """The dispatcher decides, whatever the store is."""
-    clock = ManualClock()
-    store, world = InMemoryStore(clock), queues()
-    odd = StoredMessage(message_id="a", destination="", due_ms=-1, body=b"x", unreadable="odd")
-    store.store([odd, message("b", NOW_MS)])
-    done = Dispatcher(store, SqsOutbox(world, Endpoint.parse("orders")), clock=clock).dispatch()
-    assert ([m.message_id for m in done.rejected], len(done.released)) == (["a"], 1)
-    assert reasons(world) == {"a": "Unreadable: odd"}
 
 
 @pytest.mark.parametrize(

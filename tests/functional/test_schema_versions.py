@@ -23,7 +23,7 @@ from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores import SchedulerStore, open_store
 from sqsdelay.stores.postgres.postgres_store import PostgresInbox
-from sqsdelay.stores.schema import VERSION
+from sqsdelay.stores.shared import VERSION
 from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.local_aws import LocalAws

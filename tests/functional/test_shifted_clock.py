@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from sqsdelay.core.delay import SystemClock
-from sqsdelay.stores.dispatchers import StoreClock
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.shared import StoreClock
 from sqsdelay.testing import InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.services.processes import run

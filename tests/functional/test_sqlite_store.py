@@ -20,8 +20,7 @@ from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, Dispatc
 from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store
-from sqsdelay.stores.sqlite.file import RESERVE_BYTES
-from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from tests.patience import wait_for
 

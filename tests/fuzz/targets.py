@@ -31,10 +31,9 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.message import PROPERTIES, check_encoding, unpacked
+from sqsdelay.rabbitmq.message import PROPERTIES, check_encoding, due_of, unpacked
 from sqsdelay.rabbitmq.timeouts import read_timeout as read_rabbitmq_timeout
 from sqsdelay.rabbitmq.topology import binding_key, check_queue_name, read_key, routing_key
-from sqsdelay.rabbitmq.transfers import due_of
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender

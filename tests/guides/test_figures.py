@@ -41,13 +41,11 @@ from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
 from sqsdelay.sending.sizes import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore
-from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.postgres.pool import LOCK_SECONDS, SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.postgres.watching import POLL_SECONDS
-from sqsdelay.stores.schema import VERSION, check_version
-from sqsdelay.stores.sqlite.file import RESERVE_BYTES
-from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, VERSION, check_version
+from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteStore
 from tests.guides.page import ROOT
 
 PRICES = shipped_prices()

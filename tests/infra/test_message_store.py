@@ -30,8 +30,8 @@ from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECO
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore, table_definition
-from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
 from sqsdelay.stores.dynamodb.layout import EXPIRY
+from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS
 from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
 
 

@@ -21,7 +21,7 @@ from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
-from sqsdelay.testing.in_memory_queues import ManualClock
+from sqsdelay.testing.in_memory import ManualClock
 
 _CONTEXT: Final = re.compile(
     r"<aws\.scheduler\.(schedule-arn|scheduled-time|execution-id|attempt-number)>"

@@ -13,7 +13,7 @@ from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Receipts
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Attempt, Run, new_job_batch
+from sqsdelay.spark.sink.run import Attempt, run_of
 from sqsdelay.spark.sink.staging import Bulk
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores import S3Store
@@ -41,9 +41,7 @@ class Driver:
 
     def begin(self, job: str | None) -> None:
         """A run of a job begins now."""
-        now_ms = self.clock.now_ms()
-        batch, after_ms = new_job_batch(now_ms), now_ms + 7_200_000
-        self.run = Run(batch=batch, job=job, now_ms=now_ms, after_ms=after_ms)
+        self.run = run_of(Options(store="s3://parked", job=job), self.clock.now_ms())
 
     def wheel(self, _: str, endpoint: str) -> Wheel:
         client: Any = self.s3

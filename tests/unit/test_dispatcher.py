@@ -21,10 +21,12 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.ports.queues import Failure
+from sqsdelay.stores.s3.s3_store import S3Store
 from sqsdelay.testing import InMemoryLedger, InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
 from tests.patience import PATIENCE_SECONDS
 from tests.patience import wait_for as wait_until
+from tests.services.in_memory_s3 import InMemoryS3
 
 
 class Bench:
@@ -360,8 +362,9 @@ def test_a_single_lost_count_is_passed_over(bench: Bench) -> None:
 def test_exactly_once_needs_a_store_that_can(bench: Bench) -> None:
     """Asking a store for a mode it cannot give fails at the start."""
     destination = ExactlyOnce(deliver=lambda _, __: None, reject=lambda _, __, ___: None)
+    store = S3Store("messages", endpoint="orders", client=cast(Any, InMemoryS3()))
     with pytest.raises(ConfigurationError, match="cannot give exactly-once"):
-        Dispatcher(bench.store, destination, clock=bench.clock).start()
+        Dispatcher(store, destination, clock=bench.clock).start()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,8 +25,10 @@ from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.s3.s3_store import S3Store
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
+from tests.services.in_memory_s3 import InMemoryS3
 
 HOUR_MS = 3_600_000
 
@@ -246,8 +248,9 @@ def test_amendments_move_to_the_consumers_store(kind: str, request: pytest.Fixtu
 def test_other_stores_are_refused() -> None:
     """With the way that is left."""
     world = World()
+    store = S3Store("messages", endpoint="orders", client=cast(Any, InMemoryS3()))
     with pytest.raises(ConfigurationError, match="let this store release what it has"):
-        Migration(InMemoryStore(world.clock), world.sender, due_from_ms=0)
+        Migration(store, world.sender, due_from_ms=0)
 
 
 class Killed(BaseException):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pika import BasicProperties
 
 from sqsdelay.errors import ConfigurationError, DelayTooLong, InvalidEndpoint
+from sqsdelay.rabbitmq.message import due_of
 from sqsdelay.rabbitmq.topology import (
     MAX_DELAY_SECONDS,
     RoutedDelay,
@@ -22,7 +23,6 @@ from sqsdelay.rabbitmq.topology import (
     read_key,
     routing_key,
 )
-from sqsdelay.rabbitmq.transfers import due_of
 
 
 def matches(binding: str, key: str) -> bool:

@@ -36,7 +36,7 @@ from sqsdelay.sending.sizes import Pointer
 from sqsdelay.stores import open_place, open_store
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
-from sqsdelay.stores.schema import VERSION
+from sqsdelay.stores.shared import VERSION
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_scheduler import InMemoryScheduler, _Schedule
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import DEFAULT, Mock
@@ -19,6 +20,7 @@ from sqsdelay.core.message import Message
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import staging
 from sqsdelay.spark.sink.data_source import SqsDelayDataSource
+from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
 from sqsdelay.spark.sink.run import Attempt, Counts, TaskReport
 from sqsdelay.stores.s3.layout import parse
@@ -68,7 +70,7 @@ def test_a_row_that_its_queue_would_not_take_is_rejected() -> None:
 def stage(receipts: Receipts, attempt: Attempt) -> Attempt:
     """Note a message, marked 5."""
     staged = receipts.staging(attempt)
-    staged.add("orders", Message("a", message_id="1"), "store", Mark(5, 5))
+    staged.add("orders", "1", None, "store", Mark(5, 5))
     staged.close()
     return attempt
 
@@ -83,9 +85,11 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     assert not receipts.load().ids
     receipts.publish([ATTEMPT])
     receipts.drop(["w"])
-    due_at = utc(driver.clock.now_ms() + DAY * 1000)
+    now_ms, due_at = driver.clock.now_ms(), utc(driver.clock.now_ms() + DAY * 1000)
     marks = [
-        Mark.of("orders", Message(body, due_at=due_at, message_id=name, message_group_id=group))
+        Mark.of(
+            "orders", Message(body, due_at=due_at, message_id=name, message_group_id=group), now_ms
+        )
         for body, _, name, _, group in rows
     ]
     assert dict(zip(receipts.load().ids, receipts.load().contents, strict=True)) == {
@@ -219,6 +223,34 @@ def test_an_object_that_s3_does_not_take_fails_the_task() -> None:
     driver.s3 = InMemoryS3(around=lambda name, call: _refused() if name == "PutObject" else call())
     with pytest.raises(StoreUnavailable, match="slow"):
         driver.task([table([("a", DAY, "1", None, None)])])
+
+
+def test_an_object_that_s3_did_not_take_fails_the_task_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though S3 takes all others, and the sender tries rows again: the lines of that one are nowhere."""
+    monkeypatch.setattr(staging, "GATHERED_BYTES", 0)
+    monkeypatch.setattr(staging, "KEPT_BYTES", 0)
+    monkeypatch.setattr(staging, "_IN_FLIGHT", 1)
+    driver, fails = Driver("orders"), iter([_refused])
+    driver.s3 = driver.around(
+        lambda name, call: next(fails, call)() if name == "PutObject" else call()
+    )
+    place = staging.Staging(
+        driver.wheel("", "orders"), driver.run, "orders", "0x1", Options(retry_seconds=0)
+    )
+
+    def add(n: int) -> None:
+        place.add(
+            pa.array([driver.clock.now_ms() + n * DAY * 1000]), pa.array([b""], pa.large_binary())
+        )
+        place.note([n], [n])
+
+    for n in range(1, 7):
+        with suppress(StoreUnavailable):
+            add(n)
+    with pytest.raises(StoreUnavailable, match="slow"):
+        place.close()
 
 
 def _refused() -> Any:

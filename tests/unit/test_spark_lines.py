@@ -1,4 +1,4 @@
-"""Rows staged column by column are what the sender would have stored of them, to the byte."""
+"""Rows staged column by column are what the sender would have stored, to the byte, and marked alike."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sqsdelay.core.message import Message, checked
 from sqsdelay.core.stored_message import as_stored
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.receipts import Mark
 from sqsdelay.spark.sink.rows import Rows, due_column, plain_rows
 from sqsdelay.stores.s3.layout import line_of
 
@@ -77,13 +78,14 @@ def test_a_plain_row_is_the_line_its_sender_would_store(
     sent = list(rows.read(batch))
     for name in set(plain.endpoints.to_pylist()):
         here = plain.where(pa.compute.equal(plain.endpoints, name))
-        lines = here.lines(name).to_pylist()
-        for position, line, size in zip(
-            here.positions.to_pylist(), lines, here.sizes.to_pylist(), strict=True
+        columns = here.lines(name), here.sizes, *here.marks(rows.since_ms)
+        for position, line, size, *mark in zip(
+            here.positions.to_pylist(), *(pa.array(c).to_pylist() for c in columns), strict=True
         ):
             endpoint, message = sent[position]
             assert not isinstance(message, SqsDelayError)
             assert endpoint == name
+            assert rows.mark(endpoint, message) == Mark(*mark)
             stored = as_stored(checked(message, fifo=False), endpoint, now_ms=NOW_MS)
             assert stored.due_ms > NOW_MS + HOUR_MS
             assert line == line_of(stored).text + b"\n"

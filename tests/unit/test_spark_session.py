@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from sqsdelay.cli import app
 from sqsdelay.cli.spark_job import _ended_by_ctrl_c
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, NotAllSent, SqsDelayError
 from sqsdelay.spark.locations import absolute, file_name, hadoop_uri, is_uri, opened
 from sqsdelay.spark.session import cause, check_java, failure, session
 from tests.patience import PATIENCE_SECONDS
@@ -122,7 +122,9 @@ def run(arguments: list[str], folder: Path, before: str) -> subprocess.Completed
 )
 def test_a_failed_job_is_told_in_one_line(text: str, told: str) -> None:
     """sqsdelay's own message, or the worker's, or Spark's first line; without the traces."""
-    assert str(failure(PySparkException(text))) == told
+    found = failure(PySparkException(text))
+    assert str(found) == told
+    assert isinstance(found, NotAllSent if "NotAllSent" in text else SqsDelayError)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_commit_at_the_last_moment_counts_for_all(driver: Driver) -> None:
 
 def test_what_a_failed_job_has_staged_goes(driver: Driver) -> None:
     """At once, that of attempts too which its driver was told nothing of; another run's stays."""
-    job, batch = Job(driver.wheel("", "orders"), "j"), driver.run.batch
+    job, batch = Job(driver.wheel("", "orders"), driver.run.job), driver.run.batch
     for attempt in (1, 2):
         driver.task(rows("1"), attempt=attempt)
     job.abort(batch)
@@ -230,7 +230,7 @@ def test_a_report_is_small_however_many_endpoints(number: int, job: str | None, 
         task = driver.task(batches)
         task.counts.count_rejected(StoreUnavailable("x" * 1000))
         attempt = Attempt("w" * 32, 123_456, 3, 10**9, 10**13)
-        report = TaskReport(attempt, task.counts.reported(), True, task.staged, True)
+        report = TaskReport(attempt, task.counts.reported(), "x" * 48, task.staged, True)
         assert len(pickle.dumps(report)) < 1024
         if fails:
             (left,) = [key for key in driver.s3.objects if ".others" in key]

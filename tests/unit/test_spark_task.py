@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sqsdelay.core.message import Message, OutgoingMessage
+from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
@@ -31,7 +31,7 @@ from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Attempt, TaskReport
+from sqsdelay.spark.sink.run import Attempt, Run, TaskReport
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.spark.sink.worker import CallPace, pace, sent_before, task_of
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -144,11 +144,16 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
     receipts = Receipts(str(tmp_path), "a/job")
     first = one_task(clock, receipts=receipts.writer(Attempt("w")), slice_rows=10)
     assert list(first.send([of_ids(["a", "b"], ["x", "y"])])) == []
-    (tmp_path / "a%2Fjob/parts=1/part=0/part-w-00001-1.parquet").write_bytes(b"PAR1 killed")
+    cut_off = tmp_path / "a%2Fjob/parts=1/part=0/part-w-00001-1.parquet"
+    cut_off.write_bytes(b"PAR1 killed")
     second = one_task(clock, sent_before=receipts.load())
     (kept,) = second.send([of_ids(["a", "b", "c"], ["x", "other", "z"])])
     assert (second.counts.sent, second.counts.already_sent) == (1, 1)
     assert "an earlier run of this job" in kept.column("reason")[0].as_py()
+    cut_off.unlink()
+    cut_off.mkdir()
+    with pytest.raises(OSError, match="is a directory"):
+        receipts.load()
 
 
 def test_receipts_of_a_slow_task_become_one_file(
@@ -160,8 +165,8 @@ def test_receipts_of_a_slow_task_become_one_file(
     writer = receipts.writer(Attempt("w"), monotonic=clock.monotonic)
 
     def add(number: int) -> None:
-        message = Message("x", due_at=datetime(2035, 1, 1, tzinfo=UTC), message_id="a")
-        writer.add("orders", message, "delay-queue", Mark(number, 7))
+        due_at = datetime(2035, 1, 1, tzinfo=UTC)
+        writer.add("orders", "a", due_at, "delay-queue", Mark(number, 7))
 
     add(3)
     clock.advance(1)
@@ -192,10 +197,9 @@ def test_a_job_run_again_lists_its_share(
     """Each task finds what it needs without a look at all others' receipts: of a store of objects a job would
     otherwise list as many as the square of its tasks."""
     receipts = Receipts(str(tmp_path), "job")
-    message = Message("x", message_id="a")
     for part in range(first):
         writer = receipts.writer(Attempt("w", part), first)
-        writer.add("orders", message, "delay-queue", Mark(part, 7))
+        writer.add("orders", "a", None, "delay-queue", Mark(part, 7))
         writer.close()
     listed: list[str] = []
     look = Receipts._listed
@@ -267,8 +271,7 @@ def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: 
         attempt = Attempt("j-7", began_ms=began_ms)
         found.append(len(sent_before(receipts, options, attempt).ids))
         writer = receipts.writer(attempt)
-        message = Message("x", message_id=f"m{began_ms}")
-        writer.add("orders", message, "delay-queue", Mark.of("orders", message))
+        writer.add("orders", f"m{began_ms}", None, "delay-queue", Mark(began_ms, 7))
         writer.close()
     assert found == [0, 0, 1]
     assert len(receipts.load().ids) == 2
@@ -277,35 +280,27 @@ def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: 
 def test_two_writes_of_one_micro_batch_keep_the_rejects_of_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one job, as where a micro-batch is sent in two parts."""
+    """Of one job, as where a micro-batch is sent in two parts; and each once, though it is run again and its
+    rows come in another order."""
     number = Mock(return_value=0)
     context = Mock(partitionId=number, attemptNumber=number, taskAttemptId=number)
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
     monkeypatch.setattr("sqsdelay.spark.sink.worker.pace", lambda: CallPace())
     columns = Columns(names=frozenset({"body", "due_at", "message_id"}), key=None)
     options = Options(job="j", batch=7, rejects=str(tmp_path), region="us-east-1")
-    for body in ("a", "b"):
-        rows = {"body": [body], "due_at": [datetime(2035, 1, 1, tzinfo=UTC)], "message_id": ["m"]}
+    for bodies in (["a", "A"], ["b"], ["A", "a"], ["b"]):
+        dues, ids = [datetime(2035, 1, 1, tzinfo=UTC)] * len(bodies), [""] * len(bodies)
+        rows = pa.RecordBatch.from_pydict({"body": bodies, "due_at": dues, "message_id": ids})
         writer = BatchWriter(Sink(options=options, columns=columns))
-        writer.commit([writer.write(iter([pa.RecordBatch.from_pydict(rows)]))])
-    assert sorted(pq.read_table(tmp_path)["body"].to_pylist()) == ["a", "b"]
+        writer.commit([writer.write(iter([rows]))])
+    assert sorted(pq.read_table(tmp_path)["body"].to_pylist()) == ["A", "a", "b"]
 
 
-def test_ids_are_noted_together_as_one_by_one() -> None:
-    """As many as are remembered, the first: what is among them is noticed when it comes again."""
-    ids = list(range(1000))
-    together, one_by_one = SeenIds(tracked=64), SeenIds(tracked=64)
-    for start in range(0, 1000, 50):
-        assert together.note_all(ids[start : start + 50], ids[start : start + 50])
-    for each in ids:
-        one_by_one.note(Mark(each, each))
-    for each in ids:
-        again = Mark(each, 7)
-        known = together.note(again), one_by_one.note(again)
-        assert known == ((each, each) if each < 64 else (None, None))
-    assert not together.note_all([2000, 63], [1, 2])
-    assert not together.note_all([2000, 2000], [1, 1])
-    assert together.note_all([64, 2000], [1, 2])
+def test_a_task_remembers_its_first_ids() -> None:
+    """As many as fit its memory: what is among them is noticed when it comes again."""
+    seen = SeenIds(tracked=64)
+    assert {seen.note(each, each) for each in range(1000)} == {None}
+    assert [seen.note(each, 7) for each in range(1000)] == [*range(64), *[None] * 936]
 
 
 def test_a_report_is_small_whatever_was_sent() -> None:
@@ -318,7 +313,7 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
     kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
     attempt = Attempt("w" * 200, 123_456, 3, 10**9, 10**13)
-    report = TaskReport(attempt, task.counts.reported(), rejects=True, receipts=True)
+    report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250, receipts=True)
     assert kept == task.counts.rejected == 34
     assert len(pickle.dumps(report)) < 1024
 
@@ -405,7 +400,7 @@ def test_the_collector_passes_over_the_client(monkeypatch: pytest.MonkeyPatch) -
     )
     monkeypatch.setattr("sqsdelay.spark.sink.worker._spare_the_collector", gc.freeze)
     try:
-        task = task_of(rows, Attempt("w"))
+        task = task_of(rows, Attempt("w"), Run(began_ms=0, delay_start_ms=0))
         assert task.sender not in gc.get_objects()
     finally:
         gc.unfreeze()

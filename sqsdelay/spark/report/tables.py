@@ -135,30 +135,21 @@ def _by(messages: DataFrame, as_of_ms: int, *more: str) -> GroupedData:
     return messages.groupBy("endpoint", "band", hour, by_now, *more)
 
 
-def summary(arrivals: DataFrame) -> DataFrame:
-    """A row for each endpoint, and one for all, whose ``endpoint`` is null."""
-    requests = [_requests(name) for name in ("fifo", "standard")]
-    return _of(arrivals, ENDPOINT).selectExpr("endpoint", *ARRIVALS, "hops", *requests)
+_REQUESTS: Final = tuple(f"{n}_shares / {SHARES}L AS {n}_requests" for n in ("fifo", "standard"))
+OF_ARRIVALS: Final = {
+    "summary": (ENDPOINT, (*ARRIVALS, "hops", *_REQUESTS)),
+    "lateness": (HOUR, (f"timestamp_millis(hour * {HOUR_MS}) AS hour", *ARRIVALS)),
+    "cohorts": (BAND, ("band", _DELAY, *ARRIVALS)),
+}
+"""The tables of arrivals: by what, and columns. Each has rows of each endpoint, and of all (a null)."""
 
 
-def lateness(arrivals: DataFrame) -> DataFrame:
-    """The arrivals of each endpoint, and of all (a null), by the hour (UTC) from which they are late."""
-    hour = f"timestamp_millis(hour * {HOUR_MS}) AS hour"
-    return _of(arrivals, HOUR).selectExpr("endpoint", hour, *ARRIVALS)
-
-
-def cohorts(arrivals: DataFrame) -> DataFrame:
-    """The arrivals of each endpoint, and of all (a null), by band of delays."""
-    return _of(arrivals, BAND).selectExpr("endpoint", "band", _DELAY, *ARRIVALS)
-
-
-def _of(arrivals: DataFrame, table: str) -> DataFrame:
+def of_arrivals(arrivals: DataFrame, name: str) -> DataFrame:
+    """One of `OF_ARRIVALS`."""
+    table, shown = OF_ARRIVALS[name]
     by_key = [F.col("endpoint").asc_nulls_first(), F.col("hour"), F.col("band")]
-    return arrivals.where(F.col("table") == table).coalesce(1).sortWithinPartitions(*by_key)
-
-
-def _requests(name: str) -> str:
-    return f"{name}_shares / {SHARES}L AS {name}_requests"
+    found = arrivals.where(F.col("table") == table).coalesce(1).sortWithinPartitions(*by_key)
+    return found.selectExpr("endpoint", *shown)
 
 
 def last_seen(messages: DataFrame) -> DataFrame:
@@ -198,7 +189,7 @@ def cost(
     same = [F.equal_null(sums[name], stored[f"stored_{name}"]) for name in key]
     fifo, standard = float(prices.sqs_fifo_request), float(prices.sqs_standard_request)
     shown = columns(f"""
-        endpoint; band; {_DELAY}; messages; hops; parked; {_requests("fifo")}; {_requests("standard")};
+        endpoint; band; {_DELAY}; messages; hops; parked; {"; ".join(_REQUESTS)};
         invocation_shares / {SHARES}L AS invocations;
         fifo_requests * {fifo!r}D + standard_requests * {standard!r}D AS sqs_cost;
         invocations * {float(invocation_cost(prices))!r}D AS lambda_cost;

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,10 +109,8 @@ def write_report(
         found = tables.arrivals(counted["counts"], counted["spread"], moment_hours)
         arrivals = new.table("arrivals", found)
         written = new.side_by_side(
-            summary=lambda: tables.summary(arrivals),
+            **{n: partial(tables.of_arrivals, arrivals, n) for n in tables.OF_ARRIVALS},
             last_seen=lambda: tables.last_seen(messages),
-            lateness=lambda: tables.lateness(arrivals),
-            cohorts=lambda: tables.cohorts(arrivals),
             cost=lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of, store=store),
             waiting=lambda: tables.waiting(messages, as_of_ms=as_of),
         )

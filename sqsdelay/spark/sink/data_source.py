@@ -7,6 +7,7 @@ commit; what they must agree on travels with the tasks' reports.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,8 +25,8 @@ from pyspark.sql.types import StructType
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.sink.job import Reports, Sink
-from sqsdelay.spark.sink.options import DELAY, Options, checked_columns
-from sqsdelay.spark.sink.run import TaskReport, Times, micro_batch_ms, run_of, this_attempt
+from sqsdelay.spark.sink.options import Options, checked_columns
+from sqsdelay.spark.sink.run import TaskReport, micro_batch_ms, run_of, this_attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,10 +72,10 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._write_id = uuid4().hex
-        self._times = sink.begin()
+        self._run = sink.begin()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.send(iterator, this_attempt(self._write_id, self._times), self._times)
+        return self._sink.send(iterator, this_attempt(self._write_id, self._run), self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._sink.commit(_reports(messages))
@@ -89,20 +90,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         # Made once for a micro-batch, before its tasks: they are to agree on it.
-        self._now_ms = SystemClock().now_ms()
-        self._run = run_of(sink.options, self._now_ms)
+        self._run = run_of(sink.options, SystemClock().now_ms())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         current = TaskContext.get()
         assert current is not None, "tasks of a write run in Spark's workers"
         batch_id = int(str(current.getLocalProperty(_BATCH_ID)))
         write_id = f"{current.getLocalProperty(_QUERY_ID)}-{batch_id}"
-        sink, delay_start_ms = self._of(batch_id), 0
-        if sink.columns.has(DELAY):
-            delay_start_ms = micro_batch_ms(sink.options.checkpoint, batch_id)
-        run = None if self._run is None else self._run.of_stream(write_id)
-        times = Times(delay_start_ms, self._now_ms, run)
-        return sink.send(iterator, this_attempt(write_id, times), times)
+        sink, start_ms = self._of(batch_id), 0
+        if sink.columns.has("delay_seconds"):
+            start_ms = micro_batch_ms(sink.options.checkpoint, batch_id)
+        # It is known by its query and its number.
+        job = json.dumps(("stream", write_id))
+        run = replace(self._run, delay_start_ms=start_ms, job=job)
+        return sink.send(iterator, this_attempt(write_id, run), run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._of(batchId).commit(_reports(messages))
@@ -117,7 +118,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         options = self._sink.options
         summary = None if options.summary is None else f"{options.summary}/{batch_id}.json"
         options = replace(options, batch=batch_id, summary=summary, parts=1)
-        return replace(self._sink, options=options)
+        return replace(self._sink, options=options, stream=True)
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> Reports:

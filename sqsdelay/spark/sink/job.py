@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
 from sqsdelay.errors import InvalidSetting, NotAllSent
-from sqsdelay.spark.locations import opened
+from sqsdelay.spark.locations import file_name, opened
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.run import (
     Attempt,
     AttemptFiles,
     Counts,
+    Run,
     TaskReport,
-    Times,
     planned_ms,
     run_of,
 )
@@ -43,9 +44,11 @@ class Sink:
 
     options: Options
     columns: Columns
+    stream: bool = False
+    """A micro-batch that is run again is a write of the same name."""
 
-    def begin(self, *, on_client: bool = False) -> Times:
-        """Find out, on the driver, that the job can be run; the times that it has. A client of Spark Connect
+    def begin(self, *, on_client: bool = False) -> Run:
+        """Find out, on the driver, that the job can be run; the run that begins. A client of Spark Connect
         need not reach the store: there the tasks find out. Raises ConfigurationError, QueueMissing,
         QueueUnavailable, InvalidEndpoint."""
         from sqsdelay.spark.sink.receipts import Receipts
@@ -56,18 +59,18 @@ class Sink:
             RejectsFolder(options.rejects).create()
         if options.summary is not None:
             opened(options.summary, "summary")
-        now_ms = planned_ms(options, sender_client(options))
-        run = run_of(options, now_ms)
+        run = run_of(options, planned_ms(options, sender_client(options)))
         asked = options.store is not None and not (options.plan or on_client)
         if asked and options.endpoint is not None:
-            check_store(options, Endpoint.parse(options.endpoint).name, staging=run is not None)
-        start_ms: int | None = None
-        if options.receipts is not None:
-            receipts = Receipts.of(replace(options, replay=None))
-            start_ms = receipts.kept_start_ms() if options.plan else receipts.delay_start_ms(now_ms)
-        return Times(now_ms if start_ms is None else start_ms, now_ms, run)
+            check_store(options, Endpoint.parse(options.endpoint).name, staging=options.stages)
+        if options.receipts is None:
+            return run
+        receipts = Receipts.of(replace(options, replay=None))
+        return replace(
+            run, delay_start_ms=receipts.delay_start_ms(run.began_ms, keep=not options.plan)
+        )
 
-    def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, times: Times) -> TaskReport:
+    def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, run: Run) -> TaskReport:
         """Send a task's rows, and keep those that cannot be in a file of this attempt."""
         from sqsdelay.spark.sink.rows import Rows
         from sqsdelay.spark.sink.worker import pace, task_of
@@ -75,25 +78,33 @@ class Sink:
         rows = Rows(
             columns=self.columns,
             options=self.options,
-            delay_start_ms=times.delay_start_ms,
-            refused_before_ms=times.began_ms if self.options.past_due == "reject" else None,
+            delay_start_ms=run.delay_start_ms,
+            refused_before_ms=run.began_ms if self.options.past_due == "reject" else None,
         )
-        task, before = task_of(rows, attempt, times.run), pace().refusals
+        task, before = task_of(rows, attempt, run), pace().refusals
         kept = self._keep(task.send(batches), attempt)
         task.counts.throttled = pace().refusals - before
         noted = task.bulk is not None and task.bulk.noted
         return TaskReport(attempt, task.counts.reported(), kept, task.staged, noted)
 
-    def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> bool:
-        first = next(rejected, None)
-        if first is None or self.options.rejects is None:
+    def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> str:
+        """Write them; the name that they are to have, empty if there are none."""
+        from sqsdelay.spark.sink.receipts import number
+
+        first, options = next(rejected, None), self.options
+        if first is None or options.rejects is None:
             deque(rejected, 0)
-            return False
-        with RejectsFolder(self.options.rejects).open(attempt, first.schema) as file:
-            file.write_batch(first)
-            for batch in rejected:
+            return ""
+        name, content = attempt.write_id, 0
+        with RejectsFolder(options.rejects).open(attempt, first.schema) as file:
+            for batch in chain([first], rejected):
                 file.write_batch(batch)
-        return True
+                if options.batch is not None and not self.stream:
+                    # Sent by foreachBatch, maybe in parts: run again, the same rows are the same file.
+                    rows = batch.select(batch.schema.names[:-1]).to_pylist()
+                    content += sum(number(repr((options.endpoint, row)).encode()) for row in rows)
+                    name = f"{file_name(str(options.job))}-{options.batch}-{content % 2**64:016x}"
+        return f"part-{name}-{attempt.partition:05d}.parquet"
 
     def commit(self, reports: Reports) -> None:
         """Keep the rejects and the counts. Raises NotAllSent."""
@@ -119,7 +130,7 @@ class Sink:
                 f"keep them; run again, the job sends {again} again, with the same message ids"
             )
         if options.rejects is not None:
-            rejected = [report.attempt for report in done if report.rejects]
+            rejected = {report.attempt: report.rejects for report in done if report.rejects}
             RejectsFolder(options.rejects).commit(rejected, write_ids)
 
     def told(self, counts: Counts) -> dict[str, Any]:
@@ -146,7 +157,7 @@ class Sink:
 
     def _staged_receipts(self) -> Receipts | None:
         """Those of the job that count once it is committed."""
-        if self.options.receipts is None or run_of(self.options, 0) is None:
+        if self.options.receipts is None or not self.options.stages:
             return None
         from sqsdelay.spark.sink.receipts import Receipts
 
@@ -195,17 +206,13 @@ class RejectsFolder(AttemptFiles):
         self.system.create_dir(path.rpartition("/")[0])
         return pq.ParquetWriter(path, schema, filesystem=self.system)
 
-    def commit(self, attempts: Iterable[Attempt], write_ids: Iterable[str]) -> None:
+    def commit(self, names: Mapping[Attempt, str], write_ids: Iterable[str]) -> None:
         """Make these attempts' files visible, and drop what others left: a write that is run again need not
         have the same tasks."""
         from pyarrow import fs
 
-        names = {
-            self.hidden(each): f"{self.root}/part-{each.write_id}-{each.partition:05d}.parquet"
-            for each in attempts
-        }
-        self.move(names)
-        kept = {name.rpartition("/")[2] for name in names.values()}
+        self.move({self.hidden(each): f"{self.root}/{name}" for each, name in names.items()})
+        kept = set(names.values())
         ids = {f"part-{each}" for each in write_ids}
         for info in self.system.get_file_info(fs.FileSelector(self.root, allow_not_found=True)):
             if info.base_name not in kept and info.base_name.rpartition("-")[0] in ids:

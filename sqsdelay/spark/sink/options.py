@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pyspark.sql.types import StructType
 
@@ -67,6 +68,16 @@ class Options:
     region: str | None = None
     endpoint_url: str | None = None
     checkpoint: str | None = None
+
+    @property
+    def stages(self) -> bool:
+        """Whether rows due far ahead are staged in an S3 store, rather than sent or stored one by one."""
+        parts = urlsplit(self.store or "")
+        if self.plan or parts.scheme != "s3":
+            return False
+        from sqsdelay.stores import s3_settings_of
+
+        return not s3_settings_of(parts).get("lookup")
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -136,27 +147,21 @@ def _whole(name: str, text: str, least: int) -> int:
     return value
 
 
-BODY: Final = "body"
-DELAY: Final = "delay_seconds"
-DUE_AT: Final = "due_at"
-ENDPOINT: Final = "endpoint"
-MESSAGE_ID: Final = "message_id"
-ATTRIBUTES: Final = "attributes"
-GROUP_ID: Final = "message_group_id"
-DEDUPLICATION_ID: Final = "message_deduplication_id"
-CORRUPT: Final = "_corrupt_record"
-"""Spark's own column for lines of a CSV or JSON file that it could not read."""
-REASON: Final = "reason"
-"""The column that the rejects table has besides the rows' own."""
-
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
-_TEXTS: Final = (BODY, ENDPOINT, MESSAGE_ID, GROUP_ID, DEDUPLICATION_ID, CORRUPT)
-COLUMNS: Final = (*_TEXTS[:-1], DELAY, DUE_AT, ATTRIBUTES)
+_TEXTS: Final = (
+    "body",
+    "endpoint",
+    "message_id",
+    "message_group_id",
+    "message_deduplication_id",
+    "_corrupt_record",
+)
+COLUMNS: Final = (*_TEXTS[:-1], "delay_seconds", "due_at", "attributes")
 _TYPES: Final[Mapping[str, tuple[Sequence[str], str]]] = {
     **dict.fromkeys(_TEXTS, (("string",), "string")),
-    DELAY: ((*_INTEGERS, "float", "double"), "a number of seconds (bigint or double)"),
-    DUE_AT: (("timestamp",), "timestamp"),
-    ATTRIBUTES: (("map<string,string>",), "map<string,string>"),
+    "delay_seconds": ((*_INTEGERS, "float", "double"), "a number of seconds (bigint or double)"),
+    "due_at": (("timestamp",), "timestamp"),
+    "attributes": (("map<string,string>",), "map<string,string>"),
 }
 _COLLATION: Final = re.compile(r" collate \w+")
 
@@ -188,31 +193,31 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
         )
     for name, each in zip(names, schema.fields, strict=True):
         _check_type(name, _COLLATION.sub("", each.dataType.simpleString()), key)
-    if BODY not in names:
+    if "body" not in names:
         raise ConfigurationError(
-            f"column {BODY!r} is missing; there are {', '.join(names) or 'none'}: name the text to send so"
+            f"column 'body' is missing; there are {', '.join(names) or 'none'}: name the text to send so"
         )
-    if (DELAY in names) == (DUE_AT in names):
-        found = "are both there" if DELAY in names else "are both missing"
-        raise ConfigurationError(f"columns {DELAY!r} and {DUE_AT!r} {found}; give one of them")
-    if ENDPOINT not in names and options.endpoint is None:
-        raise InvalidSetting(f"no endpoint: give option endpoint, or a column {ENDPOINT!r}")
+    if ("delay_seconds" in names) == ("due_at" in names):
+        found = "are both there" if "delay_seconds" in names else "are both missing"
+        raise ConfigurationError(f"columns 'delay_seconds' and 'due_at' {found}; give one of them")
+    if "endpoint" not in names and options.endpoint is None:
+        raise InvalidSetting("no endpoint: give option endpoint, or a column 'endpoint'")
     _check_identity(names, key, options)
     return Columns(names=frozenset(names), key=key, spelled=spelled)
 
 
 def _spelled(names: Sequence[str], key: str) -> dict[str, str]:
     """Column names in our spelling, where only their case differs: Spark's names have no case."""
-    known = {name.lower(): name for name in (*COLUMNS, CORRUPT, key)}
+    known = {name.lower(): name for name in (*COLUMNS, "_corrupt_record", key)}
     ours = {name: known.get(name.lower(), name) for name in names}
     return {name: told for name, told in ours.items() if name != told}
 
 
 def _check_type(name: str, kind: str, key: str | None) -> None:
-    if name == DUE_AT and kind == "timestamp_ntz":
+    if name == "due_at" and kind == "timestamp_ntz":
         raise ConfigurationError(
-            f"column {DUE_AT!r} is timestamp_ntz, a clock's reading that names no instant; "
-            f"cast it to timestamp, which reads it in the session's time zone "
+            "column 'due_at' is timestamp_ntz, a clock's reading that names no instant; "
+            "cast it to timestamp, which reads it in the session's time zone "
             "(spark.sql.session.timeZone)"
         )
     if name not in _TYPES and name != key:
@@ -230,14 +235,14 @@ def _check_type(name: str, kind: str, key: str | None) -> None:
 
 def _check_identity(names: list[str], key: str | None, options: Options) -> None:
     """Spark sends a row again when a task fails: receivers must be able to tell."""
-    if key == REASON:
+    if key == "reason":
         raise ConfigurationError(
-            f"the key column is named {REASON!r}, as a column of the rejects table is; rename it"
+            "the key column is named 'reason', as a column of the rejects table is; rename it"
         )
-    if key is None and MESSAGE_ID not in names:
+    if key is None and "message_id" not in names:
         raise InvalidSetting(
             "rows have no message id that stays the same when Spark sends them again; give a column "
-            f"{MESSAGE_ID!r}, or name what identifies a row and the job: "
+            "'message_id', or name what identifies a row and the job: "
             "options key (e.g. order_id) and job (e.g. renewals-2027)"
         )
     if key is not None and not options.job:

@@ -16,8 +16,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import chain
 from math import gcd
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from sqsdelay.core.delay import due_at_ms
 from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.locations import file_name
@@ -45,16 +47,18 @@ class Mark:
     content: int
 
     @classmethod
-    def of(cls, endpoint: str, message: Message) -> Mark:
-        """The mark of a message to an endpoint."""
-        rest = (
-            endpoint,
-            message.due_at,
-            sorted(message.attributes.items()),
-            message.message_group_id,
-            message.message_deduplication_id,
-        )
-        content = number(message.body.encode() + repr(rest).encode())
+    def of(cls, endpoint: str, message: Message, since_ms: int = 0) -> Mark:
+        """The mark of a message to an endpoint, its due time counted from an instant: as
+        `sqsdelay.spark.sink.rows.Plain.marks` makes it of columns."""
+        assert message.due_at is not None, "rows have a due time"
+        due_ms = due_at_ms(message.due_at) - since_ms
+        fifo = message.message_group_id, message.message_deduplication_id
+        attributes = sorted(message.attributes.items())
+        fields = endpoint, str(due_ms), message.body, *chain.from_iterable(attributes)
+        if fifo != (None, None) or any(each is None or "\0" in each for each in fields):
+            content = number(repr((fields, fifo)).encode())
+        else:
+            content = number("\0".join(fields).encode())
         return cls(number(str(message.message_id).encode()), content)
 
 
@@ -70,21 +74,12 @@ class SeenIds:
         self._tracked = tracked
         self._contents: dict[int, int] = {}
 
-    def note(self, mark: Mark) -> int | None:
+    def note(self, message_id: int, content: int) -> int | None:
         """The content that came with this id before; None if it is the first."""
-        before = self._contents.get(mark.message_id)
+        before = self._contents.get(message_id)
         if before is None and len(self._contents) < self._tracked:
-            self._contents[mark.message_id] = mark.content
+            self._contents[message_id] = content
         return before
-
-    def note_all(self, ids: Sequence[int], contents: Sequence[int]) -> bool:
-        """Note messages of which none repeats an id; False, and nothing noted, if one may."""
-        new = dict(zip(ids, contents, strict=True))
-        if len(new) < len(ids) or not self._contents.keys().isdisjoint(new):
-            return False
-        left = self._tracked - len(self._contents)
-        self._contents.update(new if len(new) <= left else islice(new.items(), max(0, left)))
-        return True
 
 
 _FLUSH_SECONDS: Final = 1.0
@@ -170,14 +165,14 @@ class Receipts(AttemptFiles):
         found = self.system.get_file_info(self._stop)
         return bool(found.type is not fs.FileType.NotFound)
 
-    def delay_start_ms(self, now_ms: int) -> int:
-        """The job's instant: the one that its first run left here, or else now. A run that was stopped
-        may go on from here. Raises ConfigurationError where it cannot be read or written."""
-        if self.stopped():
+    def delay_start_ms(self, now_ms: int, *, keep: bool = True) -> int:
+        """The job's instant: the one that its first run left here, or else now, which is kept. A run that was
+        stopped may go on from here. Raises ConfigurationError where it cannot be read or written."""
+        if keep and self.stopped():
             self.system.delete_file(self._stop)
         kept = self.kept_start_ms()
-        if kept is not None:
-            return kept
+        if kept is not None or not keep:
+            return now_ms if kept is None else kept
         path = f"{self.root}/_job.json"
         try:
             self.system.create_dir(self.root)
@@ -245,8 +240,15 @@ class Receipts(AttemptFiles):
         return [each.path for each in found if each.base_name.startswith(_PART)]
 
     def _read(self, path: str) -> pa.Table | None:
+        """None where it is gone by now, or was cut off. What else keeps it from being read is an error:
+        rows would be sent again."""
         try:
-            return pq.read_table(path, columns=_MARKS, filesystem=self.system, partitioning=None)
+            with self.system.open_input_file(path) as file:
+                content = file.read_buffer()
+        except FileNotFoundError:
+            return None
+        try:
+            return pq.read_table(pa.BufferReader(content), columns=_MARKS)
         except (OSError, pa.ArrowException):
             return None
 
@@ -276,10 +278,11 @@ class ReceiptsWriter:
         self._pieces: list[str] = []
         self.wrote = False
 
-    def add(self, endpoint: str, message: Message, route: str, mark: Mark) -> None:
+    def add(
+        self, endpoint: str, message_id: str | None, due_at: datetime | None, route: str, mark: Mark
+    ) -> None:
         """Note a message that was taken."""
-        row = (message.message_id, endpoint, route, message.due_at, mark.message_id, mark.content)
-        self._rows.append(row)
+        self._rows.append((message_id, endpoint, route, due_at, mark.message_id, mark.content))
 
     def flush(self) -> None:
         """Write what was noted, if a second has passed since the last time."""

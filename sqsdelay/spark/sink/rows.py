@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,19 +20,8 @@ from sqsdelay.core.delay import DueTime, delay_ms, utc
 from sqsdelay.core.message import DELAY_SECONDS, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_ATTRIBUTE_NAME_CHARS, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
-from sqsdelay.spark.sink.options import (
-    ATTRIBUTES,
-    BODY,
-    CORRUPT,
-    DEDUPLICATION_ID,
-    DELAY,
-    DUE_AT,
-    ENDPOINT,
-    GROUP_ID,
-    MESSAGE_ID,
-    Columns,
-    Options,
-)
+from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.receipts import Mark, number
 
 _MICROSECONDS_PER_MS: Final = 1000
 
@@ -51,21 +41,39 @@ class Rows:
     delay_start_ms: int
     refused_before_ms: int | None = None
 
+    def mark(self, endpoint: str, message: Message) -> Mark:
+        """The mark that is kept of a row that was sent or stored."""
+        return Mark.of(endpoint, message, self.since_ms)
+
+    @property
+    def since_ms(self) -> int:
+        """What due times in marks count from: without receipts, a delay counts from another instant when
+        the job is run again."""
+        return self.delay_start_ms if self.columns.has("delay_seconds") else 0
+
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
         """Each row's endpoint and message, or why there is none."""
         batch, key = spelled(batch, self.columns.spelled), self.columns.key
-        names = (BODY, MESSAGE_ID, key, ENDPOINT, GROUP_ID, DEDUPLICATION_ID, ATTRIBUTES)
+        names = (
+            "body",
+            "message_id",
+            key,
+            "endpoint",
+            "message_group_id",
+            "message_deduplication_id",
+            "attributes",
+        )
         given = zip(*(self._column(batch, name) for name in names), self._dues(batch), strict=True)
-        unread = self._column(batch, CORRUPT)
+        unread = self._column(batch, "_corrupt_record")
         for row, (body, own_id, key, named, group, deduplication, texts, due) in enumerate(given):
             endpoint = named or self.options.endpoint
             try:
                 if unread[row] is not None:
                     raise InvalidMessage(f"{self._unread(batch, row)}: {unread[row]}")
                 if endpoint is None:
-                    raise InvalidMessage(f"{ENDPOINT} is NULL, and option endpoint is not given")
+                    raise InvalidMessage("endpoint is NULL, and option endpoint is not given")
                 if body is None:
-                    raise InvalidMessage(f"{BODY} is NULL")
+                    raise InvalidMessage("body is NULL")
                 message = Message(
                     body,
                     due_at=utc(self._due_ms(due)),
@@ -85,17 +93,17 @@ class Rows:
         return list(batch.column(name).to_pylist())
 
     def _dues(self, batch: pa.RecordBatch) -> list[Any]:
-        if self.columns.has(DELAY):
-            return self._column(batch, DELAY)
+        if self.columns.has("delay_seconds"):
+            return self._column(batch, "delay_seconds")
         # Microseconds since the epoch: an instant, whatever the session's time zone.
-        return list(batch.column(DUE_AT).cast(pa.int64()).to_pylist())
+        return list(batch.column("due_at").cast(pa.int64()).to_pylist())
 
     def _due_ms(self, value: int | float | None) -> int:
         """When a row is due, rounded up to a millisecond; a past one is 0 at the least."""
         if value is None:
-            name = DELAY if self.columns.has(DELAY) else DUE_AT
+            name = "delay_seconds" if self.columns.has("delay_seconds") else "due_at"
             raise InvalidDelay(f"{name} is NULL; say when the message is due")
-        if self.columns.has(DELAY):
+        if self.columns.has("delay_seconds"):
             due = DueTime(delay_ms=delay_ms(value))
         else:
             due = DueTime(at_ms=max(0, -(-int(value) // _MICROSECONDS_PER_MS)))
@@ -103,16 +111,18 @@ class Rows:
         if self.refused_before_ms is not None and due_ms < self.refused_before_ms:
             late = (self.refused_before_ms - due_ms) / 1000
             raise InvalidDelay(
-                f"{DUE_AT} {utc(due_ms).isoformat()} was {late:g} s past when the job began; correct "
+                f"due_at {utc(due_ms).isoformat()} was {late:g} s past when the job began; correct "
                 "it, or send what is past at once: option past_due (send)"
             )
         return due_ms
 
     def _unread(self, batch: pa.RecordBatch, row: int) -> str:
         """Which columns of a line Spark could not read: those of a type that are not text."""
-        typed = [name for name in (DELAY, DUE_AT, ATTRIBUTES) if self.columns.has(name)]
+        typed = [
+            name for name in ("delay_seconds", "due_at", "attributes") if self.columns.has(name)
+        ]
         missing = [name for name in typed if batch.column(name)[row].as_py() is None]
-        if self._column(batch.slice(row, 1), BODY)[0] is None or not missing:
+        if self._column(batch.slice(row, 1), "body")[0] is None or not missing:
             return "Spark could not read this line"
         return f"Spark could not read {' and '.join(missing)} of this line"
 
@@ -120,7 +130,7 @@ class Rows:
         if message_id is not None:
             return message_id
         if self.columns.key is None:
-            raise InvalidMessage(f"{MESSAGE_ID} is NULL, and there is no key to derive one from")
+            raise InvalidMessage("message_id is NULL, and there is no key to derive one from")
         if key is None:
             raise InvalidMessage(f"{self.columns.key} is NULL; a message id is derived from it")
         return derived_id(str(self.options.job), key)
@@ -151,13 +161,14 @@ _PLAIN_VALUE: Final = r"^[ -~]+$"
 
 @dataclass(frozen=True)
 class Plain:
-    """Rows that can be staged as they are, with their positions in the batch; bodies and headers as JSON
-    has them within quotes, no headers empty; sizes not less than SQS counts."""
+    """Rows that can be staged as they are, with their positions in the batch; headers as JSON has them
+    within quotes, no headers empty; sizes not less than SQS counts."""
 
     positions: pa.Int64Array
     ids: pa.StringArray
     dues: pa.Int64Array
     bodies: pa.StringArray
+    attributes: pa.MapArray | pa.NullArray
     headers: pa.StringArray
     endpoints: pa.StringArray
     sizes: pa.Int64Array
@@ -166,23 +177,33 @@ class Plain:
         """Those rows only."""
         return Plain(**{name: column.filter(mask) for name, column in vars(self).items()})
 
-    def lines(self, destination: str, since_ms: int = 0) -> pa.LargeBinaryArray:
-        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks; due times count from
-        ``since_ms``."""
-        dues = pc.subtract(self.dues, since_ms) if since_ms else self.dues
+    def lines(self, destination: str) -> pa.LargeBinaryArray:
+        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks."""
         to = json.dumps(destination, ensure_ascii=False)
         joined = _joined(
-            '{"message_id":"', _quoted(self.ids), '","due_ms":', dues.cast(pa.large_string()),
-            f',"destination":{to},"body":"', self.bodies, '"', self.headers, "}\n",
+            '{"message_id":"', _quoted(self.ids), '","due_ms":', self.dues.cast(pa.large_string()),
+            f',"destination":{to},"body":"', _quoted(self.bodies), '"', self.headers, "}\n",
         )  # fmt: skip
         return joined.cast(pa.large_binary())
+
+    def marks(self, since_ms: int) -> tuple[list[int], list[int]]:
+        """Ids and contents, as `Mark.of` makes them of messages."""
+        dues = pc.subtract(self.dues, since_ms).cast(pa.large_string())
+        texts = _joined(self.endpoints, "\0", dues, "\0", self.bodies).cast(pa.large_binary())
+        contents = texts.to_pylist()
+        for n, given in enumerate(self.attributes.to_pylist()):
+            if given:
+                fields = chain.from_iterable(sorted(dict(given).items()))
+                contents[n] = b"\0".join((contents[n], *map(str.encode, fields)))
+        ids = self.ids.cast(pa.large_binary()).to_pylist()
+        return list(map(number, ids)), list(map(number, contents))
 
 
 def due_column(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
     """When rows are due, epoch milliseconds; NULL where that takes a closer look."""
-    if rows.columns.has(DELAY):
+    if rows.columns.has("delay_seconds"):
         most = rows.options.max_delay_seconds
-        delays = batch.column(DELAY)
+        delays = batch.column("delay_seconds")
         if pa.types.is_floating(delays.type):
             delays = delays.cast(pa.float64())
             fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, float(most)))
@@ -192,7 +213,7 @@ def due_column(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
             fits = pc.and_(pc.greater_equal(delays, 0), pc.less_equal(delays, most))
             ms = pc.multiply(pc.if_else(fits, delays, None), 1000)
         return pc.add(ms, rows.delay_start_ms)
-    micros = batch.column(DUE_AT).cast(pa.int64())
+    micros = batch.column("due_at").cast(pa.int64())
     later = pc.if_else(pc.greater(micros, 0), micros, None)
     return pc.divide(pc.add(later, 999), 1000)
 
@@ -203,7 +224,7 @@ def plain_rows(
     """The rows of a batch that are plain and due later than ``after_ms``; None for none."""
     before_ms = now_ms + (rows.options.max_delay_seconds - _CLOCKS_APART_SECONDS) * 1000
     far = pc.and_(pc.greater(dues, after_ms), pc.less(dues, before_ms))
-    for name in (CORRUPT, GROUP_ID, DEDUPLICATION_ID):
+    for name in ("_corrupt_record", "message_group_id", "message_deduplication_id"):
         if rows.columns.has(name):
             far = pc.and_(far, pc.is_null(batch.column(name)))
     positions = pc.indices_nonzero(pc.fill_null(far, False)).cast(pa.int64())
@@ -211,7 +232,7 @@ def plain_rows(
         return None
     part = batch.take(positions)
     try:
-        bodies = _texts(part.column(BODY))
+        bodies = _texts(part.column("body"))
         endpoints = _endpoints(rows, part)
         ids = _ids(rows, part)
         headers, fits = _headers(rows, part)
@@ -224,7 +245,10 @@ def plain_rows(
         fits = pc.and_(fits, pc.invert(pc.match_substring_regex(bodies, _FORBIDDEN)))
     fits = pc.and_(fits, pc.match_substring_regex(ids, _ID))
     fits = pc.and_(fits, pc.is_valid(endpoints))
-    written = ids, dues.take(positions), _quoted(bodies), headers, endpoints, size
+    attributes = (
+        part.column("attributes") if rows.columns.has("attributes") else pa.nulls(len(part))
+    )
+    written = ids, dues.take(positions), bodies, attributes, headers, endpoints, size
     return Plain(positions, *written).where(pc.fill_null(fits, False))
 
 
@@ -264,9 +288,9 @@ def _joined(*parts: Any) -> Any:
 
 def _endpoints(rows: Rows, part: pa.RecordBatch) -> Any:
     default = pa.scalar(rows.options.endpoint, pa.large_string())
-    if not rows.columns.has(ENDPOINT):
+    if not rows.columns.has("endpoint"):
         return pa.repeat(default, part.num_rows)
-    named = _texts(part.column(ENDPOINT))
+    named = _texts(part.column("endpoint"))
     return pc.if_else(pc.greater(pc.fill_null(pc.binary_length(named), 0), 0), named, default)
 
 
@@ -274,8 +298,8 @@ def _ids(rows: Rows, part: pa.RecordBatch) -> Any:
     """Each row's own id, or else that of its key; NULL where it has neither."""
     key = rows.columns.key
     given: Any = pa.nulls(part.num_rows, pa.large_string())
-    if rows.columns.has(MESSAGE_ID):
-        given = _texts(part.column(MESSAGE_ID))
+    if rows.columns.has("message_id"):
+        given = _texts(part.column("message_id"))
     if key is None or not given.null_count:
         return given
     job, keys = str(rows.options.job), part.column(key).to_pylist()
@@ -286,9 +310,9 @@ def _ids(rows: Rows, part: pa.RecordBatch) -> Any:
 def _headers(rows: Rows, part: pa.RecordBatch) -> tuple[Any, Any]:
     """The headers of each row, ready for its line, and whether they are plain."""
     none = pa.repeat(pa.scalar("", pa.large_string()), part.num_rows)
-    if not rows.columns.has(ATTRIBUTES):
+    if not rows.columns.has("attributes"):
         return none, pa.repeat(True, part.num_rows)
-    maps = part.column(ATTRIBUTES)
+    maps = part.column("attributes")
     names, values = _texts(maps.keys), _texts(maps.items)
     short = pc.less_equal(pc.binary_length(names), MAX_ATTRIBUTE_NAME_CHARS)
     plain = pc.and_(pc.match_substring_regex(names, _NAME), short)

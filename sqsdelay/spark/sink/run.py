@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import tenacity
 from pyspark import TaskContext
@@ -79,11 +78,11 @@ class AttemptFiles:
                 self.system.delete_dir(folder)
 
 
-def this_attempt(write_id: str, times: Times) -> Attempt:
+def this_attempt(write_id: str, run: Run) -> Attempt:
     """This worker's attempt on a task of a write."""
     of = TaskContext.get()
     assert of is not None, "tasks of a write run in Spark's workers"
-    number = of.attemptNumber(), of.taskAttemptId(), times.began_ms
+    number = of.attemptNumber(), of.taskAttemptId(), run.began_ms
     return Attempt(write_id, of.partitionId(), *number)
 
 
@@ -139,53 +138,32 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of a job, as the driver began it: the name of the batch it stages, what the job is known by
-    when it is run again (None where it never is), its beginning, and from when on rows are staged."""
+    """One run of a job, as the driver began it; instants are epoch milliseconds. ``delay_seconds`` count
+    from ``delay_start_ms``. If it stages rows in an S3 store: its ``batch``, what the ``job`` is known by
+    when it is run again (None where it never is), and from when on rows are staged."""
 
-    batch: str
-    job: str | None
-    now_ms: int
-    after_ms: int
-
-    def of_stream(self, write_id: str) -> Run:
-        """The same of a stream's micro-batch, which is known by its query and its number."""
-        return replace(self, job=json.dumps(("stream", write_id)))
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The instants of a job, epoch milliseconds: what ``delay_seconds`` count from, and its beginning;
-    ``run`` if it stages rows in an S3 store."""
-
-    delay_start_ms: int
     began_ms: int
-    run: Run | None = None
+    delay_start_ms: int
+    batch: str = ""
+    job: str | None = None
+    after_ms: int = 0
 
 
-def run_of(options: Options, now_ms: int) -> Run | None:
-    """A new run of a job; None where its rows go to queues, or into a store that takes them one by one."""
-    if options.store is None or options.plan:
-        return None
-    parts = urlsplit(options.store)
-    if parts.scheme != "s3":
-        return None
-    from sqsdelay.stores import s3_settings_of
-
-    if s3_settings_of(parts).get("lookup"):
-        return None
-    job = None
-    if options.job is not None:
-        job = json.dumps((options.job, options.batch, options.replay), ensure_ascii=False)
-    after_ms = now_ms + max(options.park_after, options.hop_seconds) * 1000
-    return Run(batch=new_job_batch(now_ms), job=job, now_ms=now_ms, after_ms=after_ms)
-
-
-def new_job_batch(now_ms: int) -> str:
-    """A batch's name for one run of a job: it may be written to for `JOB_SECONDS`."""
+def run_of(options: Options, began_ms: int) -> Run:
+    """A new run of a job. What it stages may be written for `JOB_SECONDS`."""
+    if not options.stages:
+        return Run(began_ms=began_ms, delay_start_ms=began_ms)
     from sqsdelay.stores.s3.bucket import BATCH_SECONDS, LATEST_MS
     from sqsdelay.stores.s3.layout import new_batch
 
-    return new_batch(LATEST_MS, now_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000)
+    named = options.job, options.batch, options.replay
+    return Run(
+        began_ms=began_ms,
+        delay_start_ms=began_ms,
+        batch=new_batch(LATEST_MS, began_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000),
+        job=None if options.job is None else json.dumps(named, ensure_ascii=False),
+        after_ms=began_ms + max(options.park_after, options.hop_seconds) * 1000,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,11 +286,12 @@ class Counts:
 
 @dataclass
 class TaskReport(_Message):
-    """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent; and
-    whether it left files that count once Spark has committed it."""
+    """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent; and of
+    files that count once Spark has committed it, the name that its rejects are to have, and whether there
+    are receipts."""
 
     attempt: Attempt
     counts: Counts
-    rejects: bool = False
+    rejects: str = ""
     staged: tuple[Staged, ...] = ()
     receipts: bool = False

@@ -17,23 +17,17 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyspark.sql
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, MapType, StringType, StructType, TimestampType
 
-from sqsdelay.errors import ConfigurationError, MissingExtra
+from sqsdelay.errors import ConfigurationError, MissingExtra, SqsDelayError
 from sqsdelay.spark.locations import hadoop_uri
+from sqsdelay.spark.session import failure
 from sqsdelay.spark.sink.job import Sink, total
-from sqsdelay.spark.sink.options import (
-    ATTRIBUTES,
-    CORRUPT,
-    DELAY,
-    DUE_AT,
-    MESSAGE_ID,
-    Columns,
-    Options,
-    checked_columns,
-)
-from sqsdelay.spark.sink.run import TaskReport, Times, run_of, this_attempt
+from sqsdelay.spark.sink.options import Columns, Options, checked_columns
+from sqsdelay.spark.sink.run import Run, TaskReport, run_of, this_attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -46,9 +40,9 @@ def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
     path = hadoop_uri(spark, path, "INPUT")
     if file_format == "parquet":
         rows = spark.read.parquet(path)
-        plain = [n for n, kind in rows.dtypes if n.lower() == DUE_AT and kind == "timestamp_ntz"]
+        plain = [n for n, kind in rows.dtypes if n.lower() == "due_at" and kind == "timestamp_ntz"]
         return rows.withColumns({name: rows[name].cast("timestamp") for name in plain})
-    reader = spark.read.option("columnNameOfCorruptRecord", CORRUPT)
+    reader = spark.read.option("columnNameOfCorruptRecord", "_corrupt_record")
     if file_format == "jsonl":
         names = reader.option("primitivesAsString", True).json(path).columns
         return reader.schema(_schema(names)).json(path)
@@ -59,18 +53,18 @@ def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
 
 
 _TYPES: Final = {
-    DELAY: DoubleType(),
-    DUE_AT: TimestampType(),
-    ATTRIBUTES: MapType(StringType(), StringType()),
+    "delay_seconds": DoubleType(),
+    "due_at": TimestampType(),
+    "attributes": MapType(StringType(), StringType()),
 }
 
 
 def _schema(names: list[str]) -> StructType:
     found = StructType()
     for name in names:
-        if name != CORRUPT:
+        if name != "_corrupt_record":
             found.add(name, _TYPES.get(name.lower(), StringType()))
-    return found.add(CORRUPT, StringType())
+    return found.add("_corrupt_record", StringType())
 
 
 STAGED_PER_TASK: Final = 250_000
@@ -83,14 +77,14 @@ ROWS_PER_TASK: Final = 20_000
 def check_unique(rows: DataFrame, columns: Columns) -> None:
     """Read the ids of the whole table. Raises ConfigurationError."""
     # What tells messages apart: a row's own id, else its key.
-    names = [name for name in (MESSAGE_ID, columns.key) if name is not None and columns.has(name)]
+    names = [name for name in ("message_id", columns.key) if name is not None and columns.has(name)]
     identity = F.coalesce(*(spelled(columns, name).cast("string") for name in names)).alias("id")
     counted = rows.select(identity).where("id is not null").groupBy("id").count()
     figures = "count(1) AS ids", "sum(count) AS rows", "max_by(id, count) AS worst"
     repeated = counted.where("count > 1").agg(*map(F.expr, (*figures, "max(count) AS most")))
     (found,) = repeated.collect()
     if found.ids:
-        name = MESSAGE_ID if columns.key is None else columns.key
+        name = "message_id" if columns.key is None else columns.key
         raise ConfigurationError(
             f"{found.ids:,} ids occur more than once, in {found.rows:,} rows ({name} {found.worst!r} in "
             f"{found.most:,}): nothing was sent. Receivers would take such rows for copies; name a key "
@@ -108,13 +102,13 @@ def shared_out(rows: DataFrame, columns: Columns, options: Options) -> tuple[Dat
     """
     tasks = options.tasks or 1  # That run at a time: there are hardly fewer.
     run, is_far = run_of(options, time.time_ns() // 1_000_000), F.lit(False)
-    if run is not None and columns.has(DELAY):
-        is_far = spelled(columns, DELAY) > (run.after_ms - run.now_ms) / 1000
-    elif run is not None:
-        is_far = spelled(columns, DUE_AT).cast("double") > run.after_ms / 1000
+    if options.stages and columns.has("delay_seconds"):
+        is_far = spelled(columns, "delay_seconds") > (run.after_ms - run.began_ms) / 1000
+    elif options.stages:
+        is_far = spelled(columns, "due_at").cast("double") > run.after_ms / 1000
     everything, far = map(int, rows.agg(F.count(F.lit(1)), F.count_if(is_far)).collect()[0])
     wanted = max(1, -(-far // STAGED_PER_TASK), min(tasks, -(-far // _WORTH_A_TASK)))
-    if everything > far or run is None:
+    if everything > far or not options.stages:
         wanted = max(wanted, tasks, -(-(everything - far) // ROWS_PER_TASK))
     parts = 2 ** round(math.log2(wanted))
     return rows.repartition(parts, message_id(columns, options)), replace(options, parts=parts)
@@ -129,8 +123,8 @@ def spelled(columns: Columns, name: str) -> Column:
 def message_id(columns: Columns, options: Options) -> Column:
     """As `sqsdelay.spark.sink.rows.derived_id` makes it, where the row has none of its own."""
     own = F.lit(None).cast("string")
-    if columns.has(MESSAGE_ID):
-        own = spelled(columns, MESSAGE_ID)
+    if columns.has("message_id"):
+        own = spelled(columns, "message_id")
     if columns.key is None:
         return own
     key = spelled(columns, columns.key).cast("string")
@@ -153,7 +147,8 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         The counts, as the option ``summary`` keeps them.
 
     Raises:
-        ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable: nothing was sent.
+        ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable, StoreMissing: nothing was sent.
+        SqsDelayError: a task has failed, in one line why; tasks before it may have sent theirs.
         NotAllSent: rows were rejected, and there is no rejects table.
         MissingExtra: pandas is missing, which Spark requires for ``mapInArrow``.
     """
@@ -169,27 +164,26 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         )
     shared, sink = _checked(rows, unique, options)
     on_client = getattr(rows.sparkSession, "_sc", None) is None
-    times, write_id = sink.begin(on_client=on_client), uuid4().hex
-    done = shared.mapInArrow(partial(_task, sink, write_id, times), "report binary")
+    run, write_id = sink.begin(on_client=on_client), uuid4().hex
+    done = shared.mapInArrow(partial(_task, sink, write_id, run), "report binary")
     try:
         reports: list[TaskReport | None] = [pickle.loads(row.report) for row in done.collect()]
     except BaseException as error:
         sink.abort([], [write_id])
-        if "No module named 'sqsdelay'" in str(error):
-            raise ConfigurationError(
-                "Spark's workers have no sqsdelay: python -m sqsdelay.spark.archive sqsdelay.zip, and give "
-                "them that (spark-submit --py-files, or spark.addArtifact(file, pyfile=True))"
-            ) from None
+        if isinstance(error, PySparkException | Py4JJavaError):
+            told = failure(error)
+            # Of what a worker has raised itself, the one line says all.
+            raise told from (error if type(told) is SqsDelayError else None)
         raise
     sink.commit(reports)
     return sink.told(total(reports))
 
 
 def _task(
-    sink: Sink, write_id: str, times: Times, batches: Iterator[pa.RecordBatch]
+    sink: Sink, write_id: str, run: Run, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What a worker does: a row for what became of its own."""
-    report = sink.send(batches, this_attempt(write_id, times), times)
+    report = sink.send(batches, this_attempt(write_id, run), run)
     yield pa.RecordBatch.from_pydict({"report": pa.array([pickle.dumps(report)], pa.binary())})
 
 

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final, cast
 
@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, Route, checked
-from sqsdelay.core.stored_message import StoredMessage, as_stored
+from sqsdelay.core.message import Message, Route
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
@@ -32,15 +32,8 @@ from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.sizes import SizeLimits
-from sqsdelay.spark.sink.options import DELAY, Options
-from sqsdelay.spark.sink.receipts import (
-    NOTHING_SENT,
-    Mark,
-    ReceiptsWriter,
-    SeenIds,
-    SentBefore,
-    number,
-)
+from sqsdelay.spark.sink.options import Options
+from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Plain, Rows, due_column, plain_rows, spelled
 from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
 from sqsdelay.spark.sink.stored_job import Job, wheel_of
@@ -89,8 +82,6 @@ class Bulk:
         self._limits = SizeLimits(self.queues)
         self._places: dict[str, Staging] = {}
         self._plain_endpoint = cache(self._looked_at)
-        # A delay counts from another instant when the job is run again without receipts.
-        self._since_ms = self.rows.delay_start_ms if self.rows.columns.has(DELAY) else 0
         settings = SenderSettings(
             hop_seconds=options.hop_seconds,
             max_delay_seconds=options.max_delay_seconds,
@@ -104,15 +95,9 @@ class Bulk:
         """Whether a message is to be staged."""
         return message.due_at is not None and due_at_ms(message.due_at) > self.run.after_ms
 
-    def mark(self, endpoint: str, message: Message) -> Mark:
-        """The mark that is kept with a message that is stored; raises SqsDelayError where it cannot be."""
-        to, now_ms = Endpoint.parse(endpoint), self.run.now_ms
-        stored = as_stored(checked(message, fifo=to.fifo), to.address, now_ms=now_ms)
-        return _mark_of(stored, self._since_ms)
-
-    def stored(self, endpoint: str, message_id: int) -> int | None:
-        """The content that earlier runs of the job have stored under an id; None for none."""
-        return self._place(Endpoint.parse(endpoint).name).stored.content(message_id)
+    def place(self, endpoint: str) -> Staging:
+        """Where rows to an endpoint are staged, by any of its names."""
+        return self._place(Endpoint.parse(endpoint).name)
 
     def take(self, chunk: pa.RecordBatch, seen: SeenIds, counts: Counts) -> list[int]:
         """Stage what is plain; the positions of the rows that are left."""
@@ -121,7 +106,7 @@ class Bulk:
             return list(every)
         batch = spelled(chunk, self.rows.columns.spelled)
         dues = due_column(self.rows, batch)
-        plain = plain_rows(self.rows, batch, dues, after_ms=run.after_ms, now_ms=run.now_ms)
+        plain = plain_rows(self.rows, batch, dues, after_ms=run.after_ms, now_ms=run.began_ms)
         if plain is None:
             return list(every)
         done = list[int]()
@@ -129,56 +114,43 @@ class Bulk:
             here = plain.where(pc.equal(plain.endpoints, name))
             endpoint = self._plain_endpoint(name)
             if endpoint is not None and len(here.positions):
-                done += self._stage(endpoint, here, seen, counts)
-        self._note(chunk, done)
+                done += self._stage(name, endpoint, here, seen, counts)
         return sorted(set(every).difference(done))
 
-    def _note(self, chunk: pa.RecordBatch, positions: list[int]) -> None:
-        """Leave receipts of rows that are staged, as of those that are sent."""
-        if self.receipts is None or not positions:
-            return
-        for endpoint, message in self.rows.read(chunk.take(pa.array(positions))):
-            assert isinstance(message, Message), "plain rows are messages"
-            mark = Mark.of(endpoint, message)
-            if self.sent_before.content(mark.message_id) is None:
-                self.receipts.add(endpoint, message, str(Route.STORE), mark)
-        self.receipts.flush()
-
-    def _stage(self, endpoint: Endpoint, plain: Plain, seen: SeenIds, counts: Counts) -> list[int]:
-        """Stage rows to one endpoint; the positions of those that are done with."""
+    def _stage(
+        self, name: str, endpoint: Endpoint, plain: Plain, seen: SeenIds, counts: Counts
+    ) -> list[int]:
+        """Stage rows to one endpoint, by its name in them; the positions of those that are done with."""
         longest = pc.max(plain.sizes).as_py()
         if longest > MIN_QUEUE_LIMIT_BYTES:
             limit = self._limits.of(endpoint.queue, size=longest)
             plain = plain.where(pc.less_equal(plain.sizes, limit))
             if not len(plain.positions):
                 return []
-        place, since_ms = self._place(endpoint.name), self._since_ms
-        ids = [number(each.encode()) for each in plain.ids.to_pylist()]
-        lines = plain.lines(endpoint.address)
-        since = plain.lines(endpoint.address, since_ms) if since_ms else lines
-        contents = list(map(number, since.to_pylist()))
-        positions: list[int] = plain.positions.to_pylist()
-        if not (place.stored.ids or self.sent_before.ids) and seen.note_all(ids, contents):
-            place.add(plain.dues, lines, ids, contents)
-            counts.routes[str(Route.STORE)] += len(ids)
-            return positions
-        new, done = list[int](), list[int]()
-        for n, (each, content) in enumerate(zip(ids, contents, strict=True)):
-            stored = place.stored.content(each)
-            sent = stored is None and self.sent_before.content(each) is not None
-            # What repeats an id is looked at one by one.
-            if stored in (None, content) and not sent and seen.note(Mark(each, content)) is None:
-                done.append(positions[n])
-                if stored is None:
-                    new.append(n)
-                else:
-                    counts.already_sent += 1
+        place, (ids, contents) = self._place(endpoint.name), plain.marks(self.rows.since_ms)
+        sent = place.sent(ids, self.sent_before)
+        # What repeats an id, or is another than was sent, is looked at one by one.
+        done = [
+            n
+            for n, (each, content) in enumerate(zip(ids, contents, strict=True))
+            if sent[n] in (None, content) and seen.note(each, content) is None
+        ]
+        new = [n for n in done if sent[n] is None]
+        counts.already_sent += len(done) - len(new)
         if new:
             some = pa.array(new, pa.int64())
-            taken = [ids[n] for n in new], [contents[n] for n in new]
-            place.add(plain.dues.take(some), lines.take(some), *taken)
+            place.add(plain.dues.take(some), plain.lines(endpoint.address).take(some))
+            place.note([ids[n] for n in new], [contents[n] for n in new])
             counts.routes[str(Route.STORE)] += len(new)
-        return done
+        if self.receipts is not None:
+            texts, dues = plain.ids.to_pylist(), plain.dues.to_pylist()
+            for n in done:
+                if self.sent_before.content(ids[n]) is None:
+                    mark = Mark(ids[n], contents[n])
+                    self.receipts.add(name, texts[n], utc(dues[n]), str(Route.STORE), mark)
+            self.receipts.flush()
+        positions: list[int] = plain.positions.to_pylist()
+        return [positions[n] for n in done]
 
     def close(self) -> tuple[Staged, ...]:
         """Write all that is staged; raises StoreUnavailable."""
@@ -205,8 +177,7 @@ class Bulk:
         if name not in self._places:
             options = self.rows.options
             wheel = self.open_wheel(str(options.store), name)
-            place = Staging(wheel, self.run, name, self.attempt, options, self._since_ms)
-            self._places[name] = place
+            self._places[name] = Staging(wheel, self.run, name, self.attempt, options)
         return self._places[name]
 
     def _looked_at(self, name: str) -> Endpoint | None:
@@ -225,14 +196,13 @@ class Bulk:
 @dataclass
 class Staging:
     """An endpoint's wheel, as a task's sender sees its store: the objects of one attempt, which do not count
-    before the batch is decided. What is marked is due so long after ``since_ms``."""
+    before the batch is decided."""
 
     wheel: Wheel
     run: Run
     endpoint: str
     attempt: str
     options: Options
-    since_ms: int
 
     soonest_seconds, stored_at_once = 0, None
 
@@ -257,19 +227,28 @@ class Staging:
     def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
         """Stage messages."""
         if found := [m for m in messages if m.message_id != _PROBE]:
-            marks = [_mark_of(m, self.since_ms) for m in found]
-            dues = pa.array([m.due_ms for m in found], pa.int64())
-            lines = pa.array([_line(m) for m in found], pa.large_binary())
-            self.add(dues, lines, [m.message_id for m in marks], [m.content for m in marks])
+            lines = pa.array([line_of(m).text + b"\n" for m in found], pa.large_binary())
+            self.add(pa.array([m.due_ms for m in found], pa.int64()), lines)
         return [True] * len(messages)
 
-    def add(
-        self, dues: pa.Int64Array, lines: pa.LargeBinaryArray, ids: list[int], contents: list[int]
-    ) -> None:
-        """Stage messages: due times (epoch milliseconds), lines as they lie in objects, with their line
-        breaks, and marks."""
+    def sent(self, ids: Sequence[int], before: SentBefore) -> list[int | None]:
+        """The contents that earlier runs of the job have stored here under these ids, or sent."""
+        if not (self.stored.ids or before.ids):
+            return [None] * len(ids)
+        stored = map(self.stored.content, ids)
+        return [
+            before.content(n) if found is None else found
+            for n, found in zip(ids, stored, strict=True)
+        ]
+
+    def note(self, ids: Sequence[int], contents: Sequence[int]) -> None:
+        """Keep the marks of what is staged."""
         self._ids.extend(ids)
         self._contents.extend(contents)
+
+    def add(self, dues: pa.Int64Array, lines: pa.LargeBinaryArray) -> None:
+        """Stage messages: due times (epoch milliseconds), and lines as they lie in objects, with their line
+        breaks."""
         self._gathered.append(pa.table({"due": dues, "line": lines}))
         if _bytes(self._gathered) >= GATHERED_BYTES:
             self._cut()
@@ -306,7 +285,7 @@ class Staging:
         self._last_ms = max(self._last_ms, ordered[-1])
         start = 0
         while start < len(ordered):
-            slot = self.wheel.hierarchy.slot(ordered[start], self.run.now_ms)
+            slot = self.wheel.hierarchy.slot(ordered[start], self.run.began_ms)
             end = bisect_left(ordered, slot.end_ms, start)
             self._slots.setdefault(slot, []).append(_copied(rows, start, end))
             start = end
@@ -347,9 +326,12 @@ class Staging:
     def _finish(self, most: int) -> None:
         """Wait until no more than so many objects are being written."""
         while len(self._writing) > most:
-            done, self._writing = wait(self._writing, return_when="FIRST_COMPLETED")
+            done, left = wait(self._writing, return_when="FIRST_COMPLETED")
             for each in done:
                 each.result()
+            self._writing = (
+                left  # One that failed stays: its lines are nowhere, the task has to fail.
+            )
 
 
 def _read(wheel: Wheel, run: Run, part: int, parts: int) -> tuple[str, SentBefore]:
@@ -359,16 +341,6 @@ def _read(wheel: Wheel, run: Run, part: int, parts: int) -> tuple[str, SentBefor
 
 
 _read_once = lru_cache(maxsize=16)(_read)
-
-
-def _line(message: StoredMessage) -> bytes:
-    return line_of(message).text + b"\n"
-
-
-def _mark_of(message: StoredMessage, since_ms: int) -> Mark:
-    """A message's mark, its due time counted from an instant."""
-    since = replace(message, due_ms=max(0, message.due_ms - since_ms))
-    return Mark(number(message.message_id.encode()), number(_line(since)))
 
 
 def _bytes(pieces: Iterable[pa.Table]) -> int:

@@ -25,7 +25,6 @@ from sqsdelay.errors import (
 )
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
-from sqsdelay.spark.sink.options import REASON
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import RETRY_WAIT, Counts, Staged
@@ -96,10 +95,9 @@ class Task:
             if isinstance(message, SqsDelayError):
                 errors[row] = message
                 continue
-            bulk = self.bulk
-            far = bulk is not None and bulk.is_far(message)
+            far = self.bulk is not None and self.bulk.is_far(message)
             try:
-                mark = bulk.mark(endpoint, message) if bulk and far else Mark.of(endpoint, message)
+                mark = self.rows.mark(endpoint, message)
                 if self._is_new(mark, endpoint, message):
                     by_endpoint.setdefault((endpoint, far), []).append((row, message, mark))
             except SqsDelayError as not_ours:
@@ -129,27 +127,18 @@ class Task:
         if left:
             yield from zip(left, self.rows.read(chunk.take(pa.array(left))), strict=True)
 
-    def _sent(self, mark: Mark, endpoint: str, message: Message) -> int | None:
-        """The content that an earlier run of the job sent under an id, marked as this one is."""
-        sent = self.sent_before.content(mark.message_id)
-        if self.bulk is None:
-            return sent
-        stored = self.bulk.stored(endpoint, mark.message_id)
-        if stored is not None:
-            same = stored == self.bulk.mark(endpoint, message).content
-            return mark.content if same else ~mark.content
-        return mark.content if sent == Mark.of(endpoint, message).content else sent
-
     def _is_new(self, mark: Mark, endpoint: str, message: Message) -> bool:
         """Whether a row is still to be sent; one like it may have been. Raises InvalidMessage."""
         original = self.original.content(mark.message_id)
-        if original is not None and original != Mark.of(endpoint, message).content:
+        if original is not None and original != mark.content:
             raise InvalidMessage(
                 f"the row of id {message.message_id!r} is not the one that was sent: its body, "
                 "due time, endpoint or attributes differ; replay the table as it was"
             )
-        before = self._seen.note(mark)
-        sent = self._sent(mark, endpoint, message)
+        before = self._seen.note(mark.message_id, mark.content)
+        sent = self.sent_before.content(mark.message_id)
+        if self.bulk is not None:
+            (sent,) = self.bulk.place(endpoint).sent([mark.message_id], self.sent_before)
         if before is not None:
             self.counts.repeated += 1
         elif sent == mark.content:
@@ -224,10 +213,11 @@ class Task:
                 self.counts.routes[str(result.route)] += 1
                 if self.planned is not None:
                     self.planned.add(message)
+                if self.bulk is not None and far:
+                    self.bulk.place(endpoint).note([mark.message_id], [mark.content])
                 if receipts is not None:
-                    if far:  # What is staged is marked otherwise.
-                        mark = Mark.of(endpoint, message)
-                    receipts.add(endpoint, message, str(result.route), mark)
+                    told = message.message_id, message.due_at, str(result.route), mark
+                    receipts.add(endpoint, *told)
             elif isinstance(result.error, ConfigurationError | SchemaMismatch | StoreMissing):
                 raise result.error
             elif _may_pass(result.error):
@@ -252,7 +242,7 @@ def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def rejected(rows: pa.RecordBatch, positions: Sequence[int], reasons: Sequence[str]) -> Any:
     """The rows at these positions, each with its reason."""
     taken = rows.take(pa.array(positions, pa.int64()))
-    schema = rows.schema.append(pa.field(REASON, pa.string(), nullable=False))
+    schema = rows.schema.append(pa.field("reason", pa.string(), nullable=False))
     return pa.RecordBatch.from_arrays(
         [*taken.columns, pa.array(reasons, pa.string())], schema=schema
     )

@@ -32,7 +32,7 @@ from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Attempt, Run, insist, run_of
+from sqsdelay.spark.sink.run import Attempt, Run, insist
 from sqsdelay.spark.sink.staging import Bulk
 from sqsdelay.spark.sink.stored_job import wheel_of
 from sqsdelay.spark.sink.task import Task
@@ -85,7 +85,7 @@ def _sender(options: Options) -> QueueSender:
         idempotent=True,  # a task that is run again sends the same messages
         store=None if url is None else lambda name: open_store(url, endpoint=name),
         # What a run stages never gets to this sender.
-        park_after_seconds=_NEVER if run_of(options, 0) else options.park_after,
+        park_after_seconds=_NEVER if options.stages else options.park_after,
         ledger=_ledger(options),
     )
 
@@ -241,14 +241,14 @@ def pace() -> CallPace:
     return CallPace()
 
 
-def task_of(rows: Rows, attempt: Attempt, run: Run | None = None) -> Task:
-    """A task of this process, of a ``run`` if its job stages rows in an S3 store."""
+def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
+    """A task of this process."""
     options = rows.options
     # The next micro-batch has the same sender.
     kept = replace(options, batch=None, summary=None)
     task = Task(rows=rows, sender=_sender(kept))
     if options.store is not None and not options.plan:
-        task.check_store = partial(check_store, kept, staging=run is not None)
+        task.check_store = partial(check_store, kept, staging=options.stages)
     _spare_the_collector()
     slices, staged = list[int](), None
     if options.receipts is not None:
@@ -261,7 +261,7 @@ def task_of(rows: Rows, attempt: Attempt, run: Run | None = None) -> Task:
         if not options.plan:
             task.stopped = receipts.stopped
             task.receipts = receipts.writer(attempt, options.parts)
-        staged = None if run is None else receipts.staging(attempt)
+        staged = receipts.staging(attempt)
         slices.append(options.concurrency * MAX_BATCH_ENTRIES * _BATCHES_BETWEEN_RECEIPTS)
     if options.plan:
         task.planned = Planned(options, attempt.began_ms)
@@ -269,7 +269,7 @@ def task_of(rows: Rows, attempt: Attempt, run: Run | None = None) -> Task:
         task.rate = options.rate / (options.tasks or 1)
         slices.append(max(MAX_BATCH_ENTRIES, int(task.rate)))
     task.slice_rows = min(slices, default=None)
-    if run is not None:
+    if options.stages:
         name = f"{attempt.partition}x{attempt.task_id}"
         more = staged, _ledger(options), task.sent_before, _wheel
         task.bulk = Bulk(rows, run, SqsQueues(_client(kept)), name, *more)

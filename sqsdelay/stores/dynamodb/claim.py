@@ -28,13 +28,9 @@ _RENEWED_BEFORE_MS: Final = 3_000
 
 
 class ShardBatch:
-    """Messages of one shard that are being released, under its lease.
-
-    Args:
-        found: what the lease covers, far messages in order. One that is in both lanes (a dispatcher
-            died while it was held) is the near one.
-        passes: where the cursor goes when all is settled.
-    """
+    """Messages of one shard that are being released, under its lease. ``found``: what the lease covers, far
+    messages in order. One that is in both lanes (a dispatcher died while it was held) is the near one.
+    ``passes``: where the cursor goes when all is settled."""
 
     def __init__(
         self, table: LeasedTable, lease: Lease, found: Sequence[layout.Entry], passes: str
@@ -208,15 +204,14 @@ class DynamoDbClaim:
     def count_failures(
         self, message_ids: Sequence[str], *, retry_after_seconds: float
     ) -> list[bool]:
-        until_ms = self._in(retry_after_seconds)
-        return self._settle(message_ids, lambda entry, batch: batch.hold(entry, until_ms, 1))
+        return self._hold(message_ids, retry_after_seconds, 1)
 
     def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        until_ms = self._in(seconds)
-        return self._settle(message_ids, lambda entry, batch: batch.hold(entry, until_ms, 0))
+        return self._hold(message_ids, seconds, 0)
 
-    def _in(self, seconds: float) -> int:
-        return self._table.clock.now_ms() + round(seconds * 1000)
+    def _hold(self, message_ids: Sequence[str], seconds: float, failed: int) -> list[bool]:
+        until_ms = self._table.clock.now_ms() + round(seconds * 1000)
+        return self._settle(message_ids, lambda entry, batch: batch.hold(entry, until_ms, failed))
 
     def _settle(
         self, message_ids: Sequence[str], one: Callable[[layout.Entry, ShardBatch], bool]

@@ -14,12 +14,11 @@ from sqsdelay.errors import InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.calls import check_no_transaction
-from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
 from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
 from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, due_ms_of, position
 from sqsdelay.stores.dynamodb.leases import Lease, LeasedTable, Leases
 from sqsdelay.stores.dynamodb.waiting import DynamoDbAmendments, Waiting
-from sqsdelay.stores.ids import new_once
+from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive, new_once
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

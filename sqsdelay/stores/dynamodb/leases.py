@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqsdelay.core.delay import Clock
 from sqsdelay.stores.dynamodb import layout
 from sqsdelay.stores.dynamodb.table import NOT_THERE, ConditionFailed, Table
-from sqsdelay.stores.schema import VERSION as FORMAT
-from sqsdelay.stores.schema import check_version
+from sqsdelay.stores.shared import VERSION as FORMAT
+from sqsdelay.stores.shared import check_version
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -49,13 +49,9 @@ _WAITING_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A shard's lease as it was read.
-
-    Args:
-        cursor: a position; far messages up to it are released.
-        taken_far, taken_near: positions up to which messages are being released; empty: none.
-        token: tells the write that made it from all others.
-    """
+    """A shard's lease as it was read. ``cursor``: a position; far messages up to it are released.
+    ``taken_far``, ``taken_near``: positions up to which messages are being released; empty: none. ``token``:
+    tells the write that made it from all others."""
 
     shard: int
     version: int = 0
@@ -72,13 +68,9 @@ class Lease:
 
 
 class Leases(NamedTuple):
-    """All leases of an endpoint, as one query read them.
-
-    Args:
-        read_ms: when, by DynamoDB's clock.
-        counts: numbers of shards that were ever written to, and since when.
-        waiting: dispatchers that found too few shards.
-    """
+    """All leases of an endpoint, as one query read them. ``read_ms``: when, by DynamoDB's clock. ``counts``:
+    numbers of shards that were ever written to, and since when. ``waiting``: dispatchers that found too few
+    shards."""
 
     read_ms: int
     shards: list[Lease]
@@ -230,11 +222,8 @@ class LeasedTable(Table):
     def transact_unless_in_hand(
         self, place: layout.Place, actions: list[dict[str, Any]]
     ) -> int | None:
-        """Write all of it; None where somebody is releasing, or has released, the message.
-
-        Returns:
-            when DynamoDB confirmed it, epoch milliseconds.
-        """
+        """Write all of it; None where somebody is releasing, or has released, the message. Returns when
+        DynamoDB confirmed it, epoch milliseconds."""
         taken = TAKEN_FAR if place.lane is layout.Lane.FAR else TAKEN_NEAR
         condition = f"attribute_not_exists({taken}) OR {taken} < :at OR {UNTIL} <= :now"
         if place.lane is layout.Lane.FAR:

@@ -164,13 +164,9 @@ class Table(Calls, Layout):
     def pages(
         self, partition: str, condition: str = "", *bounds: str, **more: Any
     ) -> Iterator[Item]:
-        """A partition's items in order, page by page, as DynamoDB answers.
-
-        Args:
-            condition: on the sort key, in DynamoDB's terms, e.g. ``> :0``.
-            bounds: the values ``:0`` and ``:1`` of the condition.
-            more: further arguments of Query; its values are added to those of the condition.
-        """
+        """A partition's items in order, page by page, as DynamoDB answers. ``condition``: on the sort key, in
+        DynamoDB's terms, e.g. ``> :0``. ``bounds``: the values ``:0`` and ``:1`` of the condition. ``more``:
+        further arguments of Query; its values are added to those of the condition."""
         values: Item = {":p": {"S": partition}, **more.get("ExpressionAttributeValues", {})}
         values |= {f":{n}": {"S": bound} for n, bound in enumerate(bounds)}
         keys = f"{PARTITION} = :p" + (f" AND {SORT} {condition}" if condition else "")

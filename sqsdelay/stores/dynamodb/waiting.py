@@ -15,12 +15,12 @@ from sqsdelay.core.delay import Clock
 from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.stores import ids
+from sqsdelay.stores.calls import TOLD_AHEAD_MS, Amendments
 from sqsdelay.stores.dynamodb import layout
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, Entry, Item, Lane, Place, number
 from sqsdelay.stores.dynamodb.leases import LeasedTable
 from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE
-from sqsdelay.stores.ids import Amendments, needs_lookup, tells_due
+from sqsdelay.stores.shared import ID_TOLERANCE_MS, needs_lookup, tells_due
 
 _MOST_HOURS_KNOWN: Final = 50_000
 
@@ -73,12 +73,13 @@ class Waiting:
         new = [hour for hour in hours if hour not in known]
         if len(known) > _MOST_HOURS_KNOWN:
             known.clear()
-        self._table.each(self._register, new)
 
-    def _register(self, hour: int) -> None:
-        ends_ms = (hour + 1) * layout.HOUR_MS
-        self._table.put({**self._table.hour(hour), EXPIRY: number(layout.expiry(ends_ms))})
-        self._table.remember(hour)
+        def register(hour: int) -> None:
+            ends_ms = (hour + 1) * layout.HOUR_MS
+            self._table.put({**self._table.hour(hour), EXPIRY: number(layout.expiry(ends_ms))})
+            self._table.remember(hour)
+
+        self._table.each(register, new)
 
     def put(self, entry: Entry) -> bool:
         """Write a message; whether it is new."""
@@ -152,7 +153,7 @@ class Waiting:
         if found or told is None:
             return found
         # A relayed message is due a little later than its sender could tell.
-        until_ms = told + ids.ID_TOLERANCE_MS
+        until_ms = told + ID_TOLERANCE_MS
         return [item for place in places for item in self._table.about(place, until_ms)]
 
     def cancel(self, message_id: str) -> bool:
@@ -218,11 +219,11 @@ class DynamoDbAmendments(Amendments):
             return
         # The table may be another one by now.
         if not (table.get_checked([table.amended]) and said):
-            until = number(-(-(until_ms + ids.TOLD_AHEAD_MS) // 1000))
+            until = number(-(-(until_ms + TOLD_AHEAD_MS) // 1000))
             # Not where another process has said so for longer.
             item = {**table.amended, EXPIRY: until}
             table.put(item, f"{NOT_THERE} OR {EXPIRY} < :until", until=until)
-            self._told_until_ms = until_ms + ids.TOLD_AHEAD_MS
+            self._told_until_ms = until_ms + TOLD_AHEAD_MS
         table.remember(_TOLD)
 
     def _asked(self) -> int:

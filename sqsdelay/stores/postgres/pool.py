@@ -21,7 +21,7 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.ports import in_each_child
-from sqsdelay.stores.schema import VERSION, check_version, mismatch
+from sqsdelay.stores.shared import VERSION, check_version, mismatch
 from sqsdelay.stores.sql import UNFIT, SqlTable
 
 logger = logging.getLogger(__name__)

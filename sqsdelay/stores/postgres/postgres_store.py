@@ -16,11 +16,10 @@ from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.stored_message import StoredMessage, from_rows
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
-from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS
-from sqsdelay.stores.ids import NO_START, new_once
 from sqsdelay.stores.postgres import pool
 from sqsdelay.stores.postgres.pool import Connection, PostgresTable
 from sqsdelay.stores.postgres.watching import Heads, listening
+from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, NO_START, new_once
 from sqsdelay.stores.sql import CLAIM_BYTES, COLUMNS, SqlClaim, SqlInbox, SqlStore, row_of
 
 Rows = list[tuple[Any, ...]]

@@ -14,8 +14,8 @@ import psycopg
 
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.readable import one_line
-from sqsdelay.stores.ids import NO_START
 from sqsdelay.stores.postgres.pool import CLIENT_SETTINGS, Connection, begin_session, driver_text
+from sqsdelay.stores.shared import NO_START
 
 logger = logging.getLogger(__name__)
 

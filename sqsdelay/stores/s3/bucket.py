@@ -230,28 +230,21 @@ class Batches:
         """What the prefixes of all endpoints of the store have in common."""
         self._known: dict[str, frozenset[str] | bool] = {}
 
-    def key(self, batch: str) -> str:
-        """Of its decision."""
-        return f"{self.prefix}{batch}"
-
     def _counting(self, batch: str) -> frozenset[str] | bool | None:
         """Whose objects count: those of these attempts, all, or none; None while nothing is decided."""
         if batch not in self._known:
-            decided, etag = self._bucket.get_json(self.key(batch))
+            decided, etag = self._bucket.get_json(f"{self.prefix}{batch}")
             if etag is None and times_of(batch)[0] == LATEST_MS:
-                of_all, etag = self._bucket.get_json(self._key_of_all(batch))
+                of_all, etag = self._bucket.get_json(f"{self.root}.decided/{batch}")
                 attempts = of_all.get("attempts", {}).get(self.endpoint)
                 decided = ABORTED if attempts is None else {**COMMITTED, "attempts": attempts}
                 if etag is not None:
                     with suppress(StoreUnavailable):  # It counts all the same.
-                        decided = self._decided(self.key(batch), decided)
+                        decided = self._decided(f"{self.prefix}{batch}", decided)
             if etag is None:
                 return None
             self._remember(batch, decided)
         return self._known[batch]
-
-    def _key_of_all(self, batch: str) -> str:
-        return f"{self.root}.decided/{batch}"
 
     def _decided(self, key: str, decision: dict[str, Any]) -> dict[str, Any]:
         """What is decided: this, unless something was before."""
@@ -291,20 +284,20 @@ class Batches:
         """As `commits`, of a job's batch in all its endpoints at once: by their `endpoint`, whose objects
         count."""
         named = {endpoint: sorted(each) for endpoint, each in attempts.items()}
-        decision = {**COMMITTED, "attempts": named}
-        return _is_commit(self._decided(self._key_of_all(batch), decision))
+        return self._is_committed_for_all(batch, {**COMMITTED, "attempts": named})
+
+    def _is_committed_for_all(self, batch: str, decision: dict[str, Any]) -> bool:
+        return _is_commit(self._decided(f"{self.root}.decided/{batch}", decision))
 
     def abort(self, batch: str, *, for_all: bool = False) -> bool:
         """Give it up, a job's batch ``for_all`` of its endpoints; False where it is committed."""
-        if for_all:
-            decision = {**ABORTED, "attempts": {}}
-            if _is_commit(self._decided(self._key_of_all(batch), decision)):
-                return False
+        if for_all and self._is_committed_for_all(batch, {**ABORTED, "attempts": {}}):
+            return False
         return self._comes_to(batch, ABORTED)
 
     def _comes_to(self, batch: str, decision: dict[str, Any]) -> bool:
         """Decide; False where the opposite was decided before."""
-        decided = self._decided(self.key(batch), decision)
+        decided = self._decided(f"{self.prefix}{batch}", decision)
         self._remember(batch, decided)
         return _is_commit(decided) is _is_commit(decision)
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
-from sqsdelay.stores.ids import ID_TOLERANCE_MS, TOLD_AHEAD_MS, Amendments
+from sqsdelay.stores.calls import TOLD_AHEAD_MS, Amendments
 from sqsdelay.stores.s3.bucket import Changed, digest
 from sqsdelay.stores.s3.layout import State, line_of, new_batch
 from sqsdelay.stores.s3.wheel import Held, Present, Wheel
+from sqsdelay.stores.shared import ID_TOLERANCE_MS
 
 _SHARDS: Final = 3
 """Letters of a hash: 4,096 objects. A batch of ten reads ten of them, and two who amend seldom meet."""
@@ -45,22 +46,8 @@ class Changes:
             dues[:] = fields.get("due_ms", [])
             return {"due_ms": [*dues, due_ms]}
 
-        self.wheel.bucket.change(self._id_key(message_id), noted)
+        self.wheel.bucket.change(self.wheel.id_key(message_id), noted)
         return not dues
-
-    def notes(self, message_ids: Iterable[str]) -> dict[str, str]:
-        """What is noted of messages that are about to leave the store: the ETag of each one's object."""
-        ids, bucket = list(message_ids), self.wheel.bucket
-        found = bucket.each(lambda message_id: bucket.get_json(self._id_key(message_id)), ids)
-        return {m: etag for m, (_, etag) in zip(ids, found, strict=True) if etag is not None}
-
-    def forget(self, notes: Mapping[str, str]) -> None:
-        """The messages have left the store. What was noted since is of others with their ids."""
-        bucket = self.wheel.bucket
-        bucket.each(lambda m: bucket.delete_unchanged(self._id_key(m), notes[m]), notes)
-
-    def _id_key(self, message_id: str) -> str:
-        return f"{self.wheel.prefix}ids/{digest(message_id)}"
 
     def find(self, message_id: str) -> StoredMessage | None:
         """A message that has not left the store. Raises ConfigurationError: its id does not tell where it
@@ -84,7 +71,7 @@ class Changes:
     def _spans(self, message_id: str) -> Iterator[tuple[int, int]]:
         """Between which due times it can be."""
         told = due_ms_of_id(message_id)
-        dues = self.wheel.bucket.get_json(self._id_key(message_id))[0].get("due_ms", [])
+        dues = self.wheel.bucket.get_json(self.wheel.id_key(message_id))[0].get("due_ms", [])
         if not dues and told is None and not self._lookup:
             raise ConfigurationError(
                 f"message_id {message_id!r} does not contain its message's due time, and this store "
@@ -100,7 +87,7 @@ class Changes:
         """Remove a message unless it is being released."""
         gone = False
         for _ in self.wheel.bucket.attempts():
-            notes = self.notes([message_id])
+            notes = self.wheel.notes([message_id])
             copies = self._copies(message_id)
             if not copies:
                 return gone
@@ -110,7 +97,7 @@ class Changes:
             if self._write(held, held.state.without([copies[0].position])):
                 gone = True
                 if len(copies) == 1:
-                    self.forget(notes)
+                    self.wheel.forget_notes(notes)
                     return True
         raise _busy(message_id)
 

@@ -71,11 +71,8 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class ObjectName:
     """An object of messages: the earliest and the latest due time in it, how many messages it holds, and how
-    many bytes its lines are before they are compressed.
-
-    Args:
-        part: what makes the name unique; where one of many attempts wrote it, ``<attempt>.<number>``.
-        batch: the batch it was written in, which is committed as a whole; empty for an object alone.
+    many bytes its lines are before they are compressed. ``part`` makes the name unique: where one of many
+    attempts wrote it, ``<attempt>.<number>``. ``batch`` is committed as a whole; empty: an object alone.
     """
 
     slot: Slot
@@ -190,12 +187,12 @@ def line_of(message: StoredMessage, *, found_by_id: bool = False) -> Line:
     except UnicodeDecodeError:
         fields["body_base64"] = base64.b64encode(message.body).decode("ascii")
     headers = message.headers()
-    if headers != "{}":
-        fields["headers"] = headers
-    if message.failures:
-        fields["failures"] = message.failures
-    if found_by_id:
-        fields["found_by_id"] = True
+    rest = {
+        "headers": "" if headers == "{}" else headers,
+        "failures": message.failures,
+        "found_by_id": found_by_id,
+    }
+    fields |= {name: value for name, value in rest.items() if value}
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     return Line(message.due_ms, message.message_id, text)
 
@@ -212,14 +209,8 @@ def message_of(line: Line, failures: int = 0) -> StoredMessage:
             body = base64.b64decode(found["body_base64"], validate=True)
         except (binascii.Error, ValueError):
             body = None
-    message = from_store(
-        found.get("message_id"),
-        found.get("destination"),
-        found.get("due_ms"),
-        body,
-        found.get("headers", "{}"),
-        found.get("failures", 0),
-    )
+    told = (found.get(name) for name in ("message_id", "destination", "due_ms"))
+    message = from_store(*told, body, found.get("headers", "{}"), found.get("failures", 0))
     return replace(message, failures=message.failures + failures)
 
 
@@ -261,18 +252,12 @@ def _fields(text: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What has become of an object's messages, by position; written only under conditions.
-
-    Args:
-        owner: who leases it; empty for nobody.
-        until_ms: the lease's end by S3's clock, epoch milliseconds.
-        hand: what the owner may be sending at this moment.
-        gone: what was released, cancelled or rejected.
-        held: until when a message is not to be released.
-        failures: counted since the object was written.
-        moved: messages written elsewhere by a batch, which may not be committed yet.
-        moving: the batch that writes all of them elsewhere; empty for none.
-    """
+    """What has become of an object's messages, by position; written only under conditions. ``owner``: who
+    leases it; empty for nobody. ``until_ms``: the lease's end by S3's clock, epoch milliseconds. ``hand``:
+    what the owner may be sending at this moment. ``gone``: what was released, cancelled or rejected.
+    ``held``: until when a message is not to be released. ``failures``: counted since the object was written.
+    ``moved``: messages written elsewhere by a batch, which may not be committed yet. ``moving``: the batch
+    that writes all of them elsewhere; empty for none."""
 
     owner: str = ""
     until_ms: int = 0
@@ -291,10 +276,12 @@ class State:
         """Nobody has it."""
         return replace(self, owner="", until_ms=0, hand=frozenset())
 
-    def kept(self, positions: Collection[int], until_ms: int) -> State:
-        """They are not in hand, and not to be released until then."""
+    def kept(self, positions: Collection[int], until_ms: int, failed: int) -> State:
+        """They are not in hand, and not to be released until then; ``failed`` is added to their failures."""
         held = {**self.held, **dict.fromkeys(positions, until_ms)}
-        return replace(self, held=held, hand=self.hand.difference(positions))
+        more = {n: self.failures.get(n, 0) + failed for n in positions if failed}
+        hand, failures = self.hand.difference(positions), {**self.failures, **more}
+        return replace(self, held=held, hand=hand, failures=failures)
 
     def without(self, positions: Iterable[int]) -> State:
         """They have left the object."""

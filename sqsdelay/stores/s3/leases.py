@@ -22,7 +22,6 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import Changed
-from sqsdelay.stores.s3.changes import Changes
 from sqsdelay.stores.s3.wheel import (
     MAX_OBJECT_BYTES,
     MAX_OBJECT_MESSAGES,
@@ -62,13 +61,12 @@ class S3Claim:
     transaction: Final = None
 
     def __init__(
-        self, changes: Changes, lease_ms: int, limit: int, due_by_ms: int, closed: Collection[str]
+        self, wheel: Wheel, lease_ms: int, limit: int, due_by_ms: int, closed: Collection[str]
     ) -> None:
         self.limit = limit
         self.due_by_ms = due_by_ms
         self.closed = frozenset(closed)
-        self._wheel = changes.wheel
-        self._changes = changes
+        self._wheel = wheel
         self._owner = layout.new_part()
         self._lease_ms = lease_ms
         self._lock = threading.RLock()
@@ -153,28 +151,24 @@ class S3Claim:
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         places = [(m, *self._places[m]) for m in message_ids if m in self._places]
-        notes = self._changes.notes(
-            m for m, held, n in places if layout.is_found_by_id(held.lines[n])
-        )
+        found_by_id = [m for m, held, n in places if layout.is_found_by_id(held.lines[n])]
+        notes = self._wheel.notes(found_by_id)
         removed = self._settle(message_ids, layout.State.without)
         gone = {m for m, is_gone in zip(message_ids, removed, strict=True) if is_gone}
-        self._changes.forget({m: etag for m, etag in notes.items() if m in gone})
+        self._wheel.forget_notes({m: etag for m, etag in notes.items() if m in gone})
         return removed
 
     def count_failures(
         self, message_ids: Sequence[str], *, retry_after_seconds: float
     ) -> list[bool]:
-        until_ms = self._wheel.now_ms() + round(retry_after_seconds * 1000)
-
-        def counted(state: layout.State, positions: Collection[int]) -> layout.State:
-            more = {n: state.failures.get(n, 0) + 1 for n in positions}
-            return replace(state.kept(positions, until_ms), failures={**state.failures, **more})
-
-        return self._settle(message_ids, counted)
+        return self._hold(message_ids, retry_after_seconds, 1)
 
     def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._hold(message_ids, seconds, 0)
+
+    def _hold(self, message_ids: Sequence[str], seconds: float, failed: int) -> list[bool]:
         until_ms = self._wheel.now_ms() + round(seconds * 1000)
-        return self._settle(message_ids, lambda state, where: state.kept(where, until_ms))
+        return self._settle(message_ids, lambda state, where: state.kept(where, until_ms, failed))
 
     def _settle(
         self,
@@ -247,11 +241,8 @@ class Turner:
         self._lease_ms = lease_ms
 
     def turn(self, objects: Sequence[Waiting], *, until_ms: int) -> int:
-        """Split and merge what is near of what was listed; begin nothing from ``until_ms`` on.
-
-        Returns:
-            How many objects were written anew: then what was listed has changed, and there may be more.
-        """
+        """Split and merge what is near of what was listed; begin nothing from ``until_ms`` on. Returns how
+        many objects were written anew: then what was listed has changed, and there may be more."""
         written, wheel = 0, self._wheel
         slot_of = attrgetter("name.slot")
         for slot, found in groupby(sorted(objects, key=slot_of), key=slot_of):

@@ -13,13 +13,19 @@ from sqsdelay.core.delay import Clock
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores.calls import check_no_transaction
-from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.ids import needs_lookup, page_bounds
 from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.changes import Changes, S3Amendments
 from sqsdelay.stores.s3.leases import S3Claim, Turner
 from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
+from sqsdelay.stores.shared import (
+    DEFAULT_LEASE_SECONDS,
+    Wakes,
+    checked_lease,
+    kept_alive,
+    needs_lookup,
+    page_bounds,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -155,7 +161,7 @@ class S3Store(Wakes, DelayedMessageStore):
     ) -> Iterator[Claim]:
         """Claim the earliest messages of objects that nobody has, in the order of each one's earliest."""
         now_ms = self._wheel.now_ms()
-        claim = S3Claim(self._changes, self._lease_ms, limit, due_by_ms, except_destinations)
+        claim = S3Claim(self._wheel, self._lease_ms, limit, due_by_ms, except_destinations)
         self._ahead_ms = max(0, due_by_ms - now_ms)
         turns = self._more_to_turn or not 0 <= now_ms - self._turned_ms < self._turn_ms
         self._begun_ms = self._begun_ms or now_ms
@@ -235,7 +241,8 @@ class S3Store(Wakes, DelayedMessageStore):
             begun_ms = max((layout.times_of(batch)[1] for batch in last_ms), default=0)
             latest_ms = max(last_ms.values(), default=0)
             if last_ms and is_over(latest_ms, max(latest_ms, begun_ms)):
-                bucket.delete(f"{job}/{layout.RECORD}", *map(wheel.batches.key, last_ms))
+                decisions = (f"{wheel.batches.prefix}{batch}" for batch in last_ms)
+                bucket.delete(f"{job}/{layout.RECORD}", *decisions)
                 last_ms = {}
             for name in (key.removeprefix(f"{job}/") for key in keys):
                 batch = name.partition("~")[0]

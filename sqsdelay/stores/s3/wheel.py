@@ -1,8 +1,7 @@
 """The wheel: an endpoint's objects by the slots of their due times. It has no hand that could pass anything.
 
-What is due soon is found by listing from the beginning, and an object is deleted only when all its
-messages are gone. So nothing can be written behind the wheel, however long a write takes: the next
-listing finds it.
+What is due soon is found by listing from the beginning, and an object is deleted only when all its messages
+are gone. So nothing can be written behind the wheel, however long a write takes: the next listing finds it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -21,8 +20,8 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3 import layout
-from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket
-from sqsdelay.stores.schema import VERSION, mismatch
+from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket, digest
+from sqsdelay.stores.shared import VERSION, mismatch
 
 logger = logging.getLogger(__name__)
 
@@ -118,14 +117,9 @@ class Wheel:
         return self.slots_prefix + name.path(state=state)
 
     def listed(self, *, until_ms: int | None = None, or_first: bool = False) -> list[Waiting]:
-        """Objects whose slot starts by then, by first due time; those that count.
-
-        Args:
-            until_ms: None for all.
-            or_first: where there are none, those of the first slot that has any; where it has many, the
-                earliest, as if none of their messages had gone.
-
-        What was left behind by writers that were given up is deleted on the way.
+        """Objects whose slot starts by then (None: all), by first due time; those that count. ``or_first``:
+        where there are none, those of the first slot that has any; where it has many, the earliest, as if
+        none of their messages had gone. What was left behind by writers that were given up is deleted.
         """
         self.check_version()
         names: list[layout.ObjectName] = []
@@ -167,6 +161,21 @@ class Wheel:
         if visible is False:
             self.bucket.delete(self.key(name), self.key(name, state=True))
         return visible is True
+
+    def id_key(self, message_id: str) -> str:
+        """Where it is noted when a message is due whose id does not tell."""
+        return f"{self.prefix}ids/{digest(message_id)}"
+
+    def notes(self, message_ids: Iterable[str]) -> dict[str, str]:
+        """What is noted of messages that are about to leave the store: the ETag of each one's object."""
+        ids, bucket = list(message_ids), self.bucket
+        found = bucket.each(lambda message_id: bucket.get_json(self.id_key(message_id)), ids)
+        return {m: etag for m, (_, etag) in zip(ids, found, strict=True) if etag is not None}
+
+    def forget_notes(self, notes: Mapping[str, str]) -> None:
+        """The messages have left the store. What was noted since is of others with their ids."""
+        bucket = self.bucket
+        bucket.each(lambda m: bucket.delete_unchanged(self.id_key(m), notes[m]), notes)
 
     def lines(self, name: layout.ObjectName) -> list[layout.Line] | None:
         """An object's messages; None where it is gone."""

@@ -18,7 +18,7 @@ from sqsdelay.core.schedule_input import name_of, prefix_of
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import SCHEDULE_RETRY_SECONDS
 from sqsdelay.stores.calls import Calls, R, T, answered_ms
-from sqsdelay.stores.schema import VERSION, check_version
+from sqsdelay.stores.shared import VERSION, check_version
 
 SEND_MESSAGE: Final = "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"
 """The universal target for ``SendMessage``. Source: EventBridge Scheduler User Guide, "Using universal
@@ -60,15 +60,9 @@ Shape = dict[str, Any]
 
 class Group(Calls):
     """A schedule group by its name. Each call may raise StoreMissing and StoreUnavailable. Raises
-    ConfigurationError: a role that is no ARN, a client without a region.
-
-    Args:
-        name: the group's.
-        role_arn: the role that the service assumes to send.
-        endpoint: whose schedules these are.
-        client: a boto3 EventBridge Scheduler client.
-        clock: this machine's; the service's own is learned from its answers.
-    """
+    ConfigurationError: a role that is no ARN, a client without a region. ``name``: the group's. ``role_arn``:
+    the role that the service assumes to send. ``endpoint``: whose schedules these are. ``client``: a boto3
+    EventBridge Scheduler client. ``clock``: this machine's; the service's own is learned from its answers."""
 
     def __init__(
         self, name: str, *, role_arn: str, endpoint: Endpoint, client: Any, clock: Clock | None
@@ -126,6 +120,21 @@ class Group(Calls):
         self.check()
         return super().each(do, items)
 
+    def each_tried(self, do: Callable[[T], R], items: Iterable[T]) -> list[R | StoreError]:
+        """As `each`, with the error in place of an answer; raises it where there is no answer at all."""
+
+        def tried(item: T) -> R | StoreError:
+            try:
+                return do(item)
+            except StoreError as error:
+                return error
+
+        answers = self.each(tried, items)
+        errors_only = [answer for answer in answers if isinstance(answer, StoreError)]
+        if errors_only and len(errors_only) == len(answers):
+            raise errors_only[0]
+        return answers
+
     def set_up(self) -> None:
         """Create the group unless it exists, with schedules that are all sqsdelay's; then a call for each
         hundred of them."""
@@ -150,12 +159,8 @@ class Group(Calls):
         return self._ask(self.client.update_schedule, name, **shape) is not None
 
     def sending(self, fires_at: int, text: str, description: str) -> Shape:
-        """A one-time schedule: what could not be sent in a day goes to the error queue.
-
-        Args:
-            fires_at: epoch seconds.
-            text: the target's input.
-        """
+        """A one-time schedule: what could not be sent in a day goes to the error queue. ``fires_at``: epoch
+        seconds. ``text``: the target's input."""
         policy = {
             "MaximumEventAgeInSeconds": SCHEDULE_RETRY_SECONDS,
             "MaximumRetryAttempts": MAX_RETRIES,

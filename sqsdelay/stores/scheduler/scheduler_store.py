@@ -25,8 +25,8 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendm
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError, StoreUnavailable
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.stores.calls import check_no_transaction
-from sqsdelay.stores.ids import new_once, page_bounds, tells_due
 from sqsdelay.stores.scheduler.group import Group, Schedule, Shape, fires_at
+from sqsdelay.stores.shared import new_once, page_bounds, tells_due
 
 _MOVE_SECONDS: Final = 60
 """How old what a mover has read may be when it writes: UpdateSchedule has no condition."""
@@ -117,31 +117,20 @@ class SchedulerStore(ParkingPlace):
             return []
         now_ms = self._group.now_ms()
         wanted = [(message, self._shape(message, now_ms)) for message in first.values()]
-        made = dict(zip(first, self._group.each(self._create, wanted), strict=True))
+        made = dict(zip(first, self._group.each_tried(self._create, wanted), strict=True))
         new = new_once(messages, [i for i, outcome in made.items() if outcome is True])
         failed = {i: outcome for i, outcome in made.items() if isinstance(outcome, StoreError)}
         if failed:
-            error = next(iter(failed.values()))
-            if len(failed) == len(made):
-                raise error
-            outcomes = [
-                failed.get(message.message_id, is_new)
-                for message, is_new in zip(messages, new, strict=True)
-            ]
-            raise errors.StoredInPart(
-                f"{len(failed)} of {len(made)} were not stored: {error}", outcomes
-            )
+            told = f"{len(failed)} of {len(made)} were not stored: {next(iter(failed.values()))}"
+            both = zip(messages, new, strict=True)
+            outcomes = [failed.get(message.message_id, is_new) for message, is_new in both]
+            raise errors.StoredInPart(told, outcomes)
         return new
 
-    def _create(self, wanted: tuple[StoredMessage, Shape]) -> bool | StoreError:
+    def _create(self, wanted: tuple[StoredMessage, Shape]) -> bool:
         message, shape = wanted
-        try:
-            prefix = self._free_prefix(message)
-            return prefix is not None and self._group.create(
-                name_of(message.message_id, prefix), shape
-            )
-        except StoreError as error:
-            return error
+        prefix = self._free_prefix(message)
+        return prefix is not None and self._group.create(name_of(message.message_id, prefix), shape)
 
     def _free_prefix(self, message: StoredMessage) -> str | None:
         """Under which of its two names a message can be made; None where one of its id has the second.
@@ -215,9 +204,8 @@ class SchedulerStore(ParkingPlace):
     ) -> list[StoredMessage]:
         """One page by due time and id, for people, not for loops.
 
-        A listing has no due times, so each page reads every schedule: a GetSchedule call for each
-        message and a ListSchedules call for each hundred. The calls are free, and limited to some
-        thousand a second.
+        A listing has no due times, so each page reads every schedule: a GetSchedule call for each message and
+        a ListSchedules call for each hundred. The calls are free, and limited to some thousand a second.
         """
         due_ms, message_id, end_ms = page_bounds(after, due_from_ms, due_before_ms)
         found: list[StoredMessage] = []
@@ -335,27 +323,18 @@ class SchedulerStore(ParkingPlace):
             ReadInPart: some could not be read.
         """
         now_ms = self._group.now_ms()
-        read = self._group.each(self._amendment, message_ids)
-        found = {
-            each.message_id: each
-            for each in read
-            if isinstance(each, Amendment) and each.until_ms > now_ms
-        }
+        read = self._group.each_tried(self._amendment, message_ids)
+        valid = (a for a in read if isinstance(a, Amendment) and a.until_ms > now_ms)
+        found = {each.message_id: each for each in valid}
         failed = {i: e for i, e in zip(message_ids, read, strict=True) if isinstance(e, StoreError)}
         if failed:
-            error = next(iter(failed.values()))
-            if len(failed) == len(read):
-                raise error
-            told = f"{len(failed)} of {len(read)} were not read: {error}"
+            told = f"{len(failed)} of {len(read)} were not read: {next(iter(failed.values()))}"
             raise errors.ReadInPart(told, found, list(failed))
         return found
 
-    def _amendment(self, message_id: str) -> Amendment | StoreError | None:
-        try:
-            found = self._group.get(name_of(message_id, self._amendments))
-            return None if not found else amendment_of(message_id, str(found.get("Description")))
-        except StoreError as error:
-            return error
+    def _amendment(self, message_id: str) -> Amendment | None:
+        found = self._group.get(name_of(message_id, self._amendments))
+        return None if not found else amendment_of(message_id, str(found.get("Description")))
 
     def close(self) -> None:
         """Close connections and threads."""

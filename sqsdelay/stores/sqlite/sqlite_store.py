@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +21,17 @@ from sqsdelay.core.stored_message import StoredMessage, due_found, from_rows
 from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
-from sqsdelay.stores.dispatchers import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive
-from sqsdelay.stores.ids import NO_START
-from sqsdelay.stores.schema import VERSION, check_version, mismatch
+from sqsdelay.stores.shared import (
+    DEFAULT_LEASE_SECONDS,
+    NO_START,
+    VERSION,
+    Wakes,
+    check_version,
+    checked_lease,
+    kept_alive,
+    mismatch,
+)
 from sqsdelay.stores.sql import UNFIT, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
-from sqsdelay.stores.sqlite.file import Reserve, opened, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +53,66 @@ _PIECES: Final = {
 
 _HELD: Final = {"at": "held_until_ms", "kept": "held_until_ms > 0", "until": ":now_ms"}
 _NO_LIMIT: Final = 1 << 31
+_LOCK_WAIT_SECONDS: Final = 10.0
+RESERVE_BYTES: Final = 4 << 20
+"""As much as the log grows to before SQLite writes it back (1,000 pages)."""
+
+
+def opened(path: str | Path) -> sqlite3.Connection:
+    """A connection for all threads, in autocommit mode. A file that it makes is its owner's alone."""
+    if str(path) != ":memory:":
+        # Bodies wait in it in the clear; SQLite gives its -wal and -shm the same mode. What is wrong with
+        # the path SQLite says better; an existing file keeps its mode.
+        with suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    connection = sqlite3.connect(
+        path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA journal_mode = WAL")
+    # NORMAL could lose the last commits when the power fails.
+    connection.execute("PRAGMA synchronous = FULL")
+    # Text that is no UTF-8, written by hand, must not fail the whole claim it is in.
+    connection.text_factory = methodcaller("decode", "utf-8", "surrogateescape")
+    return connection
+
+
+class Reserve:
+    """Room on the disk for a store's log, in a file beside it, given up when the disk is full, so that
+    messages can leave."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._place = None if str(path) == ":memory:" else Path(f"{path}-reserve")
+        self.there = False
+
+    def make(self) -> None:
+        """Set it aside where there is room for four times as much; otherwise not now."""
+        if self._place is None or self.there:
+            return
+        with suppress(OSError):
+            disk = os.statvfs(self._place.parent)
+            if disk.f_bavail * disk.f_frsize < 4 * RESERVE_BYTES:
+                return
+            with open(os.open(self._place, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as place:
+                os.posix_fallocate(place.fileno(), 0, RESERVE_BYTES)
+            self.there = True
+
+    def give_up(self) -> bool:
+        """Make its room free; False if there is none."""
+        self.there = False
+        with suppress(OSError):
+            if self._place is not None:
+                self._place.unlink()
+                return True
+        return False
+
+
+def quoted(name: str) -> str:
+    """A table's or an index's name for a query. Raises ConfigurationError where SQLite takes no such name."""
+    if UNFIT.search(name) or name.lower().startswith("sqlite_"):
+        raise InvalidSetting(
+            f"{name!r} is not a table name; leave out NUL, lone surrogates and 'sqlite_'"
+        )
+    return '"' + name.replace('"', '""') + '"'
 
 
 class SqliteTable(SqlTable):
@@ -242,13 +309,13 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
         token = self._token()
         rows = self._changed("claim_ids", ids=self._names(message_ids), claim=token)
-        claim = _SqliteClaim(self, token, from_rows(rows), [])
+        claim = SqliteClaim(self, token, from_rows(rows), [])
         claim.busy = self._busy(message_ids, claim.messages)
         with self._kept(claim):
             yield claim
 
     @contextmanager
-    def _kept(self, claim: _SqliteClaim) -> Iterator[_SqliteClaim]:
+    def _kept(self, claim: SqliteClaim) -> Iterator[SqliteClaim]:
         """Renews the lease while the claim is open, then lets go of what is left."""
         renewing = kept_alive(claim.renew, lease_seconds=self._lease_seconds)
         try:
@@ -257,7 +324,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         finally:
             claim.release()
 
-    def _leased(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> _SqliteClaim:
+    def _leased(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> SqliteClaim:
         """Messages that are leased; as few as the disk has room for."""
         while True:
             claim = None
@@ -277,7 +344,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             if claim is not None:
                 return claim
 
-    def _lease(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> _SqliteClaim:
+    def _lease(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> SqliteClaim:
         token = self._token()
         arguments = self._times() | {
             "claim": token,
@@ -304,7 +371,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             if message.unreadable is None or _settled_by(row[0])
         ]
         messages.sort(key=lambda message: (message.due_ms, message.message_id))
-        return _SqliteClaim(self, token, messages, [row[0] for row in held])
+        return SqliteClaim(self, token, messages, [row[0] for row in held])
 
     def _read(self, query: str, **arguments: object) -> list[Any]:
         if arguments.get("after_ms") == NO_START:
@@ -335,7 +402,7 @@ def _settled_by(message_id: object) -> bool:
     return False
 
 
-class _SqliteClaim(SqlClaim):
+class SqliteClaim(SqlClaim):
     def __init__(
         self, store: SqliteStore, token: str, messages: list[StoredMessage], again: list[str]
     ) -> None:

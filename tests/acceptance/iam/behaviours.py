@@ -32,7 +32,7 @@ from sqsdelay.sqs.consumer import DelayConsumer, checked_relay
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import DynamoDbStore
-from sqsdelay.testing.in_memory_store import InMemoryLedger
+from sqsdelay.testing.in_memory import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.iam.grants import Actor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -169,6 +170,18 @@ def test_administration_has_a_deadline(broker: Broker) -> None:
         given = parameters(broker.through(proxy))
         with pytest.raises(QueueUnavailable, match="no answer within 1 s"):
             ask(given, proxy)
+
+
+def test_an_interrupted_opening_leaves_no_file_open(broker: Broker) -> None:
+    """Ctrl-C while the broker is asked for a channel ends the connection and its loop."""
+
+    def interrupt(_: Session) -> None:
+        raise KeyboardInterrupt
+
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(KeyboardInterrupt):
+        Session(parameters(broker.url), set_up=interrupt)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_twenty_thousand_undeliverable_messages(broker: Broker) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
 from sqsdelay.rabbitmq.connection import parameters
-from sqsdelay.rabbitmq.link import Binder, Link
+from sqsdelay.rabbitmq.link import Link
 from sqsdelay.rabbitmq.publisher import Publisher
 from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS, wait_for
@@ -25,7 +25,7 @@ def test_an_unbound_destination_delays_nobody_else(broker: Broker) -> None:
     """200 messages for a queue that has gone; others do not wait for them, and none of the 200 is lost."""
     acme = broker.ready("live", "ghost", prefix="acme")
     with RabbitMqSender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
-        ghosts = [RabbitMqMessage(str(n), delay=2, message_id=f"ghost-{n}") for n in range(LOST)]
+        ghosts = [RabbitMqMessage(str(n), delay=8, message_id=f"ghost-{n}") for n in range(LOST)]
         assert all(r.error is None for r in sender.send_many("ghost", ghosts))
         broker.delete_queue("ghost")
         for n in range(10):
@@ -126,8 +126,8 @@ def test_new_endpoints_cost_one_refusal_together(
         broker.queue(name, {})
     refused: list[object] = []
     heard: list[object] = []
-    for noted, by, does in ((refused, Binder, "_on_closed"), (heard, Link, "note_heard")):
-        monkeypatch.setattr(by, does, _noting(noted, getattr(by, does)))
+    for noted, does in ((refused, "_on_binding_refused"), (heard, "note_heard")):
+        monkeypatch.setattr(Link, does, _noting(noted, getattr(Link, does)))
     given = parameters(broker.url)
     with closing(Publisher(given, confirm_seconds=PATIENCE_SECONDS)) as publisher:
         assert publisher.bind(names, acme) == {}

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sqsdelay.cost import shipped_prices
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.spark import reconcile, replay, send, write_report
 from sqsdelay.spark.report.read import write_events
 from tests.functional.spark.conftest import SETTINGS
@@ -39,6 +39,10 @@ def main(folder: str) -> None:
     statuses = {row.status: row["count"] for row in found.groupBy("status").count().collect()}
     again = replay(rows, ledger, ledger_format="parquet", **given)
     told = {"sent": sent, "events": events, "statuses": statuses, "again": again}
+    try:
+        send(rows, **given | {"job": "stored"}, store=f"sqlite:///{folder}/none.db")
+    except StoreMissing as error:
+        told["missing"] = str(error)
     sys.stdout.write(json.dumps(told | reported(spark, folder)) + "\n")
     spark.stop()
 

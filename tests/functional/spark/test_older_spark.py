@@ -126,12 +126,13 @@ LATE: Final = Event(
 
 @pytest.mark.nightly
 def test_send_over_spark_connect(over_connect: tuple[dict[str, Any], Counter[str], Path]) -> None:
-    """Once, and what was lost once more."""
+    """Once, and what was lost once more; a store that is missing, which workers find out, is one line."""
     found, sent, _ = over_connect
     first, second = found["sent"]
     assert (first["sent"], first["rejected"]) == (19, 1)
     assert (second["sent"], second["already_sent"], second["rejected"]) == (0, 19, 1)
     assert found["events"] == [17, 0]
+    assert "\n" not in found["missing"]
     assert found["statuses"] == {"delivered": 17, "lost": 3}
     assert (found["again"]["chosen"], found["again"]["sent"]) == (3, 3)
     assert sent == {derived_id("connect", n): 2 if n < 3 else 1 for n in range(20) if n != 7}

@@ -1,9 +1,11 @@
-"""Queues in memory, with SQS's semantics where sqsdelay depends on them."""
+"""In memory, for tests: queues with SQS's semantics where sqsdelay depends on them, a store, an outbox and a
+ledger; and a clock moved by hand."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -12,8 +14,12 @@ from sqsdelay.core.delay import BrokerClock, Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, size_of
 from sqsdelay.core.received_message import ReceivedMessage, whole_number
-from sqsdelay.errors import QueueMissing, SendFailed
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed
+from sqsdelay.ledger.events import Event
 from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS
+from sqsdelay.stores.sqlite.sqlite_store import SqliteClaim, SqliteStore
 
 
 class ManualClock:
@@ -65,10 +71,9 @@ class _Queue:
 class InMemoryQueues:
     """The `Queues` port without a network, under virtual time.
 
-    Kept as SQS has them: queue-level delay, message timers up to 900 s on standard queues only, a
-    queue's ``MaximumMessageSize``, visibility timeouts, receive counts and timestamps, FIFO
-    deduplication for 5 minutes (also after a delete) and one group's copy in flight blocking that
-    group.
+    Kept as SQS has them: queue-level delay, message timers up to 900 s on standard queues only, a queue's
+    ``MaximumMessageSize``, visibility timeouts, receive counts and timestamps, FIFO deduplication for 5
+    minutes (also after a delete) and one group's copy in flight blocking that group.
 
     Args:
         clock: the broker's clock, moved by the test.
@@ -263,3 +268,98 @@ class InMemoryQueues:
 
 def _refusal(text: str, *, code: str = "InvalidParameterValue") -> Failure:
     return Failure(code, SendFailed(text, code=code, transient=False), transient=False)
+
+
+class InMemoryStore(SqliteStore):
+    """A `DelayedMessageStore` without a file: the SQLite store, in memory; leases end on ``clock``.
+
+    Args:
+        clock: moved by the test.
+        lease_seconds: how long an abandoned claim holds its messages.
+    """
+
+    def __init__(self, clock: Clock, *, lease_seconds: float = DEFAULT_LEASE_SECONDS) -> None:
+        super().__init__(":memory:", endpoint="memory", clock=clock, lease_seconds=lease_seconds)
+        self.set_up()
+
+    @contextmanager
+    def _kept(self, claim: SqliteClaim) -> Iterator[SqliteClaim]:
+        """Leases end on the test's clock: none is renewed while a claim is open."""
+        try:
+            yield claim
+        finally:
+            claim.release()
+
+
+class InMemoryOutbox:
+    """The `Outbox` port in memory.
+
+    Args:
+        clock: the destination's clock.
+        max_ahead_seconds: the transport's longest message timer.
+
+    Attributes:
+        sent: what was sent, in order.
+        rejected: what went to the error queue, with its reason.
+        fail: asked before each send; what it returns fails the message.
+        fail_reject: the same for the error queue.
+    """
+
+    def __init__(self, clock: Clock, *, max_ahead_seconds: int = 0) -> None:
+        self._clock = clock
+        self._max_ahead_seconds = max_ahead_seconds
+        self._lock = threading.Lock()
+        self.sent: list[StoredMessage] = []
+        self.rejected: list[tuple[StoredMessage, str]] = []
+        self.fail: Callable[[StoredMessage], Failure | None] = lambda _: None
+        self.fail_reject: Callable[[StoredMessage], Failure | None] = lambda _: None
+
+    @property
+    def max_ahead_seconds(self) -> int:
+        return self._max_ahead_seconds
+
+    def check(self) -> None:
+        """Always ready."""
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def send(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
+        with self._lock:
+            failures = [self.fail(message) or self._too_early(message) for message in messages]
+            self.sent += [m for m, f in zip(messages, failures, strict=True) if f is None]
+            return failures
+
+    def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
+        with self._lock:
+            failures = [self.fail_reject(message) for message, _ in messages]
+            self.rejected += [m for m, f in zip(messages, failures, strict=True) if f is None]
+            return failures
+
+    def _too_early(self, message: StoredMessage) -> Failure | None:
+        """What the timer cannot hold is kept for later."""
+        ahead_ms = message.due_ms - self.now_ms()
+        if ahead_ms <= self.max_ahead_seconds * 1000:
+            return None
+        text = f"message {message.message_id} is due in {ahead_ms} ms; it is released later"
+        return Failure("TooEarly", QueueUnavailable(text), transient=True, outage=True)
+
+
+class InMemoryLedger:
+    """The `Ledger` protocol in memory.
+
+    Attributes:
+        events: what was recorded, in order.
+        fail: raised instead of recording, unless it is None.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.fail: Exception | None = None
+        self._lock = threading.Lock()
+
+    def record(self, events: Sequence[Event]) -> None:
+        with self._lock:
+            if self.fail is not None:
+                raise self.fail
+            self.events += events

@@ -1,20 +1,89 @@
-"""What stores owe their dispatchers: leases, which end by themselves when their holder dies and are
-renewed while it lives; waking them; and the clock that all users of a store share."""
+"""What all stores have in common: the version that each writes down; ids and pages of them; leases, which end
+when their holder dies and are renewed while it lives; waking dispatchers; the clock all users share."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
+from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.core.readable import one_line
-from sqsdelay.errors import InvalidSetting, StoreError
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import InvalidSetting, SchemaMismatch, StoreError
 from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger(__name__)
+
+VERSION: Final = 1
+"""Of all stores and inboxes of this sqsdelay."""
+
+ID_TOLERANCE_MS: Final = 5_000
+"""How much later than its id says a message may be due and still be found by it. Between a sender's
+estimate and SentTimestamp lies the way to SQS."""
+
+_NO_END: Final = 2**63 - 1
+"""The largest integer of SQLite and of PostgreSQL's bigint."""
+
+NO_START: Final = -(2**63)
+"""The smallest: a row written by hand may be due before 1970, and is listed too."""
+
+
+def check_version(found: int | None, name: str, kind: str = "table") -> None:
+    """Raise SchemaMismatch for what is of another version: what its fields mean is not known here."""
+    if found != VERSION:
+        has = "no schema version" if found is None else f"schema version {found}"
+        raise mismatch(name, f"it has {has}", kind)
+
+
+def mismatch(name: str, why: object, kind: str = "table") -> SchemaMismatch:
+    """The error for what this sqsdelay did not make."""
+    return SchemaMismatch(
+        f"{kind} {name} was made by another sqsdelay: {why}, and this one supports version {VERSION} "
+        f"only; name another {kind}, and empty this one with the sqsdelay that made it"
+    )
+
+
+def tells_due(message_id: str, due_ms: int) -> bool:
+    """Whether the id tells when the message is due, near enough to find it without anything else."""
+    told = due_ms_of_id(message_id)
+    return told is not None and 0 <= due_ms - told <= ID_TOLERANCE_MS
+
+
+def needs_lookup(message: StoredMessage, *, lookup: bool) -> bool:
+    """Whether something besides its id is to tell when a message is due, so that it can be found by its id.
+
+    An id made up by sqsdelay can always be found. So that is so whatever ``lookup`` says if it tells
+    another due time: of a message that was moved before it came here, or by a wrong clock.
+    """
+    wanted = lookup or due_ms_of_id(message.message_id) is not None
+    return wanted and not tells_due(message.message_id, message.due_ms)
+
+
+def page_bounds(
+    after: tuple[int, str] | None, due_from_ms: int | None, due_before_ms: int | None
+) -> tuple[int, str, int]:
+    """Due time and id the page comes after, and the due time it ends before.
+
+    No id is empty, so what is due from an instant on comes after that instant with an empty id.
+    """
+    first = NO_START if due_from_ms is None else due_from_ms
+    start = max(after or (NO_START, ""), (first, ""))
+    return (*start, _NO_END if due_before_ms is None else due_before_ms)
+
+
+def new_once(messages: Sequence[StoredMessage], inserted: Iterable[str]) -> list[bool]:
+    """Whether each message is new; an id given twice in one call is new once."""
+    left = set(inserted)
+    new = []
+    for message in messages:
+        new.append(message.message_id in left)
+        left.discard(message.message_id)
+    return new
+
 
 DEFAULT_LEASE_SECONDS: Final = 60.0
 """How long a dead dispatcher's messages stay held. Renewed every third of it, so that clocks of

@@ -1,35 +1,31 @@
-"""Declaring, binding and tearing down the delay infrastructure, and sending on what was due for no queue."""
+"""Declaring, binding and tearing down the delay infrastructure, and moving messages that wait in it."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tenacity
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
-from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.rabbitmq.connection import (
-    ACCESS_REFUSED,
-    ADMIN_SECONDS,
-    PRECONDITION_FAILED,
-    Session,
-    parameters,
-    place,
-)
+from sqsdelay.core.delay import utc
+from sqsdelay.errors import ConfigurationError, InvalidSetting, SqsDelayError
+from sqsdelay.rabbitmq import connection
+from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, Session, parameters
 from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
-from sqsdelay.rabbitmq.message import PERSISTENT, without_deaths
+from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, without_deaths
 from sqsdelay.rabbitmq.publisher import Publisher
+from sqsdelay.rabbitmq.sender import RabbitMqSender
 from sqsdelay.rabbitmq.topology import (
     MAX_LEVEL,
     Binding,
-    Exchange,
-    Queue,
+    Place,
     Topology,
     check_queue_name,
     command,
@@ -39,10 +35,15 @@ from sqsdelay.rabbitmq.topology import (
 DECLARE_ATTEMPTS: Final = 5
 
 CHUNK: Final = 500
-"""Messages sent on and acknowledged together: pipelined, and the most that an interruption repeats."""
+"""Undeliverable messages sent on and acknowledged together: the most that an interruption repeats."""
 
 CHUNK_BYTES: Final = 16 * 1024 * 1024
 """Bodies that a chunk keeps in memory, a larger one by itself."""
+
+MOVED_TOGETHER: Final = 30
+"""Messages taken from a level, sent and acknowledged together. RabbitMQ holds back a channel's 33rd
+acknowledgement until it has applied earlier ones, and forgets it if the channel closes meanwhile: the
+message would come back, and be delivered twice. Source: rabbit_fifo_client.erl, SOFT_LIMIT."""
 
 MAX_PREFETCH: Final = 65_535
 """Deliveries without an acknowledgement that one consumer can ask for. Source: AMQP 0-9-1, basic.qos."""
@@ -65,27 +66,26 @@ def declare(url: str | Sequence[str], topology: Topology | None = None) -> None:
         QueueUnavailable: the broker cannot be reached.
     """
     on = topology or Topology()
-    wanted: list[Exchange | Queue | Binding] = [*on.exchanges(), *on.queues(), *on.bindings()]
     with Session(parameters(url)) as session:
-        for each in wanted:
+        for each in (*on.exchanges(), *on.queues(), *on.bindings()):
             _racing(make, session, each)
 
 
-def make(session: Session, wanted: Exchange | Queue | Binding) -> None:
+def make(session: Session, wanted: Place | Binding) -> None:
     """Declare one of these, or find it equal."""
     if isinstance(wanted, Binding):
         bind_to = "exchange_bind" if wanted.to_exchange else "queue_bind"
         session.ask(bind_to, wanted.destination, wanted.source, wanted.routing_key)
-    elif isinstance(wanted, Queue):
-        session.ask("queue_declare", wanted.name, durable=True, arguments=dict(wanted.arguments))
     else:
+        options = {"exchange_type": wanted.type} if wanted.kind == "exchange" else {}
         arguments = dict(wanted.arguments)
-        session.ask("exchange_declare", wanted.name, wanted.kind, durable=True, arguments=arguments)
+        method = f"{wanted.kind}_declare"
+        session.ask(method, wanted.name, durable=True, arguments=arguments, **options)
 
 
 def _is_race(error: BaseException) -> bool:
     """True where another's declaration at the same moment closed our channel: 404, 405 or 541."""
-    refusals = (ACCESS_REFUSED, PRECONDITION_FAILED)
+    refusals = (connection.ACCESS_REFUSED, connection.PRECONDITION_FAILED)
     return isinstance(error, ChannelClosedByBroker) and error.reply_code not in refusals
 
 
@@ -98,7 +98,7 @@ _racing: Final = tenacity.Retrying(
 """Calls again where another's declaration of the same moment was in the way."""
 
 
-def create_missing(session: Session, *queues: Queue) -> list[str]:
+def create_missing(session: Session, *queues: Place) -> list[str]:
     """Declare those that are missing, and name them; one that is there stays, whatever its arguments."""
     missing = [each for each in queues if session.count(each.name) is None]
     for each in missing:
@@ -136,8 +136,8 @@ def bind(
             raise error
         session.allow(ADMIN_SECONDS)
         if conventional:
-            make(session, Exchange(name=endpoint, kind="fanout"))
-            make(session, Binding(source=endpoint, destination=endpoint, routing_key=""))
+            make(session, Place("exchange", endpoint, "fanout"))
+            make(session, Binding(endpoint, endpoint, ""))
         return _send_on(session, publisher, on, endpoint)
 
 
@@ -145,22 +145,19 @@ def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoin
     """Send the undeliverable messages of one endpoint to its queue; how many these were. A message leaves
     the catch-all once the other queue has it: an interruption repeats up to `CHUNK`, and loses nothing."""
     sent = 0
-    errors: list[SqsDelayError] = []
+    refused: list[SqsDelayError] = []
     for chunk in _chunks(session, topology, endpoint):
         publisher.publish([publication for _, publication in chunk])
         session.allow(ADMIN_SECONDS)
-        for tag, publication in chunk:
-            if publication.error is None:
-                session.channel().basic_ack(tag)
-                sent += 1
-            else:
-                errors.append(publication.error)
-        if errors:
+        tags, errors = [tag for tag, _ in chunk], [each.error for _, each in chunk]
+        refused = _acknowledge(session, tags, errors)
+        sent += len(chunk) - len(refused)
+        if refused:
             break
     if sent:
-        settle_acks(session, topology.undeliverable)
-    if errors:
-        raise errors[0]
+        _settle_acks(session, topology.undeliverable)
+    for error in refused:
+        raise error
     return sent
 
 
@@ -168,10 +165,9 @@ def _chunks(
     session: Session, topology: Topology, endpoint: str
 ) -> Iterator[list[tuple[int, Publication]]]:
     """One endpoint's undeliverable messages, each with its delivery tag."""
-    waiting = session.count(topology.undeliverable) or 0  # NServiceBus declares no catch-all
     chunk: list[tuple[int, Publication]] = []
     size = 0
-    for tag, its_endpoint, properties, body in _each(session, topology, waiting):
+    for tag, its_endpoint, properties, body in _each(session, topology):
         session.allow(ADMIN_SECONDS)
         if its_endpoint == endpoint:
             properties.headers = without_deaths(properties.headers)
@@ -185,7 +181,17 @@ def _chunks(
         yield chunk
 
 
-def settle_acks(session: Session, queue: str) -> None:
+def _acknowledge(
+    session: Session, tags: Sequence[int], errors: Sequence[SqsDelayError | None]
+) -> list[SqsDelayError]:
+    """Let the broker forget what its next home has confirmed; the errors of the rest, which stays."""
+    for tag, error in zip(tags, errors, strict=True):
+        if error is None:
+            session.channel().basic_ack(tag)
+    return [error for error in errors if error is not None]
+
+
+def _settle_acks(session: Session, queue: str) -> None:
     """Wait until the queue has applied the channel's acknowledgements: its next get comes after them.
     What this get takes returns to its place as the channel closes."""
     session.get(queue)
@@ -194,11 +200,10 @@ def settle_acks(session: Session, queue: str) -> None:
 def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
     """How many undeliverable messages there are, and, of those looked at in `LOOK_SECONDS`, how many for
     each endpoint. All stay where they are."""
-    # What is delivered and not acknowledged returns to its place as the channel closes.
     waiting = session.count(topology.undeliverable) or 0
     by_endpoint: Counter[str] = Counter()
     until = time.monotonic() + LOOK_SECONDS
-    for _, endpoint, _, _ in _each(session, topology, waiting):
+    for _, endpoint, _, _ in _each(session, topology):
         by_endpoint[endpoint] += 1
         if time.monotonic() > until:
             break
@@ -206,9 +211,10 @@ def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
 
 
 def _each(
-    session: Session, topology: Topology, waiting: int
+    session: Session, topology: Topology
 ) -> Iterator[tuple[int, str, BasicProperties, bytes]]:
-    """Receive every message that is in the catch-all queue now, unacknowledged."""
+    """Receive every message that is in the catch-all queue now, and acknowledge none: it returns to its
+    place as the channel closes."""
     arrived: deque[tuple[int, str, BasicProperties, bytes]] = deque()
 
     def on_message(_: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
@@ -216,13 +222,13 @@ def _each(
         endpoint = key.endpoint if key else method.routing_key
         arrived.append((method.delivery_tag, endpoint, properties, body))
 
+    waiting = session.count(topology.undeliverable) or 0  # NServiceBus declares no catch-all
     if waiting:
         session.ask("basic_qos", prefetch_count=MAX_PREFETCH)
     for _ in range(0, waiting, MAX_PREFETCH):
         session.ask("basic_consume", topology.undeliverable, on_message)
     for _ in range(waiting):
-        if not arrived:
-            session.wait(lambda: arrived, seconds=QUIET_SECONDS)
+        session.wait(lambda: arrived, seconds=QUIET_SECONDS)
         if not arrived:
             return
         yield arrived.popleft()
@@ -254,8 +260,8 @@ def teardown(
         queues = list(ready(session, doomed))
         if not queues and not session.found("exchange_declare", doomed.level_name(MAX_LEVEL)):
             raise ConfigurationError(
-                f"there is no infrastructure {doomed.prefix!r} at {place(given)}; nothing was deleted; "
-                "check --prefix and the virtual host"
+                f"there is no infrastructure {doomed.prefix!r} at {connection.place(given)}; nothing was "
+                "deleted; check --prefix and the virtual host"
             )
         if management is not None:
             queues += hand_overs(management.named("queues"), doomed)
@@ -297,3 +303,126 @@ def _check_empty(
             "wait, or discard them with --force"
         )
     check_none_ready()
+
+
+HANDED_OVER: Final = (
+    "they are due, and the broker is handing them over to the next queue (messages_dlx); bind their "
+    "endpoints, make room in their queues, or wait"
+)
+
+
+@dataclass(slots=True)
+class Transfer:
+    """What a transfer did: messages moved, and messages left where they are, counted by reason."""
+
+    moved: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+
+
+def transfer(
+    source_url: str | Sequence[str],
+    target_url: str | Sequence[str],
+    *,
+    source: Topology | None = None,
+    target: Topology | None = None,
+    management_url: str | None = None,
+    force: bool = False,
+    without_alternate_exchange: bool = False,
+    on_level: Callable[[int, Transfer], None] = lambda *_: None,
+) -> Transfer:
+    """Move all delayed messages from one infrastructure to another.
+
+    A message leaves the source once the target has confirmed it: an interruption loses nothing, and
+    may repeat what was just confirmed (same ``message_id``). Endpoints' queues must exist at the
+    target. What is sent to the source meanwhile may stay there: run it again. What the source broker is
+    handing over to the next queue cannot be moved: it is counted as left, once the rest has moved.
+
+    Args:
+        management_url: the source's management API (``http://user:password@host:15672``), without
+            which that cannot be counted. Counting takes 5 to 10 s.
+        force: move what can be moved, without counting that.
+        without_alternate_exchange: as for `RabbitMqSender`, at the target.
+        on_level: called after each level, from the highest down, with the result so far.
+
+    Raises:
+        ConfigurationError: source and target are the same, no infrastructure at the source, or neither
+            ``management_url`` nor ``force``; nothing was moved.
+        QueueUnavailable: a broker, or the management API, cannot be reached; run it again.
+    """
+    given, goal = parameters(source_url), parameters(target_url)
+    of, to = source or Topology(), target or Topology()
+    if given.meets(goal) and of == to:
+        raise InvalidSetting(
+            f"source and target are both {of.prefix!r} on the same virtual host; give another"
+        )
+    management: Management | None = None
+    if management_url is not None:
+        management = Management(management_url, given.virtual_host)
+        management.held()  # an error now rather than when all has moved
+    elif not force:
+        raise ConfigurationError(
+            f"it is unknown what would stay at the source: {UNCOUNTED}; or move what can be moved, "
+            "with --force (force=True)"
+        )
+    done = Transfer()
+    with RabbitMqSender(
+        target_url, prefix=to.prefix, without_alternate_exchange=without_alternate_exchange
+    ) as sender:
+        for level in range(MAX_LEVEL, -1, -1):
+            with Session(given) as session:
+                _move_level(session, of.level_name(level), level, sender, done)
+            on_level(level, done)
+    if management is not None:
+        # What no get returns.
+        with Session(given) as session:
+            names = [*ready(session, of), *hand_overs(management.named("queues"), of)]
+        counts = held(management, [name for name in names if name != of.undeliverable])
+        count = sum(each[-1].dead_lettering for each in counts.values())
+        done.left += Counter({HANDED_OVER: count} if count else {})
+    return done
+
+
+def _move_level(
+    session: Session, name: str, level: int, sender: RabbitMqSender, done: Transfer
+) -> None:
+    """Move what is in a level now, a chunk at a time. What is left returns as the channel closes."""
+    count = session.count(name)
+    if count is None:
+        raise ConfigurationError(
+            f"there is no queue {name} to transfer from; check URL and prefix of the source"
+        )
+    for start in range(0, count, MOVED_TOGETHER):
+        gets = (session.get(name) for _ in range(start, min(start + MOVED_TOGETHER, count)))
+        chunk = [got for got in gets if got is not None]
+        if not chunk:
+            break
+        _move(session, level, sender, chunk, done)
+        session.allow(ADMIN_SECONDS)
+    _settle_acks(session, name)
+
+
+def _move(
+    session: Session,
+    level: int,
+    sender: RabbitMqSender,
+    chunk: Sequence[Sequence[Any]],
+    done: Transfer,
+) -> None:
+    """Send a chunk on and acknowledge what was confirmed."""
+    by_endpoint: dict[str, list[tuple[int, RabbitMqMessage]]] = {}
+    for method, properties, body in chunk:
+        key = read_key(method.routing_key)
+        due_ms = due_of(key, properties, level=level)
+        if key is None:
+            done.left["its routing key is not a delay and an endpoint"] += 1
+        elif due_ms is None:
+            done.left["it has no sending time, so the remaining delay is unknown"] += 1
+        else:
+            message = RabbitMqMessage(body, due_at=utc(due_ms), properties=properties)
+            by_endpoint.setdefault(key.endpoint, []).append((method.delivery_tag, message))
+    for endpoint, pairs in by_endpoint.items():
+        tags, messages = zip(*pairs, strict=True)
+        results = sender.send_many(endpoint, messages)
+        refused = _acknowledge(session, tags, [each.error for each in results])
+        done.moved += len(pairs) - len(refused)
+        done.left.update(map(str, refused))
