@@ -189,9 +189,8 @@ def in_options(error: SqsDelayError) -> str:
 
 def about(error: SqsDelayError, subject: str) -> str:
     """The limit and the remedy of an error about an argument, which is shown as ``subject``."""
-    return (
-        f"{subject} {error.limit}; {error.remedy}" if error.limit else f"{subject}; {error.remedy}"
-    )
+    limit = f" {error.limit}" if error.limit else ""
+    return f"{subject}{limit}; {error.remedy}"
 
 
 def option(argument: str) -> str:

@@ -187,7 +187,6 @@ def _table(run: Run, started_ms: int, most: int | None = None) -> Table:
 
 PORT: Final = 4566
 """Where local AWS servers usually listen."""
-DEFAULT_HOP: Final = 2
 HOPS_SHOWN: Final = 5
 """The example's delay, in hops: seen to travel, and there within seconds."""
 _EXPORTED: Final = (
@@ -201,7 +200,7 @@ _EXPORTED: Final = (
 
 def local(
     endpoint: Annotated[str, Argument(help="The destination queue's name.")] = "orders",
-    hop: Hop = DEFAULT_HOP,
+    hop: Hop = 2,
     port: Annotated[int, Option(min=0, max=65_535, help="Its port; 0: any free one.")] = PORT,
     as_json: Json = False,
 ) -> None:

@@ -107,8 +107,7 @@ def _record(rejection: Rejection, *, bodies: bool, whole: bool) -> dict[str, Any
 def _tell(done: Retry, *, as_json: bool) -> None:
     message_id = done.rejection.message_id
     due = None if done.due_ms is None else instant(done.due_ms)
-    line = f"{done.status}: {done.error}"
-    if done.error is None:
-        line = f"{done.status} to {done.queue}, due {due}"
+    to = f" to {done.queue}, due {due}"
+    line = f"{done.status}{to if done.error is None else f': {done.error}'}"
     record = {"status": done.status, "queue": done.queue, "due": due, "error": done.error}
     show({"message_id": message_id, **record}, f"{message_id}  {line}", as_json=as_json)

@@ -69,8 +69,8 @@ def status(
     due_ms = None if parked is None else parked.next_due_ms
     next_due = None if due_ms is None else instant(due_ms)
     if as_json:
-        counts = ("endpoint", "pending", "in_flight", "oldest_seconds", "errors", "parking_unread")
-        record = {name: getattr(found, name) for name in counts}
+        names = ("endpoint", "pending", "in_flight", "oldest_seconds", "errors", "parking_unread")
+        record = {name: getattr(found, name) for name in names}
         record |= {
             "parked": None if parked is None else parked.parked,
             "next_due": next_due,

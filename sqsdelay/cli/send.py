@@ -166,8 +166,9 @@ def _into(target: options.Target, endpoint: str, place: ParkingPlace) -> Send:
         outcomes = iter(parking.park([e for e in kept if isinstance(e, StoredMessage)]))
         results = []
         for each in kept:
-            outcome = next(outcomes) if isinstance(each, StoredMessage) else each
-            if isinstance(outcome, SqsDelayError):
+            if isinstance(each, SqsDelayError):
+                results.append(SendResult(error=each))
+            elif isinstance(outcome := next(outcomes), SqsDelayError):
                 results.append(SendResult(error=outcome))
             else:
                 results.append(SendResult(each.message_id, Route.STORE, utc(each.due_ms)))

@@ -51,8 +51,10 @@ def troubles(services: Services, *, ask: bool) -> list[str]:
             seconds = 0 if each.trouble_ms is None else (now_ms - each.trouble_ms) // 1000
             ago = f" ({age(seconds)} ago)" if seconds > OLD_SECONDS else ""
             faults = [f"{each.trouble}{ago}"] if each.trouble else []
-            if isinstance(each.value, BrokerStatus):
-                faults += each.value.faults
+            seconds = each.age_seconds(now_ms)
+            if isinstance(each.value, BrokerStatus) and seconds <= GONE_SECONDS:
+                old = f" ({age(seconds)} old)" if seconds > OLD_SECONDS else ""
+                faults += [f"{fault}{old}" for fault in each.value.faults]
             found += [f"{what}, {source.name}: {fault}" for fault in faults]
     try:
         services.ledger.tail()

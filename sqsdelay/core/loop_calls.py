@@ -32,20 +32,14 @@ class _OneLoop(Generic[T, R]):
     """What waits and is in flight on one event loop."""
 
     def __init__(
-        self,
-        work: Work[T, R],
-        linger_seconds: float,
-        lanes: int,
-        max_waiting: int,
-        within_seconds: float,
+        self, work: Work[T, R], linger: float, lanes: int, max_waiting: int, within: float
     ) -> None:
-        self._within = within_seconds
+        self._work, self._within = work, within
         self.loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(max_waiting)
         self._calls = 0
         self._idle: asyncio.Future[None] | None = None
-        self._work = work
-        self._coalescer = Coalescer[_Item[T, R]](linger_seconds=linger_seconds, lanes=lanes)
+        self._coalescer = Coalescer[_Item[T, R]](linger_seconds=linger, lanes=lanes)
         self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="delay-sender")
         self._timer: asyncio.TimerHandle | None = None
 

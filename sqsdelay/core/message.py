@@ -222,21 +222,18 @@ def check_trace_header(trace_header: str | None) -> None:
 def check_ids(message: Message, *, fifo: bool) -> None:
     """Refuse ids the destination would refuse. Raises InvalidMessage. ``fifo``: the destination is a FIFO
     queue."""
-    if message.message_id is not None:
-        check_id(message.message_id, "message_id")
-    if message.message_group_id is not None:
-        check_id(message.message_group_id, "message_group_id")
-    elif fifo:
+    for what in ("message_id", "message_group_id", "message_deduplication_id"):
+        if (value := getattr(message, what)) is not None:
+            check_id(value, what)
+    if fifo and message.message_group_id is None:
         raise InvalidMessage(
             "message_group_id is missing; FIFO queues require one and keep the order within it"
         )
-    if message.message_deduplication_id is not None:
-        check_id(message.message_deduplication_id, "message_deduplication_id")
-        if not fifo:
-            raise InvalidMessage(
-                "message_deduplication_id is for FIFO queues; leave it out: "
-                "receivers of a standard queue deduplicate on message_id"
-            )
+    if message.message_deduplication_id is not None and not fifo:
+        raise InvalidMessage(
+            "message_deduplication_id is for FIFO queues; leave it out: "
+            "receivers of a standard queue deduplicate on message_id"
+        )
 
 
 def check_id(value: str, what: str) -> None:

@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterato
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from itertools import islice
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from sqsdelay.core.coalescing import Interrupted, NeverLeft, SharedCalls, own
 from sqsdelay.core.delay import Delay, due_time
@@ -263,6 +261,8 @@ def with_header(message: Message, header: str | None) -> Message:
     return replace(message, trace_header=header)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _PAGE: Final = 100
 
 
@@ -360,13 +360,11 @@ class AsyncQueueSender:
             InvalidEndpoint: nothing was sent.
             ConfigurationError: the sender is closed.
         """
-        self._calls.check_open()
-        return await asyncio.to_thread(self._sender.send_many, endpoint, list(messages))
+        return await self._in_thread(self._sender.send_many, endpoint, list(messages))
 
     async def cancel(self, endpoint: str, message_id: str) -> Change:
         """Cancel a message that waits; arguments, answers and errors as of `DelaySender.cancel`."""
-        self._calls.check_open()
-        return await asyncio.to_thread(self._sender.cancel, endpoint, message_id)
+        return await self._in_thread(self._sender.cancel, endpoint, message_id)
 
     async def reschedule(
         self,
@@ -377,9 +375,8 @@ class AsyncQueueSender:
         due_at: datetime | None = None,
     ) -> Change:
         """Move a message that waits; arguments, answers and errors as of `DelaySender.reschedule`."""
-        self._calls.check_open()
-        move = partial(self._sender.reschedule, endpoint, message_id, delay=delay, due_at=due_at)
-        return await asyncio.to_thread(move)
+        move = self._sender.reschedule
+        return await self._in_thread(move, endpoint, message_id, delay=delay, due_at=due_at)
 
     async def pending(
         self,
@@ -392,14 +389,16 @@ class AsyncQueueSender:
 
         Arguments and errors as of `DelaySender.pending`.
         """
-        self._calls.check_open()
-        list_them = partial(
+        messages = await self._in_thread(
             self._sender.pending, endpoint, due_from=due_from, due_before=due_before
         )
-        messages = await asyncio.to_thread(list_them)
-        while page := await asyncio.to_thread(_page, messages):
+        while page := await asyncio.to_thread(lambda: list(islice(messages, _PAGE))):
             for message in page:
                 yield message
+
+    async def _in_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        self._calls.check_open()
+        return await asyncio.to_thread(call, *arguments, **named)
 
     async def aclose(self) -> None:
         """Send at once what waits, and wait for the results; further sends are refused."""
@@ -409,14 +408,5 @@ class AsyncQueueSender:
         self._calls.check_open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def _page(messages: Iterator[StoredMessage]) -> list[StoredMessage]:
-    return list(islice(messages, _PAGE))

@@ -298,8 +298,13 @@ class Site:
         if "scheduled" in self.kind.code:
             parker = Parker(self.queues, self.endpoint, RelaySettings())
             self.clock.advance((self.first_ms - self.clock.now_ms()) / 1000 - 3_600)
-            while self.clock.now_ms() < last_ms:
-                self.clock.advance(1)
+            while (now_ms := self.clock.now_ms()) < last_ms:
+                # Between whole seconds in which a schedule fires or the parking queue is emptied is nothing.
+                emptied_ms = now_ms + 1000 * (
+                    GATHERING_SECONDS - now_ms // 1000 % GATHERING_SECONDS
+                )
+                next_ms = min(self.scheduler.next_ms() or last_ms, emptied_ms, last_ms)
+                self.clock.advance(max(1, -(-(next_ms - now_ms) // 1000)))
                 self.counts["invocations"] += self.scheduler.fire()
                 if self.clock.now_ms() // 1000 % GATHERING_SECONDS == 0:
                     list(parker.rounds(more=lambda: True))

@@ -15,9 +15,10 @@ import pytest
 from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.messages import LedgerFile
+from sqsdelay.console.rendering import troubles
 from sqsdelay.console.sampling import MOST_UNANSWERED, Patience, Sample, Sampled
 from sqsdelay.console.services import AT_ONCE, Change, Chosen, Services, of_parked
-from sqsdelay.console.source import BODY_SHOWN, kind_of_body
+from sqsdelay.console.source import BODY_SHOWN, BrokerStatus, kind_of_body
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
@@ -157,6 +158,19 @@ def test_what_failed_keeps_its_words_while_it_is_asked_again(
     ask.error = None
     ask.may.set()
     until_known(sample, 2)
+
+
+def test_what_an_operator_should_mend_is_dated_and_then_forgotten(clock: ManualClock) -> None:
+    """A broker that does not answer any more may have been mended meanwhile."""
+    settings = ConsoleSettings(endpoints=("orders",), rabbitmq="amqp://guest:guest@127.0.0.1:1/")
+    services = Services(settings, Access(), clock)
+    found = BrokerStatus(0, 0, [], ["3 messages were due while no queue was bound"])
+    services.source(None).queues_sample = Sampled(lambda: found, 2, clock=clock)
+    services.source(None).queues_sample.get()
+    told = "RabbitMQ, orders: 3 messages were due while no queue was bound"
+    for seconds, shown in ((0, [told]), (15, [f"{told} (15 s old)"]), (50, [])):
+        clock.advance(seconds)
+        assert troubles(services, ask=False) == shown
 
 
 def until_known(sample: Sampled[int], value: int) -> None:

@@ -112,6 +112,7 @@ def test_a_store_that_is_silent(
     assert page.text.startswith(f"Store, {watched.endpoint}: no answer for")
     assert page.tiles["Parked"] == f"\u2013 unknown since {since}, then 2"
     assert page.workers["dispatcher"].startswith(f"unknown since {since}")
+    assert "due in the coming" not in page.text
 
 
 def test_a_consumer_is_missed_by_who_has_watched(
