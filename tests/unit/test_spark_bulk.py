@@ -33,20 +33,15 @@ def test_endpoints_and_routes_of_all_kinds() -> None:
     """FIFO and standard, given by name and by URL, in one task; an endpoint that is none is a reject."""
     driver = Driver("orders", "bills.fifo")
     url = driver.queues.url(QueueRef("orders"))
-    task = driver.task(
-        [
-            table(
-                [
-                    ("a", DAY, "1", None, None),
-                    ("b", DAY, "2", url, None),
-                    ("c", DAY, "3", "bills.fifo", "g"),
-                    ("d", DAY, "4", "no queue", None),
-                    ("a", DAY, "1", None, None),
-                    ("other", DAY, "1", None, None),
-                ]
-            )
-        ]
-    )
+    rows = [
+        ("a", DAY, "1", None, None),
+        ("b", DAY, "2", url, None),
+        ("c", DAY, "3", "bills.fifo", "g"),
+        ("d", DAY, "4", "no queue", None),
+        ("a", DAY, "1", None, None),
+        ("other", DAY, "1", None, None),
+    ]
+    task = driver.task([table(rows)])
     driver.publish(task)
     assert sorted(m.message_id for m in driver.pending()) == ["1", "2"]
     (fifo,) = driver.pending("bills.fifo")
@@ -236,19 +231,12 @@ def test_an_object_that_s3_did_not_take_fails_the_task_at_its_end(
     driver.s3 = driver.around(
         lambda name, call: next(fails, call)() if name == "PutObject" else call()
     )
-    place = staging.Staging(
-        driver.wheel("", "orders"), driver.run, "orders", "0x1", Options(retry_seconds=0)
-    )
-
-    def add(n: int) -> None:
-        place.add(
-            pa.array([driver.clock.now_ms() + n * DAY * 1000]), pa.array([b""], pa.large_binary())
-        )
-        place.note([n], [n])
-
+    wheel, options = driver.wheel("", "orders"), Options(retry_seconds=0)
+    place = staging.Staging(wheel, driver.run, "orders", "0x1", options)
     for n in range(1, 7):
+        dues, lines = [driver.clock.now_ms() + n * DAY * 1000], pa.array([b""], pa.large_binary())
         with suppress(StoreUnavailable):
-            add(n)
+            place.add(pa.array(dues), lines)
     with pytest.raises(StoreUnavailable, match="slow"):
         place.close()
 

@@ -53,8 +53,8 @@ class Mark:
         assert message.due_at is not None, "rows have a due time"
         due_ms = due_at_ms(message.due_at) - since_ms
         fifo = message.message_group_id, message.message_deduplication_id
-        attributes = sorted(message.attributes.items())
-        fields = endpoint, str(due_ms), message.body, *chain.from_iterable(attributes)
+        attributes: Any = chain.from_iterable(sorted(message.attributes.items()))  # Of text alone.
+        fields = endpoint, str(due_ms), message.body, *attributes
         if fifo != (None, None) or any(each is None or "\0" in each for each in fields):
             content = number(repr((fields, fifo)).encode())
         else:

@@ -61,11 +61,8 @@ def write(bucket: Bucket, part: str, *, whole: bool = True) -> None:
 
 
 def report(tables: str, part: str) -> list[str]:
-    return [
-        "a/orders/report.html",
-        "a/orders/report.json",
-        f"a/orders/{tables}/messages/{part}.parquet",
-    ]
+    names = "report.html", "report.json", f"{tables}/messages/{part}.parquet"
+    return [f"a/orders/{name}" for name in names]
 
 
 def test_in_s3_a_report_takes_the_place_of_another(bucket: Bucket) -> None:
