@@ -133,10 +133,8 @@ class Intake:
     def seconds_left(self) -> float | None:
         """How long more may be waited for; None while nothing is gathered."""
         with self._lock:
-            since = min((b.received_at for b in self._in_hand if b.gathered), default=None)
-        return (
-            None if since is None else max(0.0, since + GATHERED_SECONDS - self._clock.monotonic())
-        )
+            times = [b.received_at + GATHERED_SECONDS for b in self._in_hand if b.gathered]
+        return max(0.0, min(times) - self._clock.monotonic()) if times else None
 
     def release(self, batch: InHand) -> None:
         """Let others have at once what nobody here will work on."""

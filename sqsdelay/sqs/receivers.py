@@ -204,8 +204,9 @@ class Receivers:
                 elif not self._poll(served, min(_EXTRA_WAIT_SECONDS, self._wait_seconds)) or (
                     len(self._running(served)) > served.concurrency.wanted
                 ):
-                    return
-            self._told(served.intake.park())
+                    break
+            if self._stop.is_set():
+                self._told(served.intake.park())
         except Exception as error:
             logger.warning("one receiver less: %s", one_line(repr(error)))
 

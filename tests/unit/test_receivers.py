@@ -13,12 +13,13 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.errors import QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.intake import Intake
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sqs.receivers import Receivers, SharedBatches, _concurrency
+from sqsdelay.sqs.receivers import STEP_SECONDS, Receivers, SharedBatches, _concurrency
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.faulty import GatedQueues
 from tests.patience import PATIENCE_SECONDS
@@ -141,14 +142,31 @@ def test_an_idle_queue_has_two_long_polls(queues: PolledQueues) -> None:
     assert queues.most_polling == 2
 
 
-def test_a_backlog_gets_more_receivers_and_they_go_with_it(queues: PolledQueues) -> None:
-    """All is relayed once; then two long polls are left, and no request more."""
-    queues.put(600)
+@pytest.mark.parametrize("trouble", [False, True])
+def test_a_backlog_gets_more_receivers_and_they_go_with_it(
+    queues: PolledQueues, caplog: pytest.LogCaptureFixture, trouble: bool
+) -> None:
+    """All is relayed once, even if those above the least fail; then two long polls are left."""
+    receive, extra = queues.receive_batch, list[str]()
+
+    def timed(queue_url: str, **given: Any) -> list[ReceivedMessage]:
+        queues.clock.advance(STEP_SECONDS)
+        if given["wait_seconds"] == 1:
+            extra.append(queue_url)
+            if trouble:
+                raise QueueUnavailable("away")
+        return receive(queue_url, **given)
+
+    queues.receive_batch = timed  # type: ignore[method-assign]
+    queues.put(200)
     with working(queues, relay(queues)) as outcomes:
-        await_outcomes(queues, outcomes, 600)
+        await_outcomes(queues, outcomes, 200)
         queues.await_polling(2)
-    assert [outcome.status for outcome in outcomes] == [Status.REQUEUED] * 600
-    assert len({outcome.copy.message_id for outcome in outcomes}) == 600
+    assert [outcome.status for outcome in outcomes] == [Status.REQUEUED] * 200
+    assert len({outcome.copy.message_id for outcome in outcomes}) == 200
+    assert extra
+    told = {"one receiver less: QueueUnavailable('away')"} if trouble else set()
+    assert set(caplog.messages) == told
 
 
 def test_a_given_number_of_receivers_stays(queues: PolledQueues) -> None:
