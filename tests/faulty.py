@@ -124,13 +124,13 @@ class FaultyStore(InMemoryStore):
         self.until_ms = 1 << 62
         self.largest = 1 << 20
 
-    def _check(self, method: str) -> None:
+    def _raise_if_down(self, method: str) -> None:
         if method in self.down and self.failures and self._clock.now_ms() < self.until_ms:
             self.failures -= 1
             raise StoreUnavailable(f"{method}: the store is down")
 
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
-        self._check("store")
+        self._raise_if_down("store")
         for message in messages:
             if len(message.body) > self.largest:
                 raise MessageTooLarge(f"message {message.message_id} is too large for this store")
@@ -138,36 +138,36 @@ class FaultyStore(InMemoryStore):
 
     @contextmanager
     def claim(self, limit: int, **given: Any) -> Iterator[Claim]:
-        self._check("claim")
+        self._raise_if_down("claim")
         with super().claim(limit, **given) as claim:
             yield self._faulty(claim)
 
     @contextmanager
     def claim_ids(self, message_ids: Sequence[str]) -> Iterator[Claim]:
-        self._check("claim_ids")
+        self._raise_if_down("claim_ids")
         with super().claim_ids(message_ids) as claim:
             yield self._faulty(claim)
 
     def _faulty(self, claim: Claim) -> Claim:
         for method in ("remove", "count_failures"):
-            setattr(claim, method, self._checked(method, getattr(claim, method)))
+            setattr(claim, method, self._failing(method, getattr(claim, method)))
         return claim
 
-    def _checked(self, method: str, call: Any) -> Any:
+    def _failing(self, method: str, call: Any) -> Any:
         def checked(*arguments: Any, **named: Any) -> Any:
-            self._check(method)
+            self._raise_if_down(method)
             return call(*arguments, **named)
 
         return checked
 
     def find(self, message_id: str) -> StoredMessage | None:
-        self._check("find")
+        self._raise_if_down("find")
         return super().find(message_id)
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        self._check("cancel")
+        self._raise_if_down("cancel")
         return super().cancel(message_ids)
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        self._check("amendments")
+        self._raise_if_down("amendments")
         return super().amendments(message_ids)

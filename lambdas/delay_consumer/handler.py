@@ -22,7 +22,7 @@ from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.relaying.parker import ForwardingRelay
-from sqsdelay.relaying.relay import DueRelay, Mover, Relay
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sqs.consumer import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_place
@@ -127,7 +127,7 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
-def _mover(this: Function, records: list[Mapping[str, Any]]) -> Mover:
+def _mover(this: Function, records: list[Mapping[str, Any]]) -> Relay:
     """Whose queue the event is from; Lambda never mixes two queues in one event."""
     if this.due_relay is not None:
         arns = [str(r.get("eventSourceARN")) for r in records if isinstance(r, Mapping)]

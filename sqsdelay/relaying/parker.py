@@ -1,31 +1,30 @@
-"""What gathers copies for a store that takes thousands of messages in one call, and the parking queue.
+"""The parking queue, for a store that takes thousands of messages in one call.
 
-A worker gathers its copies in memory (`Gathering`). The delay consumer's function is given ten at a time: it
-forwards them to the parking queue, many in one message (`ForwardingRelay`). The `Parker` empties that queue
-into the store; what a schedule has sent there is handed over.
+The delay consumer's function is given ten copies at a time: it forwards them to the parking queue, many
+in one message (`ForwardingRelay`). The `Parker` empties that queue into the store, and hands over what a
+schedule has sent there. A worker gathers its copies in memory instead: see `Intake`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any, Final
 
 from sqsdelay import limits
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import OutgoingMessage, full_batches, size_of, text_of
+from sqsdelay.core.message import OutgoingMessage, size_of, text_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
-from sqsdelay.errors import InvalidSetting, MalformedMessage, SqsDelayError
-from sqsdelay.ports.queues import Failure, Queues
+from sqsdelay.errors import InvalidSetting, MalformedMessage
+from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
-from sqsdelay.relaying.relay import Held, Move, Mover, Relay, in_tens
-from sqsdelay.relaying.visibility import InHand, Visibility
+from sqsdelay.relaying.relay import Held, Move, Relay, always_held, in_tens
 
 logger = logging.getLogger(__name__)
 
@@ -46,63 +45,6 @@ then others are given the same groups."""
 
 MAX_BYTES: Final = 64 * 2**20
 """Of groups that are parked in one call: the copies in them take several times as much memory."""
-
-GATHERED_SECONDS: Final = 10.0
-"""How long a copy may wait for others in memory. What is parked is due hours later."""
-
-MAX_GATHERED: Final = 5_000
-"""Copies of one worker: SQS lets 120,000 be in flight."""
-
-
-class Gathering:
-    """What a worker's receivers have gathered for a store that takes groups. Thread-safe.
-
-    Copies stay in their queue until the store has confirmed them.
-    """
-
-    def __init__(self, mover: Mover, visibility: Visibility) -> None:
-        self._mover = mover
-        self.most = mover.stored_at_once if isinstance(mover, Relay) else None
-        self._visibility = visibility
-        self._batches: list[InHand] = []
-        self._lock = threading.RLock()
-
-    def seconds_left(self) -> float | None:
-        """How long more may be waited for; None while nothing is gathered."""
-        with self._lock:
-            if not self._batches:
-                return None
-            return max(0.0, GATHERED_SECONDS - self._batches[0].age())
-
-    def keep(self, batch: InHand) -> InHand:
-        """Keep of a received batch what is to be parked; the rest, which may be none."""
-        if self.most is None or not isinstance(self._mover, Relay):
-            return batch
-        far = [copy for copy in batch.copies if self._mover.parks(copy)]
-        if not far:
-            return batch
-        kept, rest = self._visibility.divide(batch, far)
-        with self._lock:
-            self._batches.append(kept)
-        return rest
-
-    def park(self, *, only_if_full: bool = False) -> list[Outcome]:
-        """Park all of it in one call, now or if it is time to; one of the receivers does it."""
-        most = min(self.most or 0, MAX_GATHERED)
-        with self._lock:
-            count = sum(len(batch.copies) for batch in self._batches)
-            if not count or (only_if_full and count < most and self.seconds_left() != 0):
-                return []
-            batches, self._batches = self._batches, []
-        # Parked by two, a message would be twice in a store that cannot tell.
-        ours = [batch for batch in batches if batch.held()]
-        copies = [copy for batch in ours for copy in batch.copies]
-        try:
-            # Each is asked, since that counts as work going on.
-            return self._mover.process(copies, held=lambda: all(list(map(InHand.held, ours))))
-        finally:
-            for batch in batches:
-                self._visibility.done(batch)
 
 
 def packed(copy: ReceivedMessage) -> str:
@@ -145,31 +87,24 @@ def fits_a_group(copy: ReceivedMessage) -> bool:
     return _FRAME_BYTES + size_of(packed(copy), {}) <= GROUP_BYTES
 
 
-def forward(
-    queues: Queues, endpoint: Endpoint, copies: Sequence[ReceivedMessage]
-) -> list[Failure | None]:
-    """Send copies to the parking queue in as few groups as hold them; None per copy that it has."""
-    try:
-        url = queues.url(endpoint.parking_queue)
-    except SqsDelayError as error:
-        return [Failure(type(error).__name__, error, transient=True)] * len(copies)
-    groups, size = list[list[str]](), 0
-    for text in map(packed, copies):
+def forwards(endpoint: Endpoint, outcomes: Iterable[Outcome]) -> list[Move]:
+    """Moves of these outcomes' copies to the parking queue: as few messages as hold them."""
+    groups, size = list[tuple[list[str], list[Outcome]]](), 0
+    for outcome in outcomes:
+        text = packed(outcome.copy)
         more = size_of(text, {}) + 1
         if not groups or size + more > GROUP_BYTES:
-            groups.append([])
+            groups.append(([], []))
             size = _FRAME_BYTES
-        groups[-1].append(text)
+        groups[-1][0].append(text)
+        groups[-1][1].append(outcome)
         size += more
-    answers: list[Failure | None] = []
-    bodies = [(len(group), group_of(group)) for group in groups]
-    for batch in full_batches(bodies, target=lambda _: url, size=lambda g: size_of(g[1], {})):
-        entries = [
-            OutgoingMessage(body, {}, size_of(body, {}), delay_seconds=0) for _, body in batch
-        ]
-        for (count, _), sent in zip(batch, queues.send_batch(url, entries), strict=True):
-            answers += [sent if isinstance(sent, Failure) else None] * count
-    return answers
+    moves = []
+    for texts, settled in groups:
+        body = group_of(texts)
+        entry = OutgoingMessage(body, {}, size_of(body, {}), delay_seconds=0)
+        moves.append(Move(endpoint.parking_queue, entry, settled))
+    return moves
 
 
 class ForwardingRelay(Relay):
@@ -189,27 +124,21 @@ class ForwardingRelay(Relay):
             )
         self._parking.amendments(["-"])  # What is only forwarded does not ask the store.
 
-    def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
+    def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
         """Far copies are forwarded, if they are small. Whoever parks them reads their amendments."""
         far = [copy for copy in copies if self.parks(copy) and fits_a_group(copy)]
         gone = set(map(id, far))
-        # First, since nothing may be sent beside a store of another version, which is found out here.
-        others = super()._decide([copy for copy in copies if id(copy) not in gone])
-        answers = forward(self._queues, self._endpoint, far) if far else []
-        forwarded = [
-            Outcome(copy, Status.FORWARDED, getattr(self._read(copy), "due_ms", None))
-            if failure is None
-            else self._failed(copy, str(failure.error))
-            for copy, failure in zip(far, answers, strict=True)
-        ]
-        return [*forwarded, *others]
+        yield from super()._decide([copy for copy in copies if id(copy) not in gone])
+        due_ms = [getattr(self._read(copy), "due_ms", None) for copy in far]
+        outcomes = map(Outcome, far, repeat(Status.FORWARDED), due_ms)
+        yield from forwards(self._endpoint, outcomes)
 
 
 _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
 """Received messages of the parking queue, and the copies in each."""
 
 
-class Parker:
+class Parker(Relay):
     """Settles what the delay consumer has forwarded to an endpoint's parking queue, or a schedule has sent.
 
     A group is deleted only when the store has confirmed its copies, or their next queue has. Whoever is
@@ -221,16 +150,13 @@ class Parker:
     """
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
-        self._queues = queues
-        self._endpoint = endpoint
         # No hop is before it: it is handed over from as far as a message timer reaches.
-        settings = replace(settings, hop_seconds=limits.MAX_MESSAGE_TIMER_SECONDS)
-        self._relay = Relay(queues, endpoint, settings)
-        self._relay.source = endpoint.parking_queue
-        self._most = self._relay.stored_at_once or AT_ONCE
+        hop_seconds = limits.MAX_MESSAGE_TIMER_SECONDS
+        super().__init__(queues, endpoint, replace(settings, hop_seconds=hop_seconds))
+        self.source = endpoint.parking_queue
 
     def rounds(
-        self, *, more: Held, held: Held = lambda: True, crowded: Callable[[], object] | None = None
+        self, *, more: Held, held: Held = always_held, crowded: Callable[[], object] | None = None
     ) -> Iterator[list[Outcome]]:
         """Settle round after round, until the queue hands out nothing more. No round's copies are kept.
 
@@ -245,7 +171,7 @@ class Parker:
         Raises:
             QueueMissing, QueueUnavailable: nothing more could be received.
         """
-        url = self._queues.url(self._relay.source)
+        url = self._queues.url(self.source)
         emptied = False
         while more() and not emptied:
             may_send = self._within(SENDING_SECONDS, held)
@@ -265,7 +191,7 @@ class Parker:
         """The groups of a round, and whether the queue has no more."""
         groups: _Groups = []
         copies = size = 0
-        while copies < self._most and size < MAX_BYTES and more():
+        while copies < (self.stored_at_once or AT_ONCE) and size < MAX_BYTES and more():
             received = self._queues.receive_batch(
                 url, wait_seconds=1, visibility_seconds=limits.DELAY_QUEUE_VISIBILITY_SECONDS
             )
@@ -279,16 +205,16 @@ class Parker:
     def _settle(self, url: str, groups: _Groups, held: Held) -> list[Outcome]:
         # One that came twice, as a schedule may fire twice, is sent on once.
         first = {_one(copy): copy for _, found in reversed(groups) for copy in reversed(found)}
-        outcomes = self._relay.process(list(first.values())[::-1], delete=False, held=held)
+        outcomes = self.process(list(first.values())[::-1], delete=False, held=held)
         of = {_one(outcome.copy): outcome for outcome in outcomes}
         done: list[ReceivedMessage] = []
         for message, copies in groups:
-            failed = [copy for copy in copies if not of[_one(copy)].settled]
+            failed = [each for each in (of[_one(copy)] for copy in copies) if not each.settled]
             # A group may go once its copies are settled, and those that are not are in another.
             if not failed or (
                 len(failed) < len(copies)
                 and held()
-                and not any(forward(self._queues, self._endpoint, failed))
+                and not any(self._send(forwards(self._endpoint, failed)))
             ):
                 done.append(message)
         for failure in filter(None, in_tens(partial(self._queues.delete_batch, url), done)):

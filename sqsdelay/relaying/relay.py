@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -29,6 +28,7 @@ from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
     MessageConflict,
+    QueueUnavailable,
     SqsDelayError,
     StoreUnavailable,
 )
@@ -42,8 +42,12 @@ logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_SECONDS: Final = 5
 _REMEMBERED_COPIES: Final = 10_000
-_NOT_HELD: Final = "no time is left for it; it is received again, here or by another consumer"
 _UNREAD: Final = "whether it was cancelled or moved cannot be read now"
+_NO_TIME: Final = Failure(
+    "NoTime",
+    QueueUnavailable("no time is left for it; it is received again, here or by another consumer"),
+    transient=True,
+)
 
 _T = TypeVar("_T")
 
@@ -53,6 +57,9 @@ Held = Callable[[], bool]
 Amendments = Mapping[str, Amendment | None]
 """By message id; None of those that cannot be read."""
 
+ToStore = tuple[ReceivedMessage, StoredMessage]
+"""A copy, and the message in the store that would settle it."""
+
 
 def always_held() -> bool:
     """For a consumer without a time limit."""
@@ -61,26 +68,22 @@ def always_held() -> bool:
 
 @dataclass(slots=True)
 class Move:
-    """A send, and the outcome of its copy once it is confirmed."""
+    """A send, and the outcomes of its copies once it is confirmed: of one, or of a group's."""
 
     target: QueueRef
     entry: OutgoingMessage
-    settled: Outcome
+    settled: list[Outcome]
 
 
-@dataclass(frozen=True, slots=True)
-class ToStore:
-    """A copy and the message in the store that would settle it. If there is none, it is requeued, with so
-    many seconds to wait."""
+class Relay:
+    """Moves delayed messages one hop on: back to the delay queue, to the endpoint, into the store, or
+    to the error queue.
 
-    copy: ReceivedMessage
-    message: DelayedMessage
-    stored: StoredMessage
-    remaining_seconds: int
-
-
-class Mover(ABC):
-    """Settles the copies of one receive from ``source``; a subclass decides where each goes."""
+    Args:
+        queues: the queue service.
+        endpoint: whose delay queue is served.
+        settings: how to relay; the hop is the delay queue's actual delivery delay.
+    """
 
     def __init__(
         self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
@@ -88,8 +91,21 @@ class Mover(ABC):
         self._queues = queues
         self._endpoint = endpoint
         self._settings = settings or RelaySettings()
+        parking = self._settings.parking
+        self._parking = None if parking is None else Stores(parking).parking(endpoint.name)
         self._undeleted: OrderedDict[str, Outcome] = OrderedDict()
+        self.hop_seconds = self._settings.hop_seconds
         self.source = endpoint.delay_queue
+
+    @property
+    def stored_at_once(self) -> int | None:
+        """How many messages the store wants in one call; None without such a store."""
+        return None if self._parking is None else self._parking.store.stored_at_once
+
+    @property
+    def _of_groups(self) -> bool:
+        """Whether what is served is the parking queue, whose messages hold many copies."""
+        return self.source == self._endpoint.parking_queue
 
     def process(
         self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always_held
@@ -123,16 +139,163 @@ class Mover(ABC):
         of = {id(outcome.copy): outcome for outcome in done}
         outcomes = [of[id(copy)] for copy in copies]
         failed = [outcome.copy for outcome in outcomes if not outcome.settled]
-        # A group of the parking queue comes back after the visibility timeout.
-        if failed and self.source != self._endpoint.parking_queue and held():
+        # A group comes back after the visibility timeout.
+        if failed and not self._of_groups and held():
             self._hide(source_url, failed)
         if delete:
             self._delete(source_url, [outcome for outcome in outcomes if outcome.settled])
         return outcomes
 
-    @abstractmethod
-    def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterable[Move | Outcome]:
-        """The move or the outcome of each copy, in sending order."""
+    def parks(self, copy: ReceivedMessage) -> bool:
+        """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""
+        message = self._read(copy)
+        try:
+            return isinstance(message, DelayedMessage) and isinstance(
+                self._next(message, self._broker_now(copy)), Park
+            )
+        except SqsDelayError:
+            return False
+
+    def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
+        return misdirected(copy, self._endpoint) or read_delay(copy)
+
+    def _next(self, message: DelayedMessage, now_ms: int) -> Decision:
+        after = None if self._parking is None else self._parking.after_seconds
+        hop = self.hop_seconds
+        return decide(message.due_ms, now_ms, hop_seconds=hop, park_after_seconds=after)
+
+    def _broker_now(self, copy: ReceivedMessage) -> int:
+        """The broker's now: from the copy's own receive timestamp if fresh, else from the clock."""
+        clock = self._queues.broker_clock
+        if copy.receive_count == 1 and copy.first_receive_ms is not None:
+            now_ms = clock.after_ms(copy.first_receive_ms, copy.received_at)
+            # The copy may have travelled for long since its timestamp; other answers know better.
+            return max(now_ms, clock.now_ms()) if clock.synchronised else now_ms
+        if not clock.synchronised:
+            self._queues.synchronise(self.source)
+        return clock.now_ms()
+
+    def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
+        """The move or the outcome of each copy, in sending order.
+
+        Amendments are read, and messages are parked, in one call for all copies.
+        """
+        read = [(copy, self._read(copy)) for copy in copies]
+        amendments = self._amendments([m for _, m in read if isinstance(m, DelayedMessage)])
+        to_store = list[ToStore]()
+        for copy, message in read:
+            if isinstance(message, Reject):
+                yield self._reject(copy, message.reason)
+                continue
+            decided = self._or_failed(copy, self._decide_one, message, amendments)
+            if isinstance(decided, StoredMessage):
+                to_store.append((copy, decided))
+            else:
+                yield decided
+        yield from self._park(to_store)
+
+    def _amendments(self, messages: Sequence[DelayedMessage | StoredMessage]) -> Amendments:
+        if self._parking is None or not messages:
+            return {}
+        return self._parking.amendments([message.message_id for message in messages])
+
+    def _decide_one(
+        self, copy: ReceivedMessage, message: DelayedMessage, amendments: Amendments
+    ) -> Move | Outcome | StoredMessage:
+        amendment = amendments.get(message.message_id)
+        if amendment is not None:
+            if amendment.cancels(copy.first_sent_ms):
+                return Outcome(copy, Status.CANCELLED, message.due_ms)
+            moved_ms = amendment.new_due_ms(copy.first_sent_ms)
+            message = message if moved_ms is None else replace(message, due_ms=moved_ms)
+        now_ms = self._broker_now(copy)
+        problem = too_far(message.due_ms, now_ms, self._settings.max_delay_seconds)
+        if problem is not None:
+            return self._reject(copy, problem)
+        decision = self._next(message, now_ms)
+        unread = amendment is None and message.message_id in amendments
+        if unread and (isinstance(decision, HandOver) or self._of_groups):
+            raise StoreUnavailable(_UNREAD)
+        if isinstance(decision, HandOver):
+            seconds = decision.delay_seconds
+            late_ms = now_ms + seconds * 1000 - message.due_ms
+            entry = outgoing.handed_over(copy, message, self._endpoint, delay_seconds=seconds)
+            settled = Outcome(copy, Status.HANDED_OVER, message.due_ms, seconds, late_ms)
+            return Move(self._endpoint.hand_over_queue, entry, [settled])
+        # What is unread hops on until it is known.
+        if unread or not isinstance(decision, Park):
+            return self._requeue(copy, message)
+        try:
+            return parked(copy, message, self._endpoint.address)
+        except InvalidMessage as error:  # An id no sender may give: no store can keep it.
+            return self._reject(copy, str(error))
+
+    def _requeue(self, copy: ReceivedMessage, message: DelayedMessage) -> Move:
+        now_ms = self._broker_now(copy)
+        held_ms = now_ms - (copy.sent_ms or 0)
+        if not self._of_groups and 0 <= held_ms < self.hop_seconds * 500:
+            # A queue whose delay was taken away would spin messages as fast as we can pay for. The
+            # copy comes back after a backoff, and goes on once it has been here for half a hop.
+            raise ConfigurationError(
+                f"{self.source.name} held a message for {held_ms} ms instead of "
+                f"{self.hop_seconds} s; set its DelaySeconds back to {self.hop_seconds}"
+            )
+        entry = outgoing.requeued(copy, message, seconds_until(message.due_ms, now_ms))
+        settled = Outcome(copy, Status.REQUEUED, message.due_ms)
+        return Move(self._endpoint.delay_queue, entry, [settled])
+
+    def _park(self, given: Sequence[ToStore]) -> Iterator[Move | Outcome]:
+        """Park in one call; what the store does not take hops on, which loses nothing."""
+        if self._parking is None or not given:
+            return
+        answers = self._parking.park([stored for _, stored in given])
+        answered = [
+            (*each, self._met_again(*each, new) if isinstance(new, MessageConflict) else new)
+            for each, new in zip(given, answers, strict=True)
+        ]
+        # What was there already may be another message of this id, sent after the amendment was left.
+        is_new = {stored.message_id for _, stored, new in answered if new is True}
+        last_sent = {
+            stored.message_id: copy.first_sent_ms
+            for copy, stored in sorted(given, key=lambda one: one[0].first_sent_ms or 0)
+            if stored.message_id in is_new
+        }
+        cancelled, taken_back = self._parking.apply_amendments(last_sent)
+        for copy, stored, new in answered:
+            if isinstance(new, MessageConflict):
+                yield self._reject(copy, f"conflict: {new}")
+            elif isinstance(new, SqsDelayError):
+                yield self._or_failed(copy, self._hop_instead, stored, new)
+            elif stored.message_id in taken_back:
+                yield self._failed(copy, _UNREAD, stored.due_ms)
+            else:
+                status = Status.CANCELLED if stored.message_id in cancelled else Status.PARKED
+                yield Outcome(copy, status, stored.due_ms)
+
+    def _met_again(
+        self, copy: ReceivedMessage, stored: StoredMessage, conflict: MessageConflict
+    ) -> bool | SqsDelayError:
+        """No error where the store has the same message, rescheduled since its amendments were read."""
+        assert self._parking is not None
+        amendments = self._amendments([stored])
+        amendment = amendments.get(stored.message_id)
+        if amendment is None and amendments:
+            return StoreUnavailable(_UNREAD)
+        due_ms = None if amendment is None else amendment.new_due_ms(copy.first_sent_ms)
+        if due_ms is None:
+            return conflict
+        (is_new,) = self._parking.park([replace(stored, due_ms=due_ms)])
+        return is_new
+
+    def _hop_instead(
+        self, copy: ReceivedMessage, stored: StoredMessage, error: SqsDelayError
+    ) -> Move | Outcome:
+        if self._of_groups:
+            # It waits in the parking queue as well as in the delay queue, and for less.
+            return self._failed(copy, str(error), stored.due_ms)
+        name, why = one_line(stored.message_id), one_line(error)
+        logger.warning("%s not parked, it hops on: %s", name, why)
+        return self._requeue(copy, DelayedMessage(stored.message_id, stored.due_ms))
 
     def _or_failed(
         self, copy: ReceivedMessage, decide: Callable[..., _T], *about: Any
@@ -149,78 +312,53 @@ class Mover(ABC):
 
     def _reject(self, copy: ReceivedMessage, reason: str) -> Move:
         outcome = Outcome(copy, Status.REJECTED, error=reason)
-        return Move(self._endpoint.error_queue, rejected(copy, reason), outcome)
-
-    def _broker_now(self, copy: ReceivedMessage) -> int:
-        """The broker's now: from the copy's own receive timestamp if fresh, else from the clock."""
-        clock = self._queues.broker_clock
-        if copy.receive_count == 1 and copy.first_receive_ms is not None:
-            now_ms = clock.after_ms(copy.first_receive_ms, copy.received_at)
-            # The copy may have travelled for long since its timestamp; other answers know better.
-            return max(now_ms, clock.now_ms()) if clock.synchronised else now_ms
-        if not clock.synchronised:
-            self._queues.synchronise(self.source)
-        return clock.now_ms()
+        return Move(self._endpoint.error_queue, rejected(copy, reason), [outcome])
 
     def _sent(self, moves: Sequence[Move], received: int, held: Held) -> Iterator[Outcome]:
         """Send in full batches. What is refused for good, and often enough, goes to the error queue."""
         hopeless: list[Move] = []
         for batch in full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size):
-            if not held():
-                for move in batch:
-                    yield self._failed(move.settled.copy, _NOT_HELD, move.settled.due_ms)
-                continue
-            for move in batch:
-                self._set_timer(move)
-            answered = list(zip(batch, self._send(batch), strict=True))
-            settled = [(move.settled, move.entry) for move, failure in answered if failure is None]
-            self._record(settled, received, len(batch))
-            for move, failure in answered:
-                copy = move.settled.copy
+            failures = self._send(batch) if held() else [_NO_TIME] * len(batch)
+            answered = [
+                (move, outcome, failure)
+                for move, failure in zip(batch, failures, strict=True)
+                for outcome in move.settled
+            ]
+            settled = [(outcome, move.entry) for move, outcome, no in answered if no is None]
+            self._record(settled, received, len(answered))
+            for move, outcome, failure in answered:
                 if failure is None:
-                    yield move.settled
+                    yield outcome
                 elif (
                     not failure.transient
                     and move.target != self._endpoint.error_queue
-                    and (copy.receive_count or 0) >= self._settings.max_receives
+                    and (outcome.copy.receive_count or 0) >= self._settings.max_receives
                 ):
-                    hopeless.append(self._reject(copy, f"{failure.code}: {failure.error}"))
+                    why = f"{failure.code}: {failure.error}"
+                    hopeless.append(self._reject(outcome.copy, why))
                 else:
-                    yield self._failed(copy, str(failure.error), move.settled.due_ms)
+                    yield self._failed(outcome.copy, str(failure.error), outcome.due_ms)
         if hopeless:
             yield from self._sent(hopeless, received, held)
-
-    def _set_timer(self, move: Move) -> None:
-        """Update a message timer right before its send: earlier sends took time."""
-        timer, due_ms = move.entry.delay_seconds, move.settled.due_ms
-        if timer is None or due_ms is None:
-            return
-        try:
-            now_ms = self._broker_now(move.settled.copy)
-        except SqsDelayError:
-            return  # Late by what the sends before it took, and not early.
-        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
-        timer = min(timer, seconds_until(due_ms, now_ms))
-        move.entry.delay_seconds = timer
-        late_ms = now_ms + timer * 1000 - due_ms
-        move.settled = replace(move.settled, delay_seconds=timer, late_ms=late_ms)
 
     def _send(self, batch: list[Move]) -> list[Failure | None]:
         """Send; what goes to the destination begins a new trace there."""
         target, tracing, deliveries = batch[0].target, self._settings.tracing, list[DeliverySpan]()
-        if tracing is not None and target == self._endpoint.queue:
-            for copy, due_ms, entry in ((m.settled.copy, m.settled.due_ms, m.entry) for m in batch):
+        for move in batch:
+            self._set_timer(move)
+            if tracing is not None and target == self._endpoint.queue:
+                copy, due_ms = move.settled[0].copy, move.settled[0].due_ms
                 delivery = tracing.delivering(
                     self._endpoint.name, copy.message_id, sent_with=copy.trace_header, due_ms=due_ms
                 )
-                entry.trace_header = delivery.header or entry.trace_header
+                move.entry.trace_header = delivery.header or move.entry.trace_header
                 deliveries.append(delivery)
 
         def smaller(position: int) -> OutgoingMessage | None:
             move = batch[position]
             if target != self._endpoint.error_queue:
                 return outgoing.without_identity(move.entry)
-            return rejected(move.settled.copy, move.settled.error or "", limit=0)
+            return rejected(move.settled[0].copy, move.settled[0].error or "", limit=0)
 
         outcomes: list[Failure | None]
         try:
@@ -233,6 +371,21 @@ class Mover(ABC):
             delivery.end(None if failure is None else str(failure.error))
         return outcomes
 
+    def _set_timer(self, move: Move) -> None:
+        """Update a message timer right before its send: earlier sends took time."""
+        (outcome, *_) = move.settled
+        if outcome.delay_seconds is None or outcome.due_ms is None:
+            return
+        try:
+            now_ms = self._broker_now(outcome.copy)
+        except SqsDelayError:
+            return  # Late by what the sends before it took, and not early.
+        # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
+        timer = min(outcome.delay_seconds, seconds_until(outcome.due_ms, now_ms))
+        move.entry.delay_seconds = timer
+        late_ms = now_ms + timer * 1000 - outcome.due_ms
+        move.settled = [replace(outcome, delay_seconds=timer, late_ms=late_ms)]
+
     def _record(
         self,
         settled: Sequence[tuple[Outcome, OutgoingMessage | None]],
@@ -244,8 +397,6 @@ class Mover(ABC):
         if self._settings.ledger is None:
             return
         at_ms = self._queues.broker_clock.now_ms()
-        parks = self.source == self._endpoint.parking_queue
-        forwarded = sum(outcome.status is Status.FORWARDED for outcome, _ in settled)
         # Where the ledger's word is another than the relay's.
         kinds = {Status.REQUEUED: EventKind.HOP, Status.DELIVERED: EventKind.HANDED_OVER}
         if self._endpoint.fifo:  # Its due queue is not the last step.
@@ -256,12 +407,12 @@ class Mover(ABC):
                 at_ms=at_ms,
                 endpoint=self._endpoint.name,
                 message_id=outcome.copy.message_id,
-                source=Source.DISPATCHER if parks else Source.CONSUMER,
+                source=Source.DISPATCHER if self._of_groups else Source.CONSUMER,
                 due_ms=outcome.due_ms,
-                size=None if entry is None else entry.size,
-                batch=forwarded if outcome.status is Status.FORWARDED else batch,
-                # The parking queue's messages hold many copies.
-                receive_batch=None if parks else received,
+                # A forwarded copy is one of many in its entry.
+                size=entry.size if entry and outcome.status is not Status.FORWARDED else None,
+                batch=batch,
+                receive_batch=None if self._of_groups else received,
                 timer_seconds=outcome.delay_seconds,
                 late_ms=None if kinds.get(outcome.status) is EventKind.HOP else outcome.late_ms,
                 reason=outcome.error,
@@ -296,175 +447,7 @@ class Mover(ABC):
                     self._undeleted.popitem(last=False)
 
 
-class Relay(Mover):
-    """Moves delayed messages one hop on: back to the delay queue, to the endpoint, into the store, or
-    to the error queue.
-
-    Args:
-        queues: the queue service.
-        endpoint: whose delay queue is served.
-        settings: how to relay; the hop is the delay queue's actual delivery delay.
-    """
-
-    def __init__(
-        self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
-    ) -> None:
-        super().__init__(queues, endpoint, settings)
-        self.hop_seconds = self._settings.hop_seconds
-        parking = self._settings.parking
-        self._parking = None if parking is None else Stores(parking).parking(endpoint.name)
-
-    @property
-    def stored_at_once(self) -> int | None:
-        """How many messages the store wants in one call; None without such a store."""
-        return None if self._parking is None else self._parking.store.stored_at_once
-
-    @property
-    def _hops(self) -> bool:
-        """Whether what is served is the delay queue, and not the parking queue."""
-        return self.source == self._endpoint.delay_queue
-
-    def parks(self, copy: ReceivedMessage) -> bool:
-        """Whether a copy is so far away that it is parked, unless an amendment says otherwise."""
-        message = self._read(copy)
-        try:
-            return isinstance(message, DelayedMessage) and isinstance(
-                self._next(message, self._broker_now(copy)), Park
-            )
-        except SqsDelayError:
-            return False
-
-    def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
-        return misdirected(copy, self._endpoint) or read_delay(copy)
-
-    def _next(self, message: DelayedMessage, now_ms: int) -> Decision:
-        after = None if self._parking is None else self._parking.after_seconds
-        hop = self.hop_seconds
-        return decide(message.due_ms, now_ms, hop_seconds=hop, park_after_seconds=after)
-
-    def _decide(self, copies: Sequence[ReceivedMessage]) -> list[Move | Outcome]:
-        """Amendments are read, and messages are parked, in one call for all copies."""
-        read = [(copy, self._read(copy)) for copy in copies]
-        amendments = self._amendments([m for _, m in read if isinstance(m, DelayedMessage)])
-        decided = [
-            self._reject(copy, message.reason)
-            if isinstance(message, Reject)
-            else self._or_failed(copy, self._decide_one, message, amendments)
-            for copy, message in read
-        ]
-        parked = self._park([each for each in decided if isinstance(each, ToStore)])
-        return [next(parked) if isinstance(each, ToStore) else each for each in decided]
-
-    def _amendments(self, messages: Sequence[DelayedMessage]) -> Amendments:
-        if self._parking is None or not messages:
-            return {}
-        return self._parking.amendments([message.message_id for message in messages])
-
-    def _decide_one(
-        self, copy: ReceivedMessage, message: DelayedMessage, amendments: Amendments
-    ) -> Move | Outcome | ToStore:
-        amendment = amendments.get(message.message_id)
-        if amendment is not None:
-            if amendment.cancels(copy.first_sent_ms):
-                return Outcome(copy, Status.CANCELLED, message.due_ms)
-            moved_ms = amendment.new_due_ms(copy.first_sent_ms)
-            message = message if moved_ms is None else replace(message, due_ms=moved_ms)
-        now_ms = self._broker_now(copy)
-        problem = too_far(message.due_ms, now_ms, self._settings.max_delay_seconds)
-        if problem is not None:
-            return self._reject(copy, problem)
-        decision = self._next(message, now_ms)
-        unread = amendment is None and message.message_id in amendments
-        if unread and (isinstance(decision, HandOver) or not self._hops):
-            raise StoreUnavailable(_UNREAD)
-        if isinstance(decision, HandOver):
-            seconds = decision.delay_seconds
-            late_ms = now_ms + seconds * 1000 - message.due_ms
-            return Move(
-                self._endpoint.hand_over_queue,
-                outgoing.handed_over(copy, message, self._endpoint, delay_seconds=seconds),
-                Outcome(copy, Status.HANDED_OVER, message.due_ms, seconds, late_ms),
-            )
-        # What is unread hops on until it is known.
-        if unread or not isinstance(decision, Park):
-            return self._requeue(copy, message, decision.remaining_seconds, now_ms)
-        try:
-            stored = parked(copy, message, self._endpoint.address)
-        except InvalidMessage as error:  # An id no sender may give: no store can keep it.
-            return self._reject(copy, str(error))
-        return ToStore(copy, message, stored, decision.remaining_seconds)
-
-    def _requeue(
-        self, copy: ReceivedMessage, message: DelayedMessage, remaining_seconds: int, now_ms: int
-    ) -> Move:
-        held_ms = now_ms - (copy.sent_ms or 0)
-        if self._hops and 0 <= held_ms < self.hop_seconds * 500:
-            # A queue whose delay was taken away would spin messages as fast as we can pay for. The
-            # copy comes back after a backoff, and goes on once it has been here for half a hop.
-            raise ConfigurationError(
-                f"{self.source.name} held a message for {held_ms} ms instead of "
-                f"{self.hop_seconds} s; set its DelaySeconds back to {self.hop_seconds}"
-            )
-        return Move(
-            self._endpoint.delay_queue,
-            outgoing.requeued(copy, message, remaining_seconds),
-            Outcome(copy, Status.REQUEUED, message.due_ms),
-        )
-
-    def _park(self, given: Sequence[ToStore]) -> Iterator[Move | Outcome]:
-        """Park in one call; what the store does not take hops on, which loses nothing."""
-        if self._parking is None or not given:
-            return
-        answers = self._parking.park([each.stored for each in given])
-        answered = [
-            (each, self._met_again(each, is_new) if isinstance(is_new, MessageConflict) else is_new)
-            for each, is_new in zip(given, answers, strict=True)
-        ]
-        # What was there already may be another message of this id, sent after the amendment was left.
-        new = {each.message.message_id for each, is_new in answered if is_new is True}
-        last_sent = {
-            each.message.message_id: each.copy.first_sent_ms
-            for each in sorted(given, key=lambda one: one.copy.first_sent_ms or 0)
-            if each.message.message_id in new
-        }
-        cancelled, taken_back = self._parking.apply_amendments(last_sent)
-        for each, is_new in answered:
-            copy, message_id, due_ms = each.copy, each.message.message_id, each.message.due_ms
-            if isinstance(is_new, MessageConflict):
-                yield self._reject(copy, f"conflict: {is_new}")
-            elif isinstance(is_new, SqsDelayError):
-                yield self._or_failed(copy, self._hop_instead, each, is_new)
-            elif message_id in taken_back:
-                yield self._failed(copy, _UNREAD, due_ms)
-            else:
-                status = Status.CANCELLED if message_id in cancelled else Status.PARKED
-                yield Outcome(copy, status, due_ms)
-
-    def _hop_instead(
-        self, copy: ReceivedMessage, each: ToStore, error: SqsDelayError
-    ) -> Move | Outcome:
-        if not self._hops:
-            # It waits in the parking queue as well as in the delay queue, and for less.
-            return self._failed(copy, str(error), each.message.due_ms)
-        name, why = one_line(each.message.message_id), one_line(error)
-        logger.warning("%s not parked, it hops on: %s", name, why)
-        return self._requeue(copy, each.message, each.remaining_seconds, self._broker_now(copy))
-
-    def _met_again(self, each: ToStore, conflict: MessageConflict) -> bool | SqsDelayError:
-        """No error where the store has the same message, rescheduled since its amendments were read."""
-        assert self._parking is not None
-        message_id, amendments = each.message.message_id, self._amendments([each.message])
-        amendment = amendments.get(message_id)
-        if amendment is None and message_id in amendments:
-            return StoreUnavailable(_UNREAD)
-        due_ms = None if amendment is None else amendment.new_due_ms(each.copy.first_sent_ms)
-        if due_ms is None:
-            return conflict
-        (is_new,) = self._parking.park([replace(each.stored, due_ms=due_ms)])
-        return is_new
-
-
-class DueRelay(Mover):
+class DueRelay(Relay):
     """Sends what a FIFO endpoint's due queue hands out on to the FIFO queue.
 
     Messages received together are sent in the order of their due times. A due queue is a standard
@@ -474,13 +457,13 @@ class DueRelay(Mover):
     Args:
         queues: the queue service.
         endpoint: a FIFO endpoint.
-        settings: how to relay.
+        settings: how to relay; nothing is parked any more.
     """
 
     def __init__(
         self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
     ) -> None:
-        super().__init__(queues, endpoint, settings)
+        super().__init__(queues, endpoint, replace(settings or RelaySettings(), parking=None))
         self.source = endpoint.due_queue
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
@@ -494,7 +477,7 @@ class DueRelay(Mover):
         due_ms = _due_ms(copy)
         late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
         outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
-        return Move(self._endpoint.queue, outgoing.delivered(copy, ids), outcome)
+        return Move(self._endpoint.queue, outgoing.delivered(copy, ids), [outcome])
 
 
 def in_tens(

@@ -23,10 +23,10 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, check, parking_settings
+from sqsdelay.relaying.intake import Intake
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings
 from sqsdelay.relaying.parker import Parker
-from sqsdelay.relaying.relay import DueRelay, Mover, Relay
-from sqsdelay.relaying.visibility import Visibility
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.router import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
@@ -37,7 +37,6 @@ from sqsdelay.sqs.receivers import (
     Receivers,
     SharedBatches,
     in_thread,
-    processed,
     retrying_until,
 )
 
@@ -111,6 +110,12 @@ class DelayConsumer:
             raise InvalidSetting(
                 f"use 0 to {limits.MAX_RECEIVE_WAIT_SECONDS}", wait_seconds=wait_seconds
             )
+        if not 1 <= visibility_seconds <= limits.DELAY_QUEUE_VISIBILITY_SECONDS:
+            raise InvalidSetting(
+                f"use 1 to {limits.DELAY_QUEUE_VISIBILITY_SECONDS}: a copy that comes back later is no "
+                "longer deduplicated against its first attempt",
+                visibility_seconds=visibility_seconds,
+            )
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
         self._longest_wait = wait_seconds if client is None else limits.MAX_RECEIVE_WAIT_SECONDS
@@ -119,7 +124,7 @@ class DelayConsumer:
             connections = getattr(client.meta.config, "max_pool_connections", self._most)
             self._most = min(self._most, connections)
         self._queues = _queues(client, self._most, wait_seconds, self._clock, http)
-        self._visibility = Visibility(self._queues, self._clock, seconds=visibility_seconds)
+        self._visibility_seconds = visibility_seconds
         self._receivers = receivers
         self._wait_seconds = wait_seconds
         self._settings = RelaySettings(
@@ -131,7 +136,7 @@ class DelayConsumer:
             tracing=tracing,
         )
         self._on_outcomes = on_outcomes
-        self._movers: list[Mover] = []
+        self._intakes: list[Intake] = []
         self._parker: Parker | None = None
 
     def start(self) -> None:
@@ -157,12 +162,14 @@ class DelayConsumer:
             if store.fires:
                 self._queues.url(self.endpoint.parking_queue)
                 self._parker = Parker(self._queues, self.endpoint, self._settings)
-        movers: list[Mover] = [checked_relay(queues, self.endpoint, self._settings)]
+        relays: list[Relay] = [checked_relay(queues, self.endpoint, self._settings)]
         if self.endpoint.fifo:
             due = DueRelay(queues, self.endpoint, self._settings)
             _refuse(waiting_problems(due.source.name, queues.attributes(queues.url(due.source))))
-            movers.append(due)
-        self._movers = movers
+            relays.append(due)
+        self._intakes = [
+            Intake(queues, relay, self._clock, seconds=self._visibility_seconds) for relay in relays
+        ]
         for queue in self.endpoint.queues:
             try:
                 found = {queue: queues.attributes(queues.url(queue))}
@@ -183,7 +190,7 @@ class DelayConsumer:
         Raises:
             ConfigurationError, QueueMissing, QueueUnavailable
         """
-        if not self._movers:
+        if not self._intakes:
             self.start()
         longest = self._wait_seconds if wait_seconds is None else wait_seconds
         if longest > self._longest_wait:
@@ -192,10 +199,8 @@ class DelayConsumer:
                 "this consumer; give DelayConsumer the longer one"
             )
         outcomes = [o for each in self._parked(threading.Event()) for o in each]
-        for mover in self._movers:
-            batch = self._visibility.receive(mover.source, wait_seconds=longest)
-            if batch.copies:
-                outcomes += self._told(processed(mover, self._visibility, batch))
+        for intake in self._intakes:
+            outcomes += self._told(intake.settle(intake.receive(wait_seconds=longest)))
         return outcomes
 
     def _parked(
@@ -261,8 +266,7 @@ class DelayConsumer:
         starting.result()
         parking = [in_thread(self._park_until_stopped, stop)] if self._parker is not None else []
         Receivers(
-            self._movers,
-            self._visibility,
+            self._intakes,
             clock=self._clock,
             wait_seconds=self._wait_seconds,
             number=self._receivers,

@@ -18,10 +18,9 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, STOP_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
+from sqsdelay.relaying.intake import Intake
 from sqsdelay.relaying.outcomes import Outcome
-from sqsdelay.relaying.parker import Gathering
-from sqsdelay.relaying.relay import DueRelay, Mover
-from sqsdelay.relaying.visibility import InHand, Visibility
+from sqsdelay.relaying.relay import DueRelay
 
 LEAST_RECEIVERS: Final = 2
 """What an idle queue has: each costs a long poll every 20 s."""
@@ -136,16 +135,15 @@ back empty from a queue that is not. Source: sqs-short-and-long-polling.html."""
 
 
 class _Served(NamedTuple):
-    """A queue's mover, the number of its receivers, they themselves, and what they have gathered together."""
+    """A queue's intake, the number of its receivers, and they themselves."""
 
-    mover: Mover
+    intake: Intake
     concurrency: Concurrency
-    receivers: set[Future[None]]
-    gathering: Gathering
+    receivers: list[Future[None]]
 
 
 class Receivers:
-    """Receives from each mover's queue, has it work on what came, and keeps it hidden meanwhile.
+    """Receives from each queue, has what came settled, and keeps it hidden meanwhile.
 
     The least number of receivers wait in long polls. What is above it is started while receives bring
     much, and ends with a receive that brings nothing. A due queue keeps the least: more receivers
@@ -159,8 +157,7 @@ class Receivers:
 
     def __init__(
         self,
-        movers: Sequence[Mover],
-        visibility: Visibility,
+        intakes: Sequence[Intake],
         *,
         clock: Clock,
         wait_seconds: int,
@@ -168,22 +165,18 @@ class Receivers:
         most: int,
         told: Callable[[list[Outcome]], object],
     ) -> None:
-        self._visibility = visibility
         self._clock = clock
         self._wait_seconds = wait_seconds
         self._told = told
         self._stop, self._over = threading.Event(), threading.Event()
         self._lock = threading.RLock()
-        self._served = [
-            _Served(mover, _concurrency(mover, number, most), set(), Gathering(mover, visibility))
-            for mover in movers
-        ]
+        self._served = [_Served(each, _concurrency(each, number, most), []) for each in intakes]
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish what is in hand as far as calls are answered."""
         self._stop = stop
         for served in self._served:
-            self._start(self._receive_until_stopped, served)
+            self._start(served)
         in_thread(self._extend_until_over)
         stop.wait()
         self._finish()
@@ -191,70 +184,63 @@ class Receivers:
 
     def _running(self, served: _Served) -> list[Future[None]]:
         with self._lock:
-            served.receivers.difference_update([each for each in served.receivers if each.done()])
+            served.receivers[:] = [each for each in served.receivers if not each.done()]
             return list(served.receivers)
 
-    def _start(self, loop: Callable[[_Served], None], served: _Served) -> None:
+    def _start(self, served: _Served, *, extra: bool = False) -> None:
         """As many receivers as are wanted more."""
         with self._lock:
             for _ in range(served.concurrency.wanted - len(self._running(served))):
-                served.receivers.add(in_thread(loop, served))
+                served.receivers.append(in_thread(self._receive, served, extra))
 
-    def _receive_until_stopped(self, served: _Served) -> None:
-        # Whatever goes wrong with one batch, its copies come back; a receiver must not die of it.
+    def _receive(self, served: _Served, extra: bool) -> None:
+        """A receiver's work until the stop. One above the least ends when it is not needed, or in trouble:
+        the others wait until that is over. Whatever goes wrong with a batch, its copies come back."""
         waiting = retrying_until(self._stop)
-        while not self._stop.is_set():
-            waiting(self._poll, served, self._wait_seconds)
-        self._told(served.gathering.park())
-
-    def _receive_while_busy(self, served: _Served) -> None:
-        """A receiver above the least. In trouble it ends: the others wait until that is over."""
         try:
-            busy = not self._stop.is_set()
-            while busy:
-                busy = self._poll(served, min(_EXTRA_WAIT_SECONDS, self._wait_seconds))
-                too_many = len(self._running(served)) > served.concurrency.wanted
-                busy = busy and not too_many and not self._stop.is_set()
+            while not self._stop.is_set():
+                if not extra:
+                    waiting(self._poll, served, self._wait_seconds)
+                elif not self._poll(served, min(_EXTRA_WAIT_SECONDS, self._wait_seconds)) or (
+                    len(self._running(served)) > served.concurrency.wanted
+                ):
+                    break
             if self._stop.is_set():
-                self._told(served.gathering.park())
+                self._told(served.intake.park())
         except Exception as error:
             logger.warning("one receiver less: %s", one_line(repr(error)))
 
     def _poll(self, served: _Served, wait_seconds: int) -> bool:
         """Receive a batch and work on it; whether there was one."""
-        mover, concurrency, _, gathering = served
-        left = gathering.seconds_left()
-        if left is not None:
-            wait_seconds = min(wait_seconds, int(left))
-        batch = self._visibility.receive(mover.source, wait_seconds=wait_seconds)
+        intake, concurrency, _ = served
+        left = intake.seconds_left()
+        batch = intake.receive(
+            wait_seconds=wait_seconds if left is None else min(wait_seconds, int(left))
+        )
         if self._over.is_set():
-            self._visibility.release(batch)
+            intake.release(batch)
             return False
-        now, cpu_seconds = self._clock.monotonic(), time.process_time()
-        concurrency.received(len(batch.copies), now=now, cpu_seconds=cpu_seconds)
+        now, cpu_seconds, copies = self._clock.monotonic(), time.process_time(), len(batch.copies)
+        concurrency.received(copies, now=now, cpu_seconds=cpu_seconds)
         if not self._stop.is_set():
-            self._start(self._receive_while_busy, served)
-        # What is to be parked waits until there is enough of it.
-        work = gathering.keep(batch)
-        if work.copies:
-            self._told(processed(mover, self._visibility, work))
-        self._told(gathering.park(only_if_full=True))
-        return bool(batch.copies)
+            self._start(served, extra=True)
+        self._told(intake.settle(batch, gather=True))
+        self._told(intake.park(only_if_full=True))
+        return bool(copies)
 
     def _extend_until_over(self) -> None:
-        while not self._over.wait(self._visibility.beat_seconds):
-            self._visibility.extend()
+        while not self._over.wait(self._served[0].intake.beat_seconds):
+            for served in self._served:
+                served.intake.extend()
 
     def _finish(self) -> None:
         """Wait for the batches in hand as long as their calls are answered, for long polls a moment."""
         local = SystemClock()
         stopped_at = local.monotonic()
-        while True:
-            running = [each for served in self._served for each in self._running(served)]
-            touched = self._visibility.last_touched()
-            if not running or (
-                touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS
-            ):
+        while running := [each for served in self._served for each in self._running(served)]:
+            in_hand = [served.intake.last_touched() for served in self._served]
+            touched = max((at for at in in_hand if at is not None), default=None)
+            if touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS:
                 return
             if touched is not None and self._clock.monotonic() - touched > STOP_SECONDS:
                 logger.warning("stopped while SQS does not answer; copies in hand come back")
@@ -262,18 +248,10 @@ class Receivers:
             wait(running, timeout=_STOP_LOOK_SECONDS)
 
 
-def _concurrency(mover: Mover, number: int | None, most: int) -> Concurrency:
+def _concurrency(intake: Intake, number: int | None, most: int) -> Concurrency:
     if number is not None:
         return Concurrency(least=number, most=number)
-    return Concurrency(most=LEAST_RECEIVERS if isinstance(mover, DueRelay) else most)
-
-
-def processed(mover: Mover, visibility: Visibility, batch: InHand) -> list[Outcome]:
-    """Have a mover work on a batch; it is in hand until then."""
-    try:
-        return mover.process(batch.copies, held=batch.held)
-    finally:
-        visibility.done(batch)
+    return Concurrency(most=LEAST_RECEIVERS if isinstance(intake.relay, DueRelay) else most)
 
 
 def in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:

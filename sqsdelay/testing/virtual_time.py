@@ -15,7 +15,7 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.outcomes import RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Mover, Relay
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -51,7 +51,7 @@ class _Served:
         self.endpoint = endpoint
         self.store = InMemoryStore(clock=queues.clock) if store else None
         parking = None if self.store is None else ParkingSettings(self.store)
-        self.movers: list[Mover] = [Relay(queues, endpoint, RelaySettings(parking=parking))]
+        self.movers: list[Relay] = [Relay(queues, endpoint, RelaySettings(parking=parking))]
         if endpoint.fifo:
             self.movers.append(DueRelay(queues, endpoint))
         self.dispatcher = None

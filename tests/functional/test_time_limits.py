@@ -43,6 +43,7 @@ from sqsdelay.limits import (
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.ports.queues import Failure
+from sqsdelay.relaying.intake import Intake
 from sqsdelay.s3 import Bucket
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.client import KNOWN_BOTOCORE, limit_whole_answers
@@ -114,7 +115,7 @@ def test_a_client_that_is_given_keeps_its_own(black_hole: str) -> None:
 def test_a_poll_longer_than_the_clients_limit_is_refused(black_hole: str) -> None:
     """Its answer would never be waited for."""
     consumer = DelayConsumer("orders", wait_seconds=1)
-    consumer._movers = [object()]  # type: ignore[list-item]
+    consumer._intakes = [object()]  # type: ignore[list-item]
     with pytest.raises(
         ConfigurationError, match=r"poll\(wait_seconds=20\) is longer than the wait_seconds=1"
     ):
@@ -278,7 +279,7 @@ def test_a_worker_stops_with_a_batch_in_hand_and_nothing_answers(
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
         consumer = DelayConsumer("stopped", hop_seconds=1, receivers=1, wait_seconds=1)
-        process = _deaf_from_then_on(consumer, proxy)
+        process = _deaf_from_then_on(monkeypatch, proxy)
         DelaySender(client, hop_seconds=1).send("stopped", "x", delay=2)
         stop = threading.Event()
         worker = threading.Thread(target=consumer.run, args=(stop,), daemon=True)
@@ -290,19 +291,19 @@ def test_a_worker_stops_with_a_batch_in_hand_and_nothing_answers(
     assert "stopped while SQS does not answer" in caplog.text
 
 
-def _deaf_from_then_on(consumer: DelayConsumer, proxy: DeafProxy) -> threading.Event:
+def _deaf_from_then_on(monkeypatch: pytest.MonkeyPatch, proxy: DeafProxy) -> threading.Event:
     """Set, and the network gone, once the consumer has copies in hand."""
     in_hand = threading.Event()
-    receive = consumer._visibility.receive
+    receive = Intake.receive
 
-    def receive_and_lose_the_network(queue: QueueRef, *, wait_seconds: int) -> Any:
-        batch = receive(queue, wait_seconds=wait_seconds)
+    def receive_and_lose_the_network(self: Intake, *, wait_seconds: int) -> Any:
+        batch = receive(self, wait_seconds=wait_seconds)
         if batch.copies:
             proxy.swallowing.set()
             in_hand.set()
         return batch
 
-    consumer._visibility.receive = receive_and_lose_the_network  # type: ignore[method-assign]
+    monkeypatch.setattr(Intake, "receive", receive_and_lose_the_network)
     return in_hand
 
 

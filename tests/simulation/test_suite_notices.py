@@ -12,7 +12,7 @@ from sqsdelay.core import outgoing
 from sqsdelay.core.delay import BrokerClock, HandOver, decide
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.relaying.outcomes import Outcome
-from sqsdelay.relaying.relay import Mover, Relay
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import Router
 from tests.simulation.tally import Tally
 from tests.simulation.virtual_party import PartysQueues, Trouble
@@ -29,21 +29,21 @@ def run(plan: Plan) -> Tally:
 
 def test_a_relay_that_deletes_before_it_sends_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dying in between, it has lost the messages."""
-    process = Mover.process
+    process = Relay.process
 
     def reckless(
-        self: Mover, copies: Sequence[ReceivedMessage], *, delete: bool = True
+        self: Relay, copies: Sequence[ReceivedMessage], *, delete: bool = True
     ) -> list[Outcome]:
         self._queues.delete_batch(self._queues.url(self.source), copies)
         return process(self, copies, delete=False)
 
-    monkeypatch.setattr(Mover, "process", reckless)
+    monkeypatch.setattr(Relay, "process", reckless)
     assert run(DEATHS).lost
 
 
 def test_a_relay_that_takes_failures_for_success_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed entry is not a sent one."""
-    monkeypatch.setattr(Mover, "_send", _careless(Mover._send))
+    monkeypatch.setattr(Relay, "_send", _careless(Relay._send))
     assert run(CALLS).lost
 
 
@@ -100,13 +100,13 @@ def test_a_relay_without_deduplication_has_undocumented_duplicates(
 
 def test_a_worker_that_forgets_has_undocumented_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it sent on and failed to delete it must not send on again."""
-    delete = Mover._delete
+    delete = Relay._delete
 
-    def forgetful(self: Mover, url: str, settled: list[Outcome]) -> None:
+    def forgetful(self: Relay, url: str, settled: list[Outcome]) -> None:
         delete(self, url, settled)
         self._undeleted.clear()
 
-    monkeypatch.setattr(Mover, "_delete", forgetful)
+    monkeypatch.setattr(Relay, "_delete", forgetful)
     assert run(CALLS).undocumented
 
 

@@ -13,7 +13,7 @@ from sqsdelay.errors import QueueUnavailable
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Mover, Relay
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -75,7 +75,7 @@ class Consumer:
         endpoint = self._world.endpoint
         self._queues = self._world.queues_of(self._party, mortal=True)
         store = self._world.store
-        self._movers: list[Mover] = [
+        self._movers: list[Relay] = [
             Relay(self._queues, endpoint, RelaySettings(parking=parking(store)))
         ]
         if endpoint.fifo:
@@ -97,7 +97,7 @@ class Consumer:
         finally:
             self.busy = False
 
-    def _poll(self, mover: Mover) -> int:
+    def _poll(self, mover: Relay) -> int:
         url = self._queues.url(mover.source)
         copies = self._queues.receive_batch(url, wait_seconds=0)
         if copies:

@@ -16,11 +16,11 @@ def test_triggers_when_failures_last(clock: ManualClock) -> None:
     clock.advance(29.999)
     breaker.failed(OSError("down"))
     clock.advance(0.001)
+    last = OSError("still down")
+    told = "fetch circuit breaker: failing for 30 s (limit 30 s), last with: still down"
     with pytest.raises(CriticalError) as critical:
-        breaker.failed(OSError("still down"))
-    assert str(critical.value) == (
-        "fetch circuit breaker: failing for 30 s (limit 30 s), last with: still down"
-    )
+        breaker.failed(last)
+    assert (str(critical.value), critical.value.__cause__) == (told, last)
 
 
 def test_a_success_disarms(clock: ManualClock) -> None:
@@ -54,14 +54,18 @@ def test_a_wall_clock_that_is_set_plays_no_part(clock: ManualClock) -> None:
 
 
 def test_rate_triggers_above_the_limit_within_a_second(clock: ManualClock) -> None:
-    """Two failures in a second are too many for 1 a second; two in two seconds are not."""
-    breaker = FailureRateBreaker("recovery", 1, clock)
+    """Two failures in a second are too many for 1 a second, two in two are not. Then it counts anew."""
+    breaker, lost = FailureRateBreaker("recovery", 1, clock), OSError("lost")
     breaker.failed(OSError())
     clock.advance(1)
+    assert not breaker.armed
     breaker.failed(OSError())
     clock.advance(0.5)
-    with pytest.raises(CriticalError, match=r"2 failures in a second \(limit 1\)"):
-        breaker.failed(OSError("lost"))
+    assert breaker.armed
+    with pytest.raises(CriticalError, match=r"2 failures in a second \(limit 1\)") as critical:
+        breaker.failed(lost)
+    assert critical.value.__cause__ is lost
+    breaker.failed(OSError())
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
@@ -71,17 +75,3 @@ def test_a_duration_that_is_none_is_refused(seconds: float) -> None:
         CircuitBreaker("store", seconds, ManualClock())
     with pytest.raises(ConfigurationError, match="use 1 or more"):
         FailureRateBreaker("recovery", 0, ManualClock())
-
-
-def test_what_triggered_is_the_critical_errors_cause(clock: ManualClock) -> None:
-    """Its own traceback says where the last failure came from."""
-    last = OSError("last")
-    for breaker, seconds in (
-        (CircuitBreaker("fetch", 30, clock), 30),
-        (FailureRateBreaker("recovery", 1, clock), 0.5),
-    ):
-        breaker.failed(OSError("first"))
-        clock.advance(seconds)
-        with pytest.raises(CriticalError) as critical:
-            breaker.failed(last)
-        assert critical.value.__cause__ is last

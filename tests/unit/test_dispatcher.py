@@ -230,7 +230,9 @@ def test_an_error_queue_that_is_away_loses_nothing(bench: Bench) -> None:
     assert ids(dispatcher.dispatch().rejected) == ["bad"]
 
 
-def test_what_cannot_even_be_rejected_is_no_outage(bench: Bench) -> None:
+def test_what_cannot_even_be_rejected_is_no_outage(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     """One such message must not take the dispatcher down every half minute; it is tried again."""
     bench.put("bad")
     bench.outbox.fail = refused("bad", transient=False)
@@ -239,6 +241,7 @@ def test_what_cannot_even_be_rejected_is_no_outage(bench: Bench) -> None:
     for _ in range(120):
         dispatcher.dispatch()
         bench.clock.advance(1)
+    assert caplog.messages[1] == "message bad not rejected: too odd"
     assert bench.store.pending_count() == 1
 
 
@@ -424,7 +427,10 @@ def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:
         assert first is not None
         assert not first.is_alive()  # It would be left alone: there is one stop for both.
         due_ms = clock.now_ms()
-        delivery.store([StoredMessage(message_id="m", destination="q", due_ms=due_ms, body=b"x")])
+        stored = [StoredMessage(message_id="m", destination="q", due_ms=due_ms, body=b"x")]
+        with pytest.raises(ConfigurationError, match="transaction"):
+            delivery.store(stored, transaction="not the store's")
+        delivery.store(stored)
         assert released.wait(PATIENCE_SECONDS)
     assert [event.message_id for event in ledger.events] == ["m"]
     delivery.stop()  # once more is once too many, and harmless

@@ -20,7 +20,7 @@ from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.ledger.files import record_received
 from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.relaying.outcomes import RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Mover, Relay
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -49,7 +49,7 @@ class Site:
     def relay(self, endpoint: Endpoint = ORDERS, **settings: Any) -> Relay:
         return Relay(self.queues, endpoint, RelaySettings(ledger=self.ledger, **settings))
 
-    def poll(self, mover: Mover) -> None:
+    def poll(self, mover: Relay) -> None:
         mover.process(self.queues.receive_batch(mover.source.name, wait_seconds=0))
 
     def dispatch(self, *, retries: int = 0) -> None:

@@ -32,7 +32,7 @@ def test_a_survivor_is_known_by_what_it_changes() -> None:
     """mutmut's numbers move with every new line; function and change stay."""
     assert (ONE.where, ONE.change) == ("delay.delay_ms", "- if delay > 0:\n+ if delay >= 0:")
     method = Survivor.of("sqsdelay.core.delay.xǁBrokerClockǁnow_ms__mutmut_1", DIFF)
-    assert method.where == "clock.BrokerClock.now_ms"
+    assert method.where == "delay.BrokerClock.now_ms"
 
 
 def test_too_many_survivors_fail_and_are_shown() -> None:

@@ -13,12 +13,13 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.errors import QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
+from sqsdelay.relaying.intake import Intake
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
-from sqsdelay.relaying.relay import DueRelay, Mover, Relay
-from sqsdelay.relaying.visibility import Visibility
-from sqsdelay.sqs.receivers import Receivers, SharedBatches, _concurrency
+from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.sqs.receivers import STEP_SECONDS, Receivers, SharedBatches, _concurrency
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.faulty import GatedQueues
 from tests.patience import PATIENCE_SECONDS
@@ -85,10 +86,9 @@ def queues() -> PolledQueues:
 @contextmanager
 def working(
     queues: PolledQueues,
-    movers: Sequence[Mover],
+    relay: Relay,
     *,
     number: int | None = None,
-    visibility: Visibility | None = None,
 ) -> Iterator[list[Outcome]]:
     """A worker, stopped with the block; its outcomes."""
     outcomes: list[Outcome] = []
@@ -99,8 +99,7 @@ def working(
             queues.changed.notify_all()
 
     receivers = Receivers(
-        movers,
-        visibility or Visibility(queues, queues.clock),
+        [Intake(queues, relay, queues.clock)],
         clock=queues.clock,
         wait_seconds=20,
         number=number,
@@ -138,24 +137,41 @@ def await_outcomes(queues: PolledQueues, outcomes: list[Outcome], count: int) ->
 
 def test_an_idle_queue_has_two_long_polls(queues: PolledQueues) -> None:
     """As many as ever: each costs a request every 20 s."""
-    with working(queues, [relay(queues)]):
+    with working(queues, relay(queues)):
         queues.await_polling(2)
     assert queues.most_polling == 2
 
 
-def test_a_backlog_gets_more_receivers_and_they_go_with_it(queues: PolledQueues) -> None:
-    """All is relayed once; then two long polls are left, and no request more."""
-    queues.put(600)
-    with working(queues, [relay(queues)]) as outcomes:
-        await_outcomes(queues, outcomes, 600)
+@pytest.mark.parametrize("trouble", [False, True])
+def test_a_backlog_gets_more_receivers_and_they_go_with_it(
+    queues: PolledQueues, caplog: pytest.LogCaptureFixture, trouble: bool
+) -> None:
+    """All is relayed once, even if those above the least fail; then two long polls are left."""
+    receive, extra = queues.receive_batch, list[str]()
+
+    def timed(queue_url: str, **given: Any) -> list[ReceivedMessage]:
+        queues.clock.advance(STEP_SECONDS)
+        if given["wait_seconds"] == 1:
+            extra.append(queue_url)
+            if trouble:
+                raise QueueUnavailable("away")
+        return receive(queue_url, **given)
+
+    queues.receive_batch = timed  # type: ignore[method-assign]
+    queues.put(200)
+    with working(queues, relay(queues)) as outcomes:
+        await_outcomes(queues, outcomes, 200)
         queues.await_polling(2)
-    assert [outcome.status for outcome in outcomes] == [Status.REQUEUED] * 600
-    assert len({outcome.copy.message_id for outcome in outcomes}) == 600
+    assert [outcome.status for outcome in outcomes] == [Status.REQUEUED] * 200
+    assert len({outcome.copy.message_id for outcome in outcomes}) == 200
+    assert extra
+    told = {"one receiver less: QueueUnavailable('away')"} if trouble else set()
+    assert set(caplog.messages) == told
 
 
 def test_a_given_number_of_receivers_stays(queues: PolledQueues) -> None:
     """Five poll, whatever there is to do."""
-    with working(queues, [relay(queues)], number=5) as outcomes:
+    with working(queues, relay(queues), number=5) as outcomes:
         queues.await_polling(5)
         queues.put(100)
         await_outcomes(queues, outcomes, 100)
@@ -199,7 +215,7 @@ def test_a_copy_is_deleted_only_after_its_send_is_confirmed(queues: PolledQueues
     """Shared or not: what is not sent stays."""
     queues.put(6, seconds=60)
     queues.refuse("x")
-    with working(queues, [relay(queues)]) as outcomes:
+    with working(queues, relay(queues)) as outcomes:
         await_outcomes(queues, outcomes, 6)
     assert [outcome.status for outcome in outcomes] == [Status.FAILED] * 6
     assert queues.deletes == []
@@ -220,7 +236,7 @@ def test_all_receivers_gather_for_one_group() -> None:
 
     parking = ParkingSettings(Groups(queues.clock))
     queues.put(200, seconds=90 * 86_400)
-    with working(queues, [relay(queues, parking=parking)]) as outcomes:
+    with working(queues, relay(queues, parking=parking)) as outcomes:
         await_outcomes(queues, outcomes, 200)
     assert calls == [200]
 
@@ -228,7 +244,7 @@ def test_all_receivers_gather_for_one_group() -> None:
 def test_a_due_queue_keeps_the_least(queues: PolledQueues) -> None:
     """More receivers would bring more of a group's messages out of order."""
     served = Endpoint.parse("orders.fifo")
-    due = _concurrency(DueRelay(queues, served), None, 32)
+    due = _concurrency(Intake(queues, DueRelay(queues, served), queues.clock), None, 32)
     for n in range(100):
         due.received(10, now=float(n), cpu_seconds=0)
     assert due.wanted == 2

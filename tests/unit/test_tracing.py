@@ -56,7 +56,7 @@ class Site:
         settings = RelaySettings(ledger=ledger, tracing=self.tracing)
         self.relays = [Relay(self.queues, self.endpoint, settings)]
         if self.endpoint.fifo:
-            self.relays.append(DueRelay(self.queues, self.endpoint, settings))  # type: ignore[arg-type]
+            self.relays.append(DueRelay(self.queues, self.endpoint, settings))
 
     def spans(self, operation: str) -> list[ReadableSpan]:
         return [s for s in self.exporter.get_finished_spans() if s.name.startswith(operation)]

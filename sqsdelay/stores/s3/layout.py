@@ -209,8 +209,9 @@ def message_of(line: Line, failures: int = 0) -> StoredMessage:
             body = base64.b64decode(found["body_base64"], validate=True)
         except (binascii.Error, ValueError):
             body = None
-    told = (found.get(name) for name in ("message_id", "destination", "due_ms"))
-    message = from_store(*told, body, found.get("headers", "{}"), found.get("failures", 0))
+    message_id, to, due_ms = (found.get(name) for name in ("message_id", "destination", "due_ms"))
+    headers, before = found.get("headers", "{}"), found.get("failures", 0)
+    message = from_store(message_id, to, due_ms, body, headers, before)
     return replace(message, failures=message.failures + failures)
 
 

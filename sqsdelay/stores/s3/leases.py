@@ -314,8 +314,7 @@ class Turner:
         """Hold the objects for another lease, once a third of it is over."""
         now_ms = self._wheel.now_ms()
         late = [e for e in taken if e.state.until_ms < now_ms + self._lease_ms * 2 // 3]
-        until_ms = now_ms + self._lease_ms
-        write = self._wheel.write_state
+        write, until_ms = self._wheel.write_state, now_ms + self._lease_ms
         self._wheel.bucket.each(lambda e: write(e, replace(e.state, until_ms=until_ms)), late)
 
     def _free(self, each: Held) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -24,8 +24,9 @@ from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying.outcomes import RelaySettings, Status
-from sqsdelay.relaying.parker import Parker, forward
+from sqsdelay.ports.queues import Failure
+from sqsdelay.relaying import Outcome, Relay, RelaySettings, Status
+from sqsdelay.relaying.parker import Parker, forwards
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import S3Store, SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
@@ -166,10 +167,10 @@ def test_both_functions_may_do_just_what_an_s3_store_takes(
         firehose = actor.client("firehose")
         record = {"Data": b"{}"}
         if holder == "DelayConsumer":
-            more: Tried = {"forward": lambda: forward(queues, KEPT, copies) == [None, None]}
+            more: Tried = {"forward": lambda: forward(queues, copies) == [None]}
         else:
             admin_queues.purge_queue(QueueUrl=parking)
-            forward(sqs, KEPT, copies)
+            forward(sqs, copies)
             settings = RelaySettings(parking=ParkingSettings(store), hop_seconds=1)
             parker = Parker(queues, KEPT, settings)
             more = {"gather": lambda: gathered(parker, waiting)}
@@ -182,6 +183,12 @@ def test_both_functions_may_do_just_what_an_s3_store_takes(
     found = broken_without_each(actor, kept.policy(holder), names, tried)
     admin.close()
     assert found == EXPECTED[holder]
+
+
+def forward(queues: SqsQueues, copies: Sequence[ReceivedMessage]) -> list[Failure | None]:
+    """Send copies to the parking queue, in one message."""
+    forwarded = [Outcome(copy, Status.FORWARDED) for copy in copies]
+    return Relay(queues, KEPT)._send(forwards(KEPT, forwarded))
 
 
 def gathered(parker: Parker, waiting: Callable[[], set[str]]) -> bool:

@@ -20,7 +20,7 @@ from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS
 from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.outcomes import RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Mover, Relay
+from sqsdelay.relaying.relay import DueRelay, Relay
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -104,8 +104,8 @@ class World:
             self.queues, SenderSettings(parking=ParkingSettings(self.store, park_after_seconds))
         )
         self.sender_without_store = QueueSender(self.queues, SenderSettings(idempotent=True))
-        self.relays: list[Mover] = [self._relay() for _ in range(WORKERS)]
-        self.due_relays: list[Mover] = [self._due_relay() for _ in range(WORKERS)]
+        self.relays: list[Relay] = [self._relay() for _ in range(WORKERS)]
+        self.due_relays: list[Relay] = [self._due_relay() for _ in range(WORKERS)]
         self.dispatchers = [self._dispatcher() for _ in range(WORKERS)]
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ class World:
         self._serve(self.due_relays, worker, self._due_relay, as_function=False)
 
     def _serve(
-        self, movers: list[Mover], worker: int, make: Callable[[], Mover], *, as_function: bool
+        self, movers: list[Relay], worker: int, make: Callable[[], Relay], *, as_function: bool
     ) -> None:
         mover = movers[worker]
         url = self.queues.url(mover.source)

@@ -1,0 +1,223 @@
+"""Copies in hand stay hidden while a worker works on them, and come back soon when it is gone. Those to be
+parked wait for others where the store takes groups; none is deleted before it is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.message import OutgoingMessage, string
+from sqsdelay.errors import SchemaMismatch
+from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
+from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
+from sqsdelay.relaying.intake import GATHERED_SECONDS, Intake
+from sqsdelay.stores import S3Store
+from sqsdelay.testing import ManualClock
+from tests.faulty import FaultyQueues
+from tests.services.in_memory_s3 import InMemoryS3
+
+DELAY = "orders-delay.fifo"
+DAY = 86_400
+
+
+class Site:
+    """A relay that parks in S3, and what a worker takes in for it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.queues = FaultyQueues(self.clock)
+        self.queues.create_endpoint("orders")
+        self.s3 = InMemoryS3()
+        client: Any = self.s3
+        self.store = S3Store("parked", endpoint="orders", client=client, clock=self.clock)
+        settings = RelaySettings(parking=ParkingSettings(self.store))
+        relay = Relay(self.queues, Endpoint.parse("orders"), settings)
+        self.intake = Intake(self.queues, relay, self.clock)
+        self.intake.most = 25
+
+    def put(self, count: int, seconds: int = 90 * DAY) -> None:
+        """Visible now."""
+        for n in range(count):
+            name = f"m{seconds}-{n}"
+            attributes = {"NServiceBus.AmazonSQS.DelaySeconds": string(str(seconds))}
+            entry = OutgoingMessage("x", attributes, 9, group_id=name, deduplication_id=name)
+            self.queues.send_batch(DELAY, [entry])
+        self.clock.advance(900)
+
+    def visible(self) -> int:
+        return len(self.queues.receive_batch(DELAY, wait_seconds=0, visibility_seconds=0))
+
+    def left_in_queue(self) -> int:
+        """What nobody has settled: it is back when nobody hides it any more."""
+        self.clock.advance(200)
+        found = 0
+        while copies := self.queues.receive_batch(DELAY, wait_seconds=0):
+            found += len(copies)
+        return found
+
+    def receive(self) -> list[Status]:
+        """One receive; how those of its copies fared that are not gathered."""
+        batch = self.intake.receive(wait_seconds=0)
+        return [outcome.status for outcome in self.intake.settle(batch, gather=True)]
+
+    def hides(self) -> int:
+        return self.queues.calls.count("hide")
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_a_dead_workers_copies_come_back_after_its_own_visibility(site: Site) -> None:
+    """30 seconds, whatever the queue's 180 are: those are for Lambda."""
+    site.put(3)
+    batch = site.intake.receive(wait_seconds=0)
+    assert len(batch.copies) == 3
+    site.clock.advance(29.9)
+    assert (site.visible(), batch.held()) == (0, True)
+    site.clock.advance(0.1)
+    assert (site.visible(), batch.held()) == (3, False)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_what_is_worked_on_stays_hidden_up_to_three_minutes(site: Site, gathered: bool) -> None:
+    """And no longer: a second attempt must deduplicate against the first, within five minutes. The same holds
+    for what is left of a batch."""
+    site.put(3)
+    batch = site.intake.receive(wait_seconds=0)
+    if gathered:
+        site.intake.settle(batch, gather=True)
+    held_for = 0.0
+    while batch.held():
+        assert site.visible() == 0
+        site.intake.extend()
+        site.clock.advance(site.intake.beat_seconds)
+        held_for += site.intake.beat_seconds
+    assert 170 < held_for <= DELAY_QUEUE_VISIBILITY_SECONDS + site.intake.beat_seconds
+    assert site.visible() == 3
+    assert held_for < DEDUPLICATION_INTERVAL_SECONDS
+
+
+def test_a_quick_batch_costs_no_request(site: Site) -> None:
+    """Batches take milliseconds: only one that takes a third of the visibility is extended."""
+    site.put(3)
+    batch = site.intake.receive(wait_seconds=0)
+    for seconds, hides in ((5, 0), (5, 1)):
+        site.clock.advance(seconds)
+        site.intake.extend()
+        assert site.hides() == hides
+    site.intake.settle(batch)
+    site.clock.advance(10)
+    site.intake.extend()
+    assert site.hides() == 1
+
+
+def test_what_was_lost_is_not_taken_back(site: Site) -> None:
+    """After a stop of the process others have the copies; to hide them again would be theft."""
+    site.put(3)
+    batch = site.intake.receive(wait_seconds=0)
+    site.clock.advance(30)
+    site.intake.extend()
+    assert (batch.held(), site.hides()) == (False, 0)
+
+
+def test_what_nobody_will_work_on_is_released(site: Site) -> None:
+    """A long poll that returns after the stop: others get its copies at once."""
+    site.put(3)
+    site.intake.release(site.intake.receive(wait_seconds=0))
+    assert (site.intake.last_touched(), site.visible()) == (None, 3)
+
+
+def test_what_cannot_be_settled_is_not_kept_hidden(site: Site) -> None:
+    """It comes back when its time is up."""
+    site.put(3)
+    site.intake.relay.process = _another_version  # type: ignore[method-assign]
+    with pytest.raises(SchemaMismatch):
+        site.intake.settle(site.intake.receive(wait_seconds=0))
+    assert site.intake.last_touched() is None
+
+
+def test_what_cannot_be_hidden_any_longer_is_in_the_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others get it when its time is up, and this one knows."""
+    site.put(1)
+    batch = site.intake.receive(wait_seconds=0)
+    site.clock.advance(10)
+    site.queues.hides_fail = True
+    site.intake.extend()
+    assert caplog.messages == [
+        "copies in hand come back to other consumers, their visibility is not extended: away"
+    ]
+    site.clock.advance(20)
+    assert not batch.held()
+
+
+def test_a_group_is_one_object_and_then_its_copies_are_deleted(site: Site) -> None:
+    """Once there are enough; the PUT comes first."""
+    site.put(30)
+    for _ in range(2):
+        site.receive()
+        assert site.intake.park(only_if_full=True) == []
+    site.receive()
+    outcomes = site.intake.park(only_if_full=True)
+    assert [o.status for o in outcomes] == [Status.PARKED] * 30
+    assert site.s3.requests["PutObject"] == 1
+    assert site.store.pending_count() == 30
+    assert (site.intake.last_touched(), site.left_in_queue()) == (None, 0)
+
+
+def test_a_group_waits_no_longer_than_ten_seconds(site: Site) -> None:
+    """However small it is."""
+    site.put(3)
+    site.receive()
+    site.clock.advance(GATHERED_SECONDS - 1)
+    assert (site.intake.park(only_if_full=True), site.intake.seconds_left()) == ([], 1)
+    site.clock.advance(1)
+    assert len(site.intake.park(only_if_full=True)) == 3
+    assert site.intake.seconds_left() is None
+
+
+def test_what_is_near_is_worked_on_at_once(site: Site) -> None:
+    """A message that is to be handed over does not wait for those that are parked."""
+    site.put(4)
+    site.put(5, 1800)
+    assert site.receive() == [Status.HANDED_OVER] * 5
+    assert len(site.intake.park()) == 4
+    due_relay = DueRelay(
+        site.queues,
+        Endpoint.parse("orders.fifo"),
+        RelaySettings(parking=ParkingSettings(site.store)),
+    )
+    assert Intake(site.queues, due_relay, site.clock).most is None
+
+
+def test_a_worker_killed_or_stopped_before_the_put_loses_nothing(site: Site) -> None:
+    """Its copies are in their queue until the store has confirmed them, and come back. One that goes on parks
+    none of them: S3 would have them twice."""
+    site.put(4)
+    site.receive()
+    assert site.left_in_queue() == 4
+    assert site.intake.park() == []
+    assert (site.store.pending_count(), site.intake.last_touched()) == (0, None)
+
+
+def test_an_outage_of_the_store_lets_copies_hop_on(site: Site) -> None:
+    """As without gathering."""
+    site.put(4)
+    site.receive()
+    site.s3.put_object = _unavailable  # type: ignore[method-assign]
+    assert [o.status for o in site.intake.park()] == [Status.REQUEUED] * 4
+
+
+def _unavailable(**_: Any) -> Any:
+    raise EndpointConnectionError(endpoint_url="s3")
+
+
+def _another_version(*_: Any, **__: Any) -> Any:
+    raise SchemaMismatch("version 2")
