@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
@@ -146,10 +147,12 @@ def line(data: bytes) -> None:
 
 def stored(data: bytes) -> None:
     """The headers column of a store's row, which somebody may have written by hand."""
-    message = from_store("m", "orders", START_MS, b"x", text_of(data), 0)
+    headers = data.decode("utf-8", "replace")
+    message = from_store("m", "orders", START_MS, b"x", headers, 0)
     clock = ManualClock(START_MS)
     store, outbox = InMemoryStore(clock), InMemoryOutbox(clock)
-    store.store([message])
+    with mock.patch.object(StoredMessage, "headers", return_value=headers):
+        store.store([replace(message, unreadable=None)])
     done = Dispatcher(store, outbox, clock=clock).dispatch()
     assert len(done.rejected) == (message.unreadable is not None)
     if message.unreadable is None:
