@@ -329,7 +329,7 @@ def handed_over(
     """A copy from the delay queue as it is for the last leg: in the destination, or in the due queue.
 
     The destination gets the user's message, and two attributes of ours: the id to deduplicate on and
-    the due time to tell lateness by. What our sender sent has room for both (`check_whole_way`); a
+    the due time to tell lateness by. What our sender sent has room for both (`first_copy`); a
     foreign message of ten attributes or 1 MiB goes without rather than not at all.
     """
     users, group = users_attributes(copy), text_of(copy.attributes, wire.GROUP_ID)
