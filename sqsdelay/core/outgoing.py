@@ -201,10 +201,8 @@ def with_message_id(
     identified = {**attributes, **ours}
     larger = size + size_of("", ours)
     theirs = 0 if wire.NSERVICEBUS_ID in attributes else 1
-    if (
-        len(identified) + theirs > MAX_ATTRIBUTES
-        or larger + theirs * _NSERVICEBUS_BYTES > MAX_MESSAGE_BYTES
-    ):
+    after_their_hop = larger + theirs * _NSERVICEBUS_BYTES
+    if len(identified) + theirs > MAX_ATTRIBUTES or after_their_hop > MAX_MESSAGE_BYTES:
         return dict(attributes), size
     return identified, larger
 
