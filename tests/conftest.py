@@ -8,6 +8,9 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,10 +53,32 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each of several processes collects all tests. It imports a share of its own first: the others find
+    that compiled, or in a fresh clone each would compile everything."""
+    given = getattr(session.config, "workerinput", None)
+    if given is not None:
+        folder = Path(__file__).parent
+        files = sorted(folder.rglob("test_*.py"))
+        for file in files[int(given["workerid"][2:]) :: given["workercount"]]:
+            # What cannot be imported is told by the collection.
+            with suppress(Exception, pytest.skip.Exception):
+                import_module(".".join(file.relative_to(folder.parent).with_suffix("").parts))
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     from tests.scheduling import arrange
 
     arrange(items, config.getoption("seed"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if hasattr(item.config, "workerinput"):
+        from tests.scheduling import step_back
+
+        step_back(item.nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

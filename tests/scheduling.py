@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,12 @@ def scope(nodeid: str) -> str:
     if file in ALONE:
         return file
     return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+def step_back(nodeid: str) -> None:
+    """Leave the processors to the longest folders, which would be the last to end."""
+    if scope(nodeid) not in FIRST and os.getpriority(os.PRIO_PROCESS, 0) == 0:
+        os.nice(5)
 
 
 def arrange(items: list[pytest.Item], seed: str | None) -> None:

@@ -326,9 +326,7 @@ class Schedule:
         ledger: where to record what was cancelled or rescheduled in the store; None records nothing.
     """
 
-    def __init__(
-        self, store: ParkingPlace, *, endpoint: str = "", ledger: Ledger | None = None
-    ) -> None:
+    def __init__(self, store: ParkingPlace, *, endpoint: str, ledger: Ledger | None = None) -> None:
         self._store = store
         self._endpoint = endpoint
         self._ledger = ledger

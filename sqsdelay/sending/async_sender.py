@@ -1,4 +1,4 @@
-"""Sending from asyncio: tasks that send within a few milliseconds of each other share requests."""
+"""The sender for asyncio: tasks that send within a few milliseconds of each other share requests."""
 
 from __future__ import annotations
 
@@ -136,7 +136,11 @@ class AsyncQueueSender:
         return await self._in_thread(move, endpoint, message_id, delay=delay, due_at=due_at)
 
     async def pending(
-        self, endpoint: str, *, due_from: datetime | None = None, due_before: datetime | None = None
+        self,
+        endpoint: str,
+        *,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
     ) -> AsyncIterator[StoredMessage]:
         """The messages that wait in the endpoint's store, read page by page: for ``async for``.
 

@@ -1,4 +1,4 @@
-"""Sending: every limit checked before anything leaves, full batches, a result for each message."""
+"""The sender for threads: every limit is checked before anything leaves; each message has its result."""
 
 from __future__ import annotations
 
@@ -201,7 +201,11 @@ class QueueSender:
         return schedule.reschedule(message_id, due_ms, now_ms=now_ms)
 
     def pending(
-        self, endpoint: str, *, due_from: datetime | None = None, due_before: datetime | None = None
+        self,
+        endpoint: str,
+        *,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
     ) -> Iterator[StoredMessage]:
         """The messages that wait in the endpoint's store, the earliest due first.
 

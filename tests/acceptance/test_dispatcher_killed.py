@@ -13,10 +13,11 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -154,11 +155,21 @@ def killed_once(scene: Scene, step: str, *, exactly_once: bool = False) -> set[s
     return names
 
 
-AT_LEAST_ONCE = [(AFTER_CLAIM, 0), (DURING_SEND, BATCH // 2), (BEFORE_REMOVAL, BATCH)]
-"""Step, and how many messages were sent and not removed, hence sent again."""
+def steps(uncommitted: int, by_day: Collection[str]) -> list[Any]:
+    """Each step, and how many messages were sent and not removed, hence sent again."""
+    every = {
+        AFTER_CLAIM: 0,
+        DURING_SEND: BATCH // 2,
+        BEFORE_REMOVAL: BATCH,
+        BEFORE_COMMIT: uncommitted,
+    }
+    return [
+        pytest.param(step, repeated, marks=[] if step in by_day else [pytest.mark.nightly])
+        for step, repeated in every.items()
+    ]
 
 
-@pytest.mark.parametrize(("step", "repeated"), [*AT_LEAST_ONCE, (BEFORE_COMMIT, BATCH)])
+@pytest.mark.parametrize(("step", "repeated"), steps(BATCH, by_day=(DURING_SEND, BEFORE_COMMIT)))
 def test_killed_on_postgresql(postgresql: Scene, step: str, repeated: int) -> None:
     """The row locks fall with the connection: what was sent and not committed is sent again."""
     names = killed_once(postgresql, step)
@@ -167,7 +178,7 @@ def test_killed_on_postgresql(postgresql: Scene, step: str, repeated: int) -> No
     assert sum(count - 1 for count in sent.values()) == repeated
 
 
-@pytest.mark.parametrize(("step", "repeated"), [*AT_LEAST_ONCE, (BEFORE_COMMIT, 0)])
+@pytest.mark.parametrize(("step", "repeated"), steps(0, by_day=(AFTER_CLAIM, BEFORE_REMOVAL)))
 def test_killed_on_sqlite(sqlite: Scene, step: str, repeated: int) -> None:
     """The lease runs out; a removal is committed by itself, so that nothing follows it."""
     names = killed_once(sqlite, step)
@@ -176,7 +187,7 @@ def test_killed_on_sqlite(sqlite: Scene, step: str, repeated: int) -> None:
     assert sum(count - 1 for count in sent.values()) == repeated
 
 
-@pytest.mark.parametrize(("step", "repeated"), [*AT_LEAST_ONCE, (BEFORE_COMMIT, 0)])
+@pytest.mark.parametrize(("step", "repeated"), steps(0, by_day=(BEFORE_REMOVAL,)))
 def test_killed_on_dynamodb(dynamodb: Scene, step: str, repeated: int) -> None:
     """The lease runs out, and the table has all that the dead dispatcher had not removed."""
     names = killed_once(dynamodb, step)
@@ -185,8 +196,18 @@ def test_killed_on_dynamodb(dynamodb: Scene, step: str, repeated: int) -> None:
     assert sum(count - 1 for count in sent.values()) == repeated
 
 
-@pytest.mark.parametrize("step", [AFTER_CLAIM, DURING_SEND, BEFORE_REMOVAL, BEFORE_COMMIT])
-@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+EXACTLY_ONCE = {"postgresql": (AFTER_CLAIM, BEFORE_COMMIT), "sqlite": (DURING_SEND, BEFORE_REMOVAL)}
+"""What is tried by day."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        pytest.param(kind, step.values[0], marks=step.marks)
+        for kind, by_day in EXACTLY_ONCE.items()
+        for step in steps(0, by_day)
+    ],
+)
 def test_killed_in_exactly_once(kind: str, step: str, request: pytest.FixtureRequest) -> None:
     """Whatever the instant, each effect is there once: it commits with the removal or not at all."""
     scene: Scene = request.getfixturevalue(kind)
@@ -219,7 +240,10 @@ def killed_again_and_again(
     return made
 
 
-@pytest.mark.parametrize(("kind", "dispatchers"), [("postgresql", 4), ("sqlite", 2)])
+@pytest.mark.parametrize(
+    ("kind", "dispatchers"),
+    [pytest.param("postgresql", 4, marks=pytest.mark.nightly), ("sqlite", 2)],
+)
 def test_many_dispatchers_and_kills(
     kind: str, dispatchers: int, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

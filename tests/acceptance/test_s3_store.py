@@ -56,7 +56,7 @@ def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
 
         outbox.fail = note
         stop = threading.Event()
-        settings = DispatchSettings(release_ahead_seconds=0, batch_size=300, poll_seconds=0.2)
+        settings = DispatchSettings(release_ahead_seconds=0, batch_size=300, poll_seconds=0.5)
         threads = [
             threading.Thread(target=Dispatcher(each, outbox, settings=settings).run, args=(stop,))
             for each in (store, other)
@@ -65,7 +65,7 @@ def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
             thread.start()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(outbox.sent) < MESSAGES - CANCELLED and time.monotonic() < deadline:
-            time.sleep(0.2)
+            time.sleep(0.5)
             levels |= _levels(client, bucket)
         stop.set()
         for thread in threads:

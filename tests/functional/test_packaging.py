@@ -80,14 +80,13 @@ def test_an_app_of_another_repository_deploys_what_this_checkout_does(
     template and its functions are the same, hash for hash."""
     guide = (ROOT / "docs" / "deploy.md").read_text()
     (app,) = re.findall(r"```python\n(from aws_cdk import App.*?)```", guide, re.DOTALL)
+    (tmp_path / "app.py").write_text(app)
+    run("env", f"CDK_OUTDIR={tmp_path / 'wheel'}", python, "app.py", folder=tmp_path)
+    exec(app.replace("App()", f"App(outdir={str(tmp_path / 'checkout')!r})"), {})
     made = []
-    for name, interpreter in (("wheel", python), ("checkout", sys.executable)):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "app.py").write_text(app)
-        run("env", f"CDK_OUTDIR={folder / 'out'}", interpreter, "app.py", folder=folder)
-        made.append((folder / "out" / "shop.template.json").read_text())
-        (asset,) = (folder / "out").glob("asset.*.zip")
+    for folder in (tmp_path / "wheel", tmp_path / "checkout"):
+        made.append((folder / "shop.template.json").read_text())
+        (asset,) = folder.glob("asset.*.zip")
         assert asset.read_bytes() == functions_archive().read_bytes()
     assert made[0] == made[1]
     kinds = {resource["Type"] for resource in json.loads(made[0])["Resources"].values()}

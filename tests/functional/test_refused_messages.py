@@ -21,6 +21,7 @@ from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 
 REFUSED = 20_000
+RETRIED = 5_000
 HEALTHY = 50
 RETRIES = 2
 
@@ -119,7 +120,7 @@ def test_what_is_tried_again_goes_behind_what_is_new(
     store: DelayedMessageStore, clock: ManualClock
 ) -> None:
     """In the store, whatever pauses a dispatcher makes: retries that were due before are no obstacle."""
-    put(store, "picky", REFUSED, clock.now_ms() - 60_000)
+    put(store, "picky", RETRIED, clock.now_ms() - 60_000)
 
     def claimed(count: int, *, fail: bool) -> set[tuple[str, int]]:
         with store.claim(count, due_by_ms=clock.now_ms()) as claim:
@@ -130,7 +131,7 @@ def test_what_is_tried_again_goes_behind_what_is_new(
                 claim.remove(ids)
             return {(message.destination, message.failures) for message in claim.messages}
 
-    for _ in range(REFUSED // 1000):
+    for _ in range(RETRIED // 1000):
         assert claimed(1000, fail=True) == {("picky", 0)}
     put(store, "well", HEALTHY, clock.now_ms())
     assert claimed(HEALTHY, fail=False) == {("well", 0)}
@@ -141,7 +142,7 @@ def test_messages_that_a_queue_refuses_one_by_one_hold_up_nobody(
     store: DelayedMessageStore, clock: ManualClock
 ) -> None:
     """From its first claim on, a queue in reach that takes none of them goes behind others."""
-    put(store, "picky", REFUSED, clock.now_ms() - 60_000)
+    put(store, "picky", RETRIED, clock.now_ms() - 60_000)
     refused = Failure("No", DeliveryFailed("not now"), transient=True)
     outbox = InMemoryOutbox(clock)
     outbox.fail = lambda message: refused if message.message_id.startswith("picky") else None

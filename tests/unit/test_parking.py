@@ -199,7 +199,7 @@ def test_parked_twice_is_one_message(site: Site) -> None:
     site.clock.advance(900)
     copies = site.received(DELAY)
     assert site.relay.process(copies, delete=False)[0].status is Status.PARKED
-    Schedule(site.store).reschedule(
+    Schedule(site.store, endpoint="orders").reschedule(
         "m-1", site.clock.true_ms + 7_200_000, now_ms=site.clock.true_ms
     )
     site.clock.advance(181)
@@ -360,7 +360,7 @@ def test_the_last_of_two_moves_stands(site: Site) -> None:
     """The second is confirmed by the store while the delay consumer applies the first."""
     first, last = site.clock.true_ms + DAY * 1000, site.clock.true_ms + 2 * DAY * 1000
     confirmed: list[object] = []
-    schedule, move = Schedule(site.store), site.store.reschedule
+    schedule, move = Schedule(site.store, endpoint="orders"), site.store.reschedule
 
     def moved(message_id: str, due_ms: int) -> bool:
         if due_ms == first and not confirmed:

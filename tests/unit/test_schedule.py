@@ -176,8 +176,10 @@ def test_the_last_word_counts(
     """Moved twice, then cancelled."""
     sender.send("orders", "x", delay=5000, message_id="m")
     sender.reschedule("orders", "m", delay=2000)
+    first_ms = store.amendments(["m"])["m"].at_ms
     sender.reschedule("orders", "m", delay=9000)
     sender.cancel("orders", "m")
+    assert store.amendments(["m"])["m"].at_ms == first_ms + 2  # covers what was sent since
     queues.clock.advance(900)
     assert hop(queues, store) == [Status.CANCELLED]
 
@@ -231,11 +233,11 @@ def test_pending_reads_page_by_page(
     sender: QueueSender, store: InMemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many there are, in order of their due times; a hundred are in memory at once."""
-    pages: list[int] = []
+    pages: list[tuple[int, bool]] = []
     page = store.pending
 
     def counted(limit: int, **given: Any) -> list[StoredMessage]:
-        pages.append(limit)
+        pages.append((limit, given["after"] is None))
         return page(limit, **given)
 
     monkeypatch.setattr(store, "pending", counted)
@@ -243,7 +245,7 @@ def test_pending_reads_page_by_page(
     sender.send_many("orders", [Message("x", delay=d) for d in delays])
     dues = [m.due_ms for m in sender.pending("orders")]
     assert len(dues) == 1201
-    assert pages == [100] * 14
+    assert pages == [(100, True)] + [(100, False)] * 13
     assert dues == sorted(dues)
     window = sender.pending("orders", due_from=utc(dues[101]), due_before=utc(dues[900]))
     assert [m.due_ms for m in window] == [ms for ms in dues if dues[101] <= ms < dues[900]]

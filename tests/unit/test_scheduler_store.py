@@ -273,7 +273,8 @@ def test_two_endpoints_that_share_a_group_do_not_see_each_other_s_messages(world
     assert other.store([_message(world, destination="invoices", body=b"theirs")]) == [True]
     assert [m.body for m in other.pending(9)] == [b"theirs"]
     assert (other.pending_count(), world.store.pending_count()) == (1, 1)
-    assert Schedule(other).cancel("m1", now_ms=world.clock.true_ms + 1_000) is Change.DONE
+    schedule = Schedule(other, endpoint="invoices")
+    assert schedule.cancel("m1", now_ms=world.clock.true_ms + 1_000) is Change.DONE
     assert other.find("m1") is None
     assert world.store.amendments(["m1"]) == {}
     world.run()
@@ -336,7 +337,8 @@ def test_a_move_beside_a_cancellation_and_a_new_send_takes_nothing_away(
         assert world.schedule.cancel("m1", now_ms=start_ms + 1_000) is Change.DONE
         world.send("m1", days * DAY, body="new")
 
-    mover = Schedule(world.new_store(client=Interrupted(world, cancelled_and_sent_anew)))
+    store = world.new_store(client=Interrupted(world, cancelled_and_sent_anew))
+    mover = Schedule(store, endpoint="orders")
     later_ms = start_ms + 9 * DAY * 1000
     assert mover.reschedule("m1", later_ms, now_ms=start_ms) is not Change.DONE
     found = world.store.find("m1")
@@ -394,7 +396,8 @@ def test_a_move_to_a_near_time_while_it_is_being_parked_counts(
         if not moved:
             now_ms = world.clock.true_ms
             moved.append(now_ms + seconds * 1000)
-            change = Schedule(world.new_store()).reschedule("m1", moved[0], now_ms=now_ms)
+            mover = Schedule(world.new_store(), endpoint="orders")
+            change = mover.reschedule("m1", moved[0], now_ms=now_ms)
             assert change is Change.REQUESTED
         return create(**asked)
 
@@ -535,7 +538,7 @@ def test_it_is_opened_by_its_url() -> None:
 
 def test_parking_sooner_than_a_schedule_can_fire_is_refused_at_the_start(world: World) -> None:
     """Not message by message, weeks later."""
-    with pytest.raises(ConfigurationError, match="use 1800 or more"):
+    with pytest.raises(ConfigurationError, match="park_after_seconds=900; use 1800 or more"):
         Parking(world.store, after_seconds=900)
 
 

@@ -73,6 +73,7 @@ def test_far_messages_gather_in_the_parking_queue_and_are_parked_together(
     assert [m.body for m in store.pending(10)] == [b"stays"]
 
 
+@pytest.mark.nightly
 @pytest.mark.last
 def test_a_second_deploy_keeps_the_bucket_and_lets_go_by_name_only(
     aws: LocalAws, cdk: CdkCommand, app: Apps, wheel: dict[str, str]

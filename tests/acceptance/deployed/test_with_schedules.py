@@ -114,6 +114,7 @@ def test_the_deployed_function_parks_in_the_group(
     assert place.cancel([waiting.message_id]) == [True]
 
 
+@pytest.mark.nightly
 @pytest.mark.last
 def test_what_waits_in_a_group_that_was_given_up_is_found_and_still_fires(
     aws: LocalAws, cdk: CdkCommand, app: Apps, timed: dict[str, str], place: SchedulerStore

@@ -132,7 +132,9 @@ def in_store(admin: S3Store, store: S3Store) -> Tried:
     return tried
 
 
-@pytest.mark.parametrize("holder", ["DelayConsumer", "Dispatcher"])
+@pytest.mark.parametrize(
+    "holder", [pytest.param("DelayConsumer", marks=pytest.mark.nightly), "Dispatcher"]
+)
 def test_both_functions_may_do_just_what_an_s3_store_takes(
     aws: LocalAws, kept: Deployed, holder: str
 ) -> None:
@@ -264,7 +266,9 @@ def timed(stacks: dict[str, Deployed]) -> Deployed:
     return stacks["sqsdelay-timed"]
 
 
-@pytest.mark.parametrize("holder", ["DelayConsumer", "Dispatcher"])
+@pytest.mark.parametrize(
+    "holder", ["DelayConsumer", pytest.param("Dispatcher", marks=pytest.mark.nightly)]
+)
 def test_both_functions_may_do_just_what_schedules_take(
     aws: LocalAws, timed: Deployed, holder: str
 ) -> None:
