@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     import pytest
     from xdist.workermanage import WorkerController
 
-FIRST: Final = ("tests/functional/spark/", "tests/acceptance/deployed/")
-"""Folders of minutes, the longest first."""
+FIRST: Final = (
+    "tests/functional/spark/report/",
+    "tests/functional/spark/",
+    "tests/acceptance/deployed/",
+)
+"""Folders of minutes, the longest first; one within another before that."""
 
 TOGETHER: Final = (*FIRST, "tests/acceptance/iam/", "tests/infra/")
 """Folders whose tests share what is slow to start: a Spark session, an account, the CDK."""

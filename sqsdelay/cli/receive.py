@@ -52,7 +52,8 @@ def receive(
     from sqsdelay.s3 import BodyReader
 
     target = Target(endpoint, wait_seconds=MAX_RECEIVE_WAIT_SECONDS)
-    queues, queue, book = target.queues, target.endpoint.queue, opened_ledger(ledger)
+    book = opened_ledger(ledger)
+    queues, queue = target.queues, target.endpoint.queue
     if delete and sys.stdout is None:
         raise ConfigurationError(
             "stdout is closed: messages would be deleted and never shown; open it, or leave out --delete"

@@ -67,7 +67,7 @@ def send(
     park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     store_only: Annotated[
         bool,
-        Option("--store-only", help="Put all into the store, from which a dispatcher sends them."),
+        Option("--store-only", help="Put all into --store or SQSDELAY_STORE, for a dispatcher."),
     ] = False,
     to: options.ReleasedTo = None,
     ledger: options.LedgerFile = None,
@@ -75,7 +75,8 @@ def send(
 ) -> None:
     """Send one message or a file of messages with any delay. Exit code 1 if any was not sent.
 
-    With --store-only, --delay counts from SQS's clock, or with --to from the store's.
+    In a --file, --delay and --due-at are for lines that have neither. With --store-only, --delay counts from
+    SQS's clock, or with --to from the store's.
     """
     from sqsdelay.s3 import Bucket
     from sqsdelay.sqs.sender import DelaySender

@@ -157,7 +157,7 @@ def failure(error: Exception) -> SqsDelayError:
             "them that (spark-submit --py-files, or spark.addArtifact(file, pyfile=True))"
         )
     for kind, reason in reversed(_OURS.findall(text)):
-        found: type[SqsDelayError] = getattr(errors, kind)
+        found: type[SqsDelayError] = getattr(errors, kind, SqsDelayError)
         return found(reason) if found.__init__ is SqsDelayError.__init__ else SqsDelayError(reason)
     reason = (_PYTHONS.findall(text) or [cause(error)])[-1]
     missing = reason.startswith("[PATH_NOT_FOUND]")

@@ -14,8 +14,9 @@ from sqsdelay.limits import (
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports import in_each_child
+from sqsdelay.sending.async_sender import AsyncQueueSender
 from sqsdelay.sending.router import DEFAULT_CONCURRENCY, SenderSettings
-from sqsdelay.sending.sender import AsyncQueueSender, QueueSender
+from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.client import default_client, limit_whole_answers
 from sqsdelay.sqs.queues import SqsQueues
 

@@ -35,7 +35,6 @@ def printed() -> Iterator[str]:
     assert process.wait(PATIENCE_SECONDS) == 0
 
 
-@pytest.mark.nightly
 def test_printed_commands_work(printed: str) -> None:
     """A person can copy them: the endpoint is fit, and a message of four hops is sent and arrives."""
     exported = dict(re.findall(r"^  export (\w+)=(.*)$", printed, re.MULTILINE))

@@ -456,6 +456,14 @@ def test_every_command_has_help(cli: Cli) -> None:
         assert command.callback is not None
         assert command.callback.__doc__
         assert (command.name or command.callback.__name__.replace("_", "-")) in out
+    for name, words in (
+        ("send", "--due-at are for lines that have neither"),
+        ("send", "SQSDELAY_STORE"),
+        ("consume", "workers send it to the error queue"),
+        ("dispatch", "cannot be cancelled"),
+        ("console", "may be repeated"),
+    ):
+        assert words in " ".join(cli(name, "--help")[1].split())
 
 
 def test_a_proof_stores_what_schedules_take() -> None:

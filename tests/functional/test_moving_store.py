@@ -99,7 +99,8 @@ class Move:
                 continue  # It is on its way to the destination, where nothing changes it.
             seconds = CHANGES[change]
             self.due[name] = new_ms = None if seconds is None else was_due_ms + seconds * 1000
-            for schedule in map(Schedule, self.told):
+            for store in self.told:
+                schedule = Schedule(store, endpoint="orders")
                 if new_ms is None:
                     schedule.cancel(name, now_ms=now_ms)
                 else:

@@ -176,8 +176,10 @@ def test_the_last_word_counts(
     """Moved twice, then cancelled."""
     sender.send("orders", "x", delay=5000, message_id="m")
     sender.reschedule("orders", "m", delay=2000)
+    first_ms = store.amendments(["m"])["m"].at_ms
     sender.reschedule("orders", "m", delay=9000)
     sender.cancel("orders", "m")
+    assert store.amendments(["m"])["m"].at_ms == first_ms + 2  # covers what was sent since
     queues.clock.advance(900)
     assert hop(queues, store) == [Status.CANCELLED]
 

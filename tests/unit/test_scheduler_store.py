@@ -273,10 +273,8 @@ def test_two_endpoints_that_share_a_group_do_not_see_each_other_s_messages(world
     assert other.store([_message(world, destination="invoices", body=b"theirs")]) == [True]
     assert [m.body for m in other.pending(9)] == [b"theirs"]
     assert (other.pending_count(), world.store.pending_count()) == (1, 1)
-    assert (
-        Schedule(other, endpoint="orders").cancel("m1", now_ms=world.clock.true_ms + 1_000)
-        is Change.DONE
-    )
+    schedule = Schedule(other, endpoint="invoices")
+    assert schedule.cancel("m1", now_ms=world.clock.true_ms + 1_000) is Change.DONE
     assert other.find("m1") is None
     assert world.store.amendments(["m1"]) == {}
     world.run()
@@ -398,9 +396,8 @@ def test_a_move_to_a_near_time_while_it_is_being_parked_counts(
         if not moved:
             now_ms = world.clock.true_ms
             moved.append(now_ms + seconds * 1000)
-            change = Schedule(world.new_store(), endpoint="orders").reschedule(
-                "m1", moved[0], now_ms=now_ms
-            )
+            mover = Schedule(world.new_store(), endpoint="orders")
+            change = mover.reschedule("m1", moved[0], now_ms=now_ms)
             assert change is Change.REQUESTED
         return create(**asked)
 

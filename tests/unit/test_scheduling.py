@@ -28,7 +28,7 @@ def test_the_longest_come_first_and_apart() -> None:
     tests = [f"tests/{name}::test_it[{n}]" for name in "abcd" for n in range(3)]
     tests += [f"{folder}test_a.py::test_it[{n}]" for folder in reversed(TOGETHER) for n in range(3)]
     config: Any = SimpleNamespace(
-        getvalue=lambda name: ["popen"] * 2, option=SimpleNamespace(loadscopereorder=False)
+        getvalue=lambda name: ["popen"] * len(FIRST), option=SimpleNamespace(loadscopereorder=False)
     )
     scheduler = FilesAndFolders(config)
     begun: list[str] = []
@@ -40,7 +40,7 @@ def test_the_longest_come_first_and_apart() -> None:
         def send_runtest_some(self, indices: list[int]) -> None:
             begun.append(scope(tests[indices[0]]))
 
-    nodes: list[Any] = [Node(), Node()]
+    nodes: list[Any] = [Node() for _ in FIRST]
     for each in nodes:
         scheduler.add_node(each)
         scheduler.add_node_collection(each, tests)
@@ -48,7 +48,7 @@ def test_the_longest_come_first_and_apart() -> None:
     assert begun == list(FIRST)
     for done in list(scheduler.assigned_work[nodes[0]][FIRST[0]]):
         scheduler.mark_test_complete(nodes[0], tests.index(done))
-    assert begun[2] == scope(tests[0])
+    assert begun[len(FIRST)] == scope(tests[0])
 
 
 def test_a_seed_shuffles_and_tears_nothing_apart() -> None:

@@ -133,7 +133,6 @@ def copy_of_checkout(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.nightly
 def test_destroy_keeps_queues_and_messages_by_default(
     aws: LocalAws, cdk: CdkCommand, app: Apps, deployed: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:

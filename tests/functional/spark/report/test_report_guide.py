@@ -30,7 +30,7 @@ from tests.services.chromium import chromium
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[4] / "docs"
 FIELDS = (DOCS / "fields.md").read_text().partition("\n## A reconciliation's columns")[0]
 COMMANDS = re.findall(
     r"^sqsdelay (pipeline (?:report|events|cost) .*)$",

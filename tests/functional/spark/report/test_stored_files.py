@@ -20,7 +20,7 @@ from tests.services.in_memory_s3 import InMemoryS3
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GUIDE = (Path(__file__).parents[3] / "docs/s3-store.md").read_text()
+GUIDE = (Path(__file__).parents[4] / "docs/s3-store.md").read_text()
 BUCKET = "s3://my-bucket"
 DAY_MS = 86_400_000
 
