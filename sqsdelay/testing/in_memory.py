@@ -337,7 +337,7 @@ class InMemoryOutbox:
     def _too_early(self, message: StoredMessage) -> Failure | None:
         """What the timer cannot hold is kept for later."""
         ahead_ms = message.due_ms - self.now_ms()
-        if ahead_ms <= self._max_ahead_seconds * 1000:
+        if ahead_ms <= self.max_ahead_seconds * 1000:
             return None
         text = f"message {message.message_id} is due in {ahead_ms} ms; it is released later"
         return Failure("TooEarly", QueueUnavailable(text), transient=True, outage=True)
