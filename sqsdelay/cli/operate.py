@@ -268,7 +268,7 @@ def store_migrate(
         Option(envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///… or postgresql://…."),
     ],
     due_from: Annotated[
-        str | None, Option(help="Only what is due from 2027-01-31T09:00:00Z on; default: in a day.")
+        str | None, Option(help="Due from e.g. 2027-01-31T09:00:00Z on; default: a day from now.")
     ] = None,
     amendments_to: Annotated[
         str | None, Option(help="The delay consumer's store, if another: amendments go there.")

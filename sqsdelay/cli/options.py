@@ -184,7 +184,7 @@ Retries = Annotated[
     int, Option(help="Retries of a refused message before it goes to the error queue.")
 ]
 MaxDelay = Annotated[
-    str, Option(help="Longest delay allowed, e.g. 3650d; senders refuse a longer one.")
+    str, Option(help="Longest delay: senders refuse more, workers send it to the error queue.")
 ]
 DEFAULT_MAX_DELAY: Final = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
 # Stores and ledgers.

@@ -61,7 +61,7 @@ WithoutAlternateExchange = Annotated[
     bool,
     Option(
         "--without-alternate-exchange",
-        help="Let undeliverable messages of nsb.v2 block all others.",
+        help="Use nsb.v2 without its policy: undeliverable messages then block all others.",
     ),
 ]
 Endpoint = Annotated[str, Argument(help="The destination queue's name.")]

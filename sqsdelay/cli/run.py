@@ -246,14 +246,14 @@ def dispatch(
         float, Option(help="Exit after the destination has failed for this many seconds.")
     ] = DEFAULT_TRIGGER_SECONDS,
     recovery_failures: Annotated[
-        int, Option(help="Exit when failures cannot be recorded more often than this a second.")
+        int, Option(help="Exit when recording failures fails more often than this per second.")
     ] = DEFAULT_FAILURES_PER_SECOND,
     ledger: options.LedgerFile = None,
     as_json: options.JsonLines = False,
 ) -> None:
     """Release a store's messages when they are due.
 
-    Runs until SIGTERM or Ctrl-C, and finishes the messages in hand first.
+    Runs until SIGTERM or Ctrl-C, and finishes the messages in hand first. A released one cannot be cancelled.
 
     Exit code 75 if a circuit breaker triggered: let a supervisor restart the dispatcher.
     """

@@ -18,7 +18,7 @@ from typer import Option
 from sqsdelay.cli import options
 from sqsdelay.cli.console import err, print_json, show, tell
 from sqsdelay.core.delay import utc
-from sqsdelay.core.message import Message, Route, size_of
+from sqsdelay.core.message import Message, Route, check_trace_header, size_of
 from sqsdelay.core.readable import attribute_of, attributes_of_texts, parse_delay, parse_due_at
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import (
@@ -67,7 +67,7 @@ def send(
     park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     store_only: Annotated[
         bool,
-        Option("--store-only", help="Put all into the store, from which a dispatcher sends them."),
+        Option("--store-only", help="Put all into --store or SQSDELAY_STORE, for a dispatcher."),
     ] = False,
     to: options.ReleasedTo = None,
     ledger: options.LedgerFile = None,
@@ -75,7 +75,8 @@ def send(
 ) -> None:
     """Send one message or a file of messages with any delay. Exit code 1 if any was not sent.
 
-    With --store-only, --delay counts from SQS's clock, or with --to from the store's.
+    In a --file, --delay and --due-at are for lines that have neither. With --store-only, --delay counts from
+    SQS's clock, or with --to from the store's.
     """
     from sqsdelay.s3 import Bucket
     from sqsdelay.sqs.sender import DelaySender
@@ -266,6 +267,7 @@ def read_message(line: str, times: Times) -> Message:
     if "due_at" in own:
         own["due_at"] = parse_due_at(str(own["due_at"]))
     fields |= own or times
+    check_trace_header(fields.get("trace_header"))
     found = {name: attribute_of(name, value) for name, value in attributes.items()}
     # The others are checked by the sender.
     return Message(body, attributes=found, **fields)

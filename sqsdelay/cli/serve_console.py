@@ -23,7 +23,7 @@ def serve_console(
     ],
     store: Annotated[
         list[str] | None,
-        Option(envvar="SQSDELAY_STORE", help="The store; ENDPOINT=URL: of that one."),
+        Option(envvar="SQSDELAY_STORE", help="The store, or ENDPOINT=URL; may be repeated."),
     ] = None,
     rabbitmq: Annotated[
         str | None,
@@ -34,7 +34,7 @@ def serve_console(
     ] = None,
     prefix: Annotated[str | None, Option(help="Name prefix there; default: sqsdelay.")] = None,
     ledger: Annotated[
-        Path | None, Option(dir_okay=False, help="Where all record; changes made here are added.")
+        Path | None, Option(dir_okay=False, help="The ledger file; changes made here are added.")
     ] = None,
     hop: Hop = DEFAULT_HOP_SECONDS,
     max_delay: MaxDelay = DEFAULT_MAX_DELAY,

@@ -41,8 +41,6 @@ DONE_SHOWN: Final = 20
 """Messages of a change that are named although it was done to them; the others are counted."""
 STOP_SECONDS: Final = 3.0
 """How long a console that is stopped waits for changes to let go of what they hold."""
-
-
 DONE: Final = "done"
 NOT_DONE: Final = "not-done"
 
@@ -163,7 +161,6 @@ class Services:
 
 ON_PARKED: Final = ("cancel", "release", "reschedule")
 ON_FAILED: Final = ("retry", "discard")
-
 AT_ONCE: Final = 4
 """Messages changed at a time. Where a store answers for none of so many, the others are left alone."""
 

@@ -201,10 +201,8 @@ def with_message_id(
     identified = {**attributes, **ours}
     larger = size + size_of("", ours)
     theirs = 0 if wire.NSERVICEBUS_ID in attributes else 1
-    if (
-        len(identified) + theirs > MAX_ATTRIBUTES
-        or larger + theirs * _NSERVICEBUS_BYTES > MAX_MESSAGE_BYTES
-    ):
+    after_their_hop = larger + theirs * _NSERVICEBUS_BYTES
+    if len(identified) + theirs > MAX_ATTRIBUTES or after_their_hop > MAX_MESSAGE_BYTES:
         return dict(attributes), size
     return identified, larger
 
@@ -329,7 +327,7 @@ def handed_over(
     """A copy from the delay queue as it is for the last leg: in the destination, or in the due queue.
 
     The destination gets the user's message, and two attributes of ours: the id to deduplicate on and
-    the due time to tell lateness by. What our sender sent has room for both (`check_whole_way`); a
+    the due time to tell lateness by. What our sender sent has room for both (`first_copy`); a
     foreign message of ten attributes or 1 MiB goes without rather than not at all.
     """
     users, group = users_attributes(copy), text_of(copy.attributes, wire.GROUP_ID)

@@ -214,10 +214,7 @@ class BatchSender:
                 prepared.sent_after(latest_ms if amendment is None else amendment.at_ms)
 
     def _park_all(
-        self,
-        endpoint: Endpoint,
-        to_store: Sequence[tuple[int, ToStore]],
-        results: list[SendResult],
+        self, endpoint: Endpoint, to_store: Sequence[tuple[int, ToStore]], results: list[SendResult]
     ) -> None:
         if not to_store:
             return

@@ -246,12 +246,7 @@ class Router:
         return self._queues.broker_clock.latest_ms()
 
     def _direct(
-        self,
-        endpoint: Endpoint,
-        message: CheckedMessage,
-        due_ms: int,
-        remaining: int,
-        asked: Asked,
+        self, endpoint: Endpoint, message: CheckedMessage, due_ms: int, remaining: int, asked: Asked
     ) -> ToQueue:
         """Straight to the destination; a message timer goes with it, but to a FIFO queue, which takes
         none. It carries an id only if its sender named one."""

@@ -102,13 +102,13 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
 
     before: Any = {name: spark.conf.get(name) for name in settings}
     try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-    except IllegalArgumentException as error:  # Only time zones are anybody's choice.
-        raise InvalidSetting(
-            f"time zone {value!r} is not known to Spark; write e.g. Europe/Berlin or +02:00"
-        ) from error
-    try:
+        try:
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+        except IllegalArgumentException as error:  # Only time zones are anybody's choice.
+            raise InvalidSetting(
+                f"time zone {value!r} is not known to Spark; write e.g. Europe/Berlin or +02:00"
+            ) from error
         yield
     finally:
         for name, value in before.items():

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import uuid
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from botocore.config import Config
 
-from sqsdelay.core.delay import Clock
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.stores import DynamoDbStore, S3Store, SchedulerStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
-from sqsdelay.testing import (
-    InMemoryOutbox,
-    InMemoryQueues,
-    InMemoryStore,
-    ManualClock,
-)
+from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.testing.store_contract import (
     MakePlace,
@@ -39,13 +34,7 @@ ROLE = "arn:aws:iam::123456789012:role/scheduler"
 class TestInMemory(StoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
-        made: list[InMemoryStore] = []
-
-        def make(clock: Clock) -> InMemoryStore:
-            made.append(made[0] if made else InMemoryStore(clock))
-            return made[0]
-
-        return make
+        return cast(MakeStore, cache(InMemoryStore))
 
 
 class TestSqlite(StoreContract):
@@ -109,9 +98,8 @@ class TestS3(StoreContract):
 
 
 def documented() -> ModuleType:
-    spec = spec_from_file_location(
-        "custom_store", Path(__file__).parents[2] / "docs/custom_store.py"
-    )
+    path = Path(__file__).parents[2] / "docs/custom_store.py"
+    spec = spec_from_file_location("custom_store", path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

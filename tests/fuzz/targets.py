@@ -10,7 +10,6 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
@@ -41,10 +40,7 @@ from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.sizes import read_pointer
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
-from sqsdelay.timeouts.sender import (
-    read_id,
-    read_timeout,
-)
+from sqsdelay.timeouts.sender import read_id, read_timeout
 
 START_MS: Final = 1_800_000_000_000
 ENDPOINTS: Final = ("orders", "orders.fifo")
@@ -147,12 +143,11 @@ def line(data: bytes) -> None:
 
 def stored(data: bytes) -> None:
     """The headers column of a store's row, which somebody may have written by hand."""
-    headers = data.decode("utf-8", "replace")
-    message = from_store("m", "orders", START_MS, b"x", headers, 0)
+    message = from_store("m", "orders", START_MS, b"x", text_of(data), 0)
     clock = ManualClock(START_MS)
     store, outbox = InMemoryStore(clock), InMemoryOutbox(clock)
-    with mock.patch.object(StoredMessage, "headers", return_value=headers):
-        store.store([replace(message, unreadable=None)])
+    store.store([StoredMessage(message_id="m", destination="orders", due_ms=START_MS, body=b"x")])
+    store._connection.execute('UPDATE "memory.delayed" SET headers = CAST(? AS TEXT)', [data])
     done = Dispatcher(store, outbox, clock=clock).dispatch()
     assert len(done.rejected) == (message.unreadable is not None)
     if message.unreadable is None:

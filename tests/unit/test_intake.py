@@ -4,6 +4,7 @@ parked wait for others where the store takes groups; none is deleted before it i
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
@@ -34,8 +35,8 @@ class Site:
         self.s3 = InMemoryS3()
         client: Any = self.s3
         self.store = S3Store("parked", endpoint="orders", client=client, clock=self.clock)
-        settings = RelaySettings(parking=ParkingSettings(self.store))
-        relay = Relay(self.queues, Endpoint.parse("orders"), settings)
+        self.settings = RelaySettings(parking=ParkingSettings(self.store))
+        relay = Relay(self.queues, Endpoint.parse("orders"), self.settings)
         self.intake = Intake(self.queues, relay, self.clock)
         self.intake.most = 25
 
@@ -136,7 +137,7 @@ def test_what_nobody_will_work_on_is_released(site: Site) -> None:
 def test_what_cannot_be_settled_is_not_kept_hidden(site: Site) -> None:
     """It comes back when its time is up."""
     site.put(3)
-    site.intake.relay.process = _another_version  # type: ignore[method-assign]
+    site.intake.relay.process = Mock(side_effect=SchemaMismatch("v2"))  # type: ignore[method-assign]
     with pytest.raises(SchemaMismatch):
         site.intake.settle(site.intake.receive(wait_seconds=0))
     assert site.intake.last_touched() is None
@@ -184,16 +185,18 @@ def test_a_group_waits_no_longer_than_ten_seconds(site: Site) -> None:
 
 
 def test_what_is_near_is_worked_on_at_once(site: Site) -> None:
-    """A message that is to be handed over does not wait for those that are parked."""
+    """A message that is to be handed over does not wait for those that are parked. A batch of such messages
+    is over then: nothing of it is extended."""
     site.put(4)
     site.put(5, 1800)
     assert site.receive() == [Status.HANDED_OVER] * 5
     assert len(site.intake.park()) == 4
-    due_relay = DueRelay(
-        site.queues,
-        Endpoint.parse("orders.fifo"),
-        RelaySettings(parking=ParkingSettings(site.store)),
-    )
+    site.put(2, 1800)
+    assert site.receive() == [Status.HANDED_OVER] * 2
+    site.clock.advance(10)
+    site.intake.extend()
+    assert site.hides() == 0
+    due_relay = DueRelay(site.queues, Endpoint.parse("orders.fifo"), site.settings)
     assert Intake(site.queues, due_relay, site.clock).most is None
 
 
@@ -211,13 +214,6 @@ def test_an_outage_of_the_store_lets_copies_hop_on(site: Site) -> None:
     """As without gathering."""
     site.put(4)
     site.receive()
-    site.s3.put_object = _unavailable  # type: ignore[method-assign]
+    away = EndpointConnectionError(endpoint_url="s3")
+    site.s3.put_object = Mock(side_effect=away)  # type: ignore[method-assign]
     assert [o.status for o in site.intake.park()] == [Status.REQUEUED] * 4
-
-
-def _unavailable(**_: Any) -> Any:
-    raise EndpointConnectionError(endpoint_url="s3")
-
-
-def _another_version(*_: Any, **__: Any) -> Any:
-    raise SchemaMismatch("version 2")

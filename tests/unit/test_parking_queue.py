@@ -21,6 +21,7 @@ from sqsdelay.core.message import (
     OutgoingMessage,
     size_of,
     string,
+    text_of,
 )
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment
@@ -40,7 +41,7 @@ from sqsdelay.relaying.parker import (
 )
 from sqsdelay.relaying.relay import Held, Relay
 from sqsdelay.testing import InMemoryStore, ManualClock
-from tests.faulty import AWAY, FaultyQueues
+from tests.faulty import AWAY, REFUSED, FaultyQueues
 
 DELAY, PARKING, ERRORS = "orders-delay.fifo", "orders-parking", "orders-delay-error"
 DAY = 86_400
@@ -98,6 +99,15 @@ class Site:
         while copies := self.queues.receive_batch(DELAY, wait_seconds=0):
             fates += [outcome.status for outcome in self.relay.process(copies)]
         return fates
+
+    def forward_two(self, seconds: int = 1000) -> None:
+        """One to be parked, and one that was moved so near that it is to be handed over."""
+        self.send("parks", 90 * DAY)
+        self.send("soon", 90 * DAY)
+        now_ms = self.clock.now_ms() + 1
+        due_ms = now_ms + seconds * 1000
+        self.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=due_ms)])
+        self.relayed()
 
     def parked(self) -> list[Outcome]:
         """The dispatcher's turn."""
@@ -159,8 +169,7 @@ def test_what_is_not_far_and_what_cannot_be_read_is_not_parked(site: Site) -> No
     """A store is for what has more than 2.25 hours left; how much that is must be known."""
     for name, seconds in (("at", 8100 + 900), ("above", 8101 + 900), ("poison", "soon")):
         site.send(name, seconds)  # type: ignore[arg-type]
-    site.clock.advance(900)
-    copies = site.queues.receive_batch(DELAY, wait_seconds=0)
+    copies = site.left(DELAY, after=900)
     parks = {copy.message_id: site.relay.parks(copy) for copy in copies}
     assert parks == {"at": False, "above": True, "poison": False}
     without_a_store = Relay(site.queues, site.endpoint)
@@ -171,12 +180,9 @@ def test_what_is_not_far_and_what_cannot_be_read_is_not_parked(site: Site) -> No
 
 def test_what_no_store_can_keep_is_rejected(site: Site) -> None:
     """An id that no sender may give, of a sender that is not ours."""
-    relay = Relay(
-        site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store), ledger=site)
-    )
+    relay = Relay(site.queues, site.endpoint, site.settings)
     site.send("m\0", 90 * DAY)
-    site.clock.advance(900)
-    (outcome,) = relay.process(site.queues.receive_batch(DELAY, wait_seconds=0))
+    (outcome,) = relay.process(site.left(DELAY, after=900))
     assert (outcome.status, "no NUL" in str(outcome.error)) == (Status.REJECTED, True)
     [rejected] = site.left(ERRORS, after=0)
     assert rejected.body == "x"
@@ -188,6 +194,20 @@ def test_a_large_copy_is_parked_at_once(site: Site) -> None:
     site.send("small", 90 * DAY, body="x" * (GROUP_BYTES - 1000))
     assert sorted(site.relayed()) == [Status.FORWARDED, Status.PARKED]
     assert [m.message_id for m in site.store.pending(9)] == ["large"]
+
+
+def test_what_the_parking_queue_refuses_for_good_ends_in_the_error_queue(site: Site) -> None:
+    """As what a destination refuses: each copy with the reason, after five receives. An outage does not."""
+    for name in ("m1", "m2"):
+        site.send(name, 90 * DAY, body=name)
+    fates = []
+    for failure in [REFUSED] * 4 + [AWAY, REFUSED]:
+        site.queues.failing = {PARKING: failure}
+        fates += site.relayed()
+    assert fates == [Status.FAILED] * 10 + [Status.REJECTED] * 2
+    told = {copy.body: text_of(copy.attributes, ERROR) for copy in site.left(ERRORS, after=0)}
+    assert (sorted(told), site.left(DELAY)) == (["m1", "m2"], [])
+    assert all("InvalidMessageContents: refused" in str(each) for each in told.values())
 
 
 @pytest.mark.parametrize("due_ms", [None, 0], ids=["cancelled", "moved"])
@@ -248,8 +268,7 @@ def test_another_version_is_refused_before_anything_is_sent(site: Site) -> None:
     """By who runs already, too: by the delay consumer with near copies in its batch, and by who parks."""
     for name, seconds in (("far", 90 * DAY), ("near", 1000)):
         site.send(name, seconds)
-    site.clock.advance(900)
-    copies = site.queues.receive_batch(DELAY, wait_seconds=0)
+    copies = site.left(DELAY, after=900)
     forward(site, copies[:1])
 
     error: StoreError = StoreError("unreadable")
@@ -271,11 +290,7 @@ def test_another_version_is_refused_before_anything_is_sent(site: Site) -> None:
 
 def test_of_a_group_in_part_settled_the_rest_goes_into_another(site: Site) -> None:
     """So that what was handed over is not handed over again with it."""
-    site.send("parks", 90 * DAY)
-    site.send("soon", 90 * DAY)
-    now_ms = site.clock.now_ms() + 1
-    site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_000_000)])
-    site.relayed()
+    site.forward_two()
     site.store.out_of_reach = True
     fates = {o.copy.message_id: o.status for o in settled(site.parker, more=_twice())}
     assert fates == {"parks": Status.FAILED, "soon": Status.HANDED_OVER}
@@ -285,11 +300,7 @@ def test_of_a_group_in_part_settled_the_rest_goes_into_another(site: Site) -> No
 
 def test_a_group_stays_whole_where_no_time_is_left_for_its_rest(site: Site) -> None:
     """What was handed over may be so again; what was not is not lost."""
-    site.send("parks", 90 * DAY)
-    site.send("soon", 90 * DAY)
-    now_ms = site.clock.now_ms() + 1
-    site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_000_000)])
-    site.relayed()
+    site.forward_two()
     site.store.out_of_reach = True
     times = iter([True])
     outcomes = settled(site.parker, more=_twice(), held=lambda: next(times, False))
@@ -300,23 +311,17 @@ def test_a_group_stays_whole_where_no_time_is_left_for_its_rest(site: Site) -> N
 
 def test_nothing_is_sent_without_time_for_it(site: Site) -> None:
     """Not what was moved so near that it is to be handed over, either."""
-    site.send("soon", 90 * DAY)
-    now_ms = site.clock.now_ms() + 1
-    site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_000_000)])
-    site.relayed()
-    (outcome,) = settled(site.parker, more=_twice(), held=lambda: False)
-    assert (outcome.status, site.left("orders", after=2000)) == (Status.FAILED, [])
+    site.forward_two()
+    outcomes = settled(site.parker, more=_twice(), held=lambda: False)
+    assert [outcome.status for outcome in outcomes] == [Status.PARKED, Status.FAILED]
+    assert site.left("orders", after=2000) == []
     assert len(site.left(PARKING)) == 1
 
 
 def test_nothing_is_sent_once_others_may_be_given_the_same_groups(site: Site) -> None:
     """However long the caller may go on: a round ends before its groups are visible again, and the next
     round has all the time again. Where receiving takes long, less is received."""
-    site.send("parks", 90 * DAY)
-    site.send("soon", 90 * DAY)
-    now_ms = site.clock.now_ms() + 1
-    site.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=now_ms + 1_500_000)])
-    site.relayed()
+    site.forward_two(1500)
     site.store.meanwhile = lambda: site.clock.advance(175)
     fates = {o.copy.message_id: o.status for o in settled(site.parker, more=_twice())}
     assert fates == {"parks": Status.PARKED, "soon": Status.FAILED}
@@ -341,8 +346,7 @@ def test_a_round_receives_for_a_minute(site: Site) -> None:
 
     site.store.stored_at_once = 400
     site.queues.receive_batch = slow  # type: ignore[method-assign]
-    parker = Parker(site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store)))
-    outcomes = settled(parker)
+    outcomes = site.parked()
     assert [outcome.status for outcome in outcomes] == [Status.PARKED] * 400
     assert site.store.calls == 5
 
@@ -377,8 +381,7 @@ def test_a_hundred_and_thirty_are_parked_fifty_at_a_time(site: Site) -> None:
 
     site.store.meanwhile = meanwhile
     site.store.stored_at_once = 100
-    parker = Parker(site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store)))
-    outcomes = settled(parker)
+    outcomes = site.parked()
     assert len({outcome.copy.message_id for outcome in outcomes}) == len(outcomes) == 130
     assert (site.store.calls, len(taken)) == (2, 3)
     assert site.left(PARKING) == []
@@ -393,8 +396,7 @@ def test_what_is_parked_in_one_call_fits_the_memory(
     site.relayed()
     site.store.stored_at_once = 1000
     monkeypatch.setattr("sqsdelay.relaying.parker.MAX_BYTES", 1)
-    parker = Parker(site.queues, site.endpoint, RelaySettings(parking=ParkingSettings(site.store)))
-    assert len(settled(parker)) == 130
+    assert len(site.parked()) == 130
     assert site.store.calls == 2
 
 
@@ -424,10 +426,7 @@ def test_groups_are_as_full_as_they_may_be(site: Site) -> None:
     queue does not take stays in the delay queue."""
     for n in range(40):
         site.send(f"m{n}", 90 * DAY, body="x" * (n % 7 * 3_000))
-    site.clock.advance(900)
-    copies: list[ReceivedMessage] = []
-    while more := site.queues.receive_batch(DELAY, wait_seconds=0):
-        copies += more
+    copies = site.left(DELAY, after=900)
     # Two that are two bytes too long for one group.
     room = (GROUP_BYTES + 2 - len(group_of([packed(copies[0])] * 2))) // 2
     copies[:2] = [replace(copies[0], body="x" * room)] * 2
@@ -496,8 +495,7 @@ def test_without_its_parking_queue_copies_stay_in_the_delay_queue() -> None:
     site = Site()
     site.queues.delete_queue(PARKING)
     site.send("m", 90 * DAY)
-    site.clock.advance(900)
-    copies = site.queues.receive_batch(DELAY, wait_seconds=0)
+    copies = site.left(DELAY, after=900)
     assert [outcome.status for outcome in site.relay.process(copies)] == [Status.FAILED]
     assert [copy.message_id for copy in site.left(DELAY)] == ["m"]
 

@@ -55,6 +55,7 @@ def test_importing_does_nothing() -> None:
 
 
 VENDORS = {"boto3", "botocore", "pika", "psycopg", "kombu", "pyspark", "pyarrow", "typer", "pytest"}
+VENDORS |= {"sqlite3"}  # a Python may have been built without
 NEEDED = {
     "sqsdelay.celery": {"boto3", "botocore", "kombu"},
     "sqsdelay.ledger.firehose": {"boto3", "botocore"},

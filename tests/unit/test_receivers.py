@@ -221,10 +221,8 @@ def test_a_copy_is_deleted_only_after_its_send_is_confirmed(queues: PolledQueues
     assert queues.deletes == []
 
 
-def test_all_receivers_gather_for_one_group() -> None:
+def test_all_receivers_gather_for_one_group(queues: PolledQueues) -> None:
     """A store that takes groups gets one call for what many receivers brought."""
-    queues = PolledQueues()
-    queues.create_endpoint("orders")
     calls: list[int] = []
 
     class Groups(InMemoryStore):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from sqsdelay import DelayConsumer
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.errors import ConfigurationError, SendFailed
-from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.timeouts.manager import TimeoutSettings
 
 
@@ -22,8 +24,10 @@ def test_a_dispatchers_sleep(poll_seconds: float) -> None:
 
 @pytest.mark.parametrize("wait_seconds", [0, MAX_RECEIVE_WAIT_SECONDS])
 def test_a_receivers_long_poll(wait_seconds: int) -> None:
-    """As SQS has it."""
+    """As SQS has it. A worker's copies are hidden for 180 s at most: later they would not deduplicate."""
     assert TimeoutSettings(wait_seconds=wait_seconds).wait_seconds == wait_seconds
+    for hidden in (1, DELAY_QUEUE_VISIBILITY_SECONDS):
+        DelayConsumer("orders", wait_seconds=wait_seconds, visibility_seconds=hidden)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +36,10 @@ def test_a_receivers_long_poll(wait_seconds: int) -> None:
         (DispatchSettings, "number_of_retries", -1),
         (DispatchSettings, "batch_size", 0),
         (DispatchSettings, "poll_seconds", 0),
+        (partial(DelayConsumer, "orders"), "receivers", 0),
+        (partial(DelayConsumer, "orders"), "wait_seconds", MAX_RECEIVE_WAIT_SECONDS + 1),
+        (partial(DelayConsumer, "orders"), "visibility_seconds", 0),
+        (partial(DelayConsumer, "orders"), "visibility_seconds", 181),
         (TimeoutSettings, "outage_seconds", 0),
         (TimeoutSettings, "announce_again_seconds", -1),
         (TimeoutSettings, "batch_size", 0),

@@ -30,7 +30,7 @@ from tests.unit.staging_driver import ATTEMPT, DAY, Driver, table
 
 
 def test_endpoints_and_routes_of_all_kinds() -> None:
-    """FIFO and standard, given by name and by URL, in one task; an endpoint that is none is a reject."""
+    """FIFO and standard, by name and by URL, in one task; what is a reject leaves its id to other rows."""
     driver = Driver("orders", "bills.fifo")
     url = driver.queues.url(QueueRef("orders"))
     rows = [
@@ -38,16 +38,19 @@ def test_endpoints_and_routes_of_all_kinds() -> None:
         ("b", DAY, "2", url, None),
         ("c", DAY, "3", "bills.fifo", "g"),
         ("d", DAY, "4", "no queue", None),
+        ("", DAY, "5", "bills.fifo", "g"),
+        ("e", DAY, "5", "bills.fifo", "g"),
+        ("f", 0, "4", None, None),
         ("a", DAY, "1", None, None),
         ("other", DAY, "1", None, None),
     ]
     task = driver.task([table(rows)])
     driver.publish(task)
     assert sorted(m.message_id for m in driver.pending()) == ["1", "2"]
-    (fifo,) = driver.pending("bills.fifo")
-    assert (fifo.message_id, fifo.group_id) == ("3", "g")
-    assert [row["message_id"] for row in driver.rejected] == ["4", "1"]
-    assert (task.counts.sent, task.counts.repeated, task.counts.rejected) == (3, 2, 2)
+    fifo = driver.pending("bills.fifo")
+    assert sorted((m.message_id, m.group_id) for m in fifo) == [("3", "g"), ("5", "g")]
+    assert [row["message_id"] for row in driver.rejected] == ["4", "5", "1"]
+    assert (task.counts.sent, task.counts.repeated, task.counts.rejected) == (5, 2, 3)
 
 
 def test_a_row_that_its_queue_would_not_take_is_rejected() -> None:
@@ -81,12 +84,8 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     receipts.publish([ATTEMPT])
     receipts.drop(["w"])
     now_ms, due_at = driver.clock.now_ms(), utc(driver.clock.now_ms() + DAY * 1000)
-    marks = [
-        Mark.of(
-            "orders", Message(body, due_at=due_at, message_id=name, message_group_id=group), now_ms
-        )
-        for body, _, name, _, group in rows
-    ]
+    sent = [Message(b, due_at=due_at, message_id=n, message_group_id=g) for b, _, n, _, g in rows]
+    marks = [Mark.of("orders", message, now_ms) for message in sent]
     assert dict(zip(receipts.load().ids, receipts.load().contents, strict=True)) == {
         mark.message_id: mark.content for mark in marks
     }
@@ -122,10 +121,8 @@ def test_receipts_of_many_tasks_are_published_side_by_side(tmp_path: Path) -> No
 
 def shared(rows: int, parts: int) -> list[list[pa.RecordBatch]]:
     """What Spark makes of rows: each in the task of the remainder of its hash."""
-    return [
-        [table([("a", DAY, f"m{n}", None, None) for n in range(p, rows, parts)])]
-        for p in range(parts)
-    ]
+    given = [("a", DAY, f"m{n}", None, None) for n in range(rows)]
+    return [[table(given[part::parts])] for part in range(parts)]
 
 
 @pytest.mark.parametrize(("first", "second"), [(8, 8), (4, 16), (16, 4)])
@@ -135,14 +132,12 @@ def test_a_job_run_again_reads_each_mark_once(
     """Requests grow with the number of tasks, and a task holds the ids of its share: run with as many, with
     more and with fewer tasks, and twice, so that there are marks of two runs."""
     driver = Driver("orders")
-    asked: list[str] = []
-    held: list[int] = []
+    asked, held = list[str](), list[int]()
 
     def run_again(rows: int, parts: int) -> tuple[int, int]:
         driver.begin("j")
-        tasks = [
-            driver.task(each, part=n, parts=parts) for n, each in enumerate(shared(rows, parts))
-        ]
+        each = enumerate(shared(rows, parts))
+        tasks = [driver.task(batches, part=n, parts=parts) for n, batches in each]
         assert driver.publish(*tasks) == 0
         return sum(t.counts.sent for t in tasks), sum(t.counts.already_sent for t in tasks)
 
@@ -193,8 +188,7 @@ def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in range(9_000)
     ]
     batches = [table(rows[start : start + 1000]) for start in range(0, len(rows), 1000)]
-    task = driver.task(batches)
-    driver.publish(task)
+    driver.publish(driver.task(batches))
     assert {m.message_id for m in driver.pending()} == {f"m{n}" for n in range(9_000)}
     keys = [key for key in driver.s3.objects if key.endswith(".gz")]
     assert len(keys) < 120
@@ -202,10 +196,8 @@ def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
         named = parse(key.removeprefix("orders/v1/"))
         assert named is not None
         name = named[0]
-        dues = [
-            json.loads(line)["due_ms"]
-            for line in gzip.decompress(driver.s3.objects[key]).splitlines()
-        ]
+        lines = gzip.decompress(driver.s3.objects[key]).splitlines()
+        dues = [json.loads(line)["due_ms"] for line in lines]
         assert dues == sorted(dues)
         assert (dues[0], dues[-1], len(dues)) == (name.first_ms, name.last_ms, name.count)
         assert name.slot.start_ms <= dues[0] <= dues[-1] < name.slot.end_ms
@@ -228,9 +220,7 @@ def test_an_object_that_s3_did_not_take_fails_the_task_at_its_end(
     monkeypatch.setattr(staging, "KEPT_BYTES", 0)
     monkeypatch.setattr(staging, "_IN_FLIGHT", 1)
     driver, fails = Driver("orders"), iter([_refused])
-    driver.s3 = driver.around(
-        lambda name, call: next(fails, call)() if name == "PutObject" else call()
-    )
+    driver.s3 = driver.around(lambda name, do: next(fails, do)() if name == "PutObject" else do())
     wheel, options = driver.wheel("", "orders"), Options(retry_seconds=0)
     place = staging.Staging(wheel, driver.run, "orders", "0x1", options)
     for n in range(1, 7):

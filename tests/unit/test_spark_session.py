@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 import typer
@@ -21,7 +21,7 @@ from sqsdelay.cli import app
 from sqsdelay.cli.spark_job import _ended_by_ctrl_c
 from sqsdelay.errors import ConfigurationError, NotAllSent, SqsDelayError
 from sqsdelay.spark.locations import absolute, file_name, hadoop_uri, is_uri, opened
-from sqsdelay.spark.session import cause, check_java, failure, session
+from sqsdelay.spark.session import cause, check_java, configured, failure, session
 from tests.patience import PATIENCE_SECONDS
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
@@ -106,6 +106,7 @@ def run(arguments: list[str], folder: Path, before: str) -> subprocess.Completed
     ("text", "told"),
     [
         ("[X]\nTraceback:\n  File\nsqsdelay.errors.NotAllSent: 1 of 2 rows\n x", "1 of 2 rows"),
+        ("X:\nsqsdelay.errors.NewerError: of another version\n", "of another version"),
         ("X:\nTraceback:\nModuleNotFoundError: No m\n", "ModuleNotFoundError: No m"),
         ("[PATH_NOT_FOUND] no such path\n at org.apache", "[PATH_NOT_FOUND] no such path"),
     ],
@@ -129,6 +130,15 @@ def test_a_failed_job_is_told_in_one_line(text: str, told: str) -> None:
 def test_a_java_trace_is_told_in_one_line(text: str, told: str) -> None:
     """Its first cause, or what Java said, or Spark's first line."""
     assert cause(PySparkException(text)) == told
+
+
+def test_settings_are_put_back_where_spark_refuses_another() -> None:
+    """A session that somebody goes on to use is left as it was."""
+    conf = Mock()
+    conf.set.side_effect = [None, KeyError, None, None]
+    with pytest.raises(KeyError), configured(Mock(conf=conf), {"a": "1", "b": "2"}):
+        raise AssertionError
+    assert conf.set.call_args_list[2] == call("a", conf.get.return_value)
 
 
 def test_no_timer_outlives_a_job_that_ctrl_c_ends(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import timedelta
 
 import pytest
 
 from sqsdelay.errors import QueueMissing
 from sqsdelay.parking.parking import Change
-from sqsdelay.testing import VirtualSqs
+from sqsdelay.testing import InMemoryStore, ManualClock, VirtualSqs
 
 A_SECOND = timedelta(seconds=1)
 DAYS = timedelta(days=4)
@@ -55,6 +56,17 @@ def test_a_store_lets_messages_be_changed() -> None:
     assert [arrival.body for arrival in sqs.drain()] == ["b"]
 
 
+def test_a_store_in_memory_is_looked_at_after_its_user_closed_it() -> None:
+    """And is closed with the last who knows it: Python 3.13 warns of a connection that is left open."""
+    store = InMemoryStore(ManualClock())
+    connection = store._connection
+    store.close()
+    assert store.pending_count() == 0
+    del store
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        connection.execute("SELECT 1")
+
+
 def test_an_endpoint_has_to_be_created() -> None:
     """A mistyped name is found by the test, as it would be in production."""
     with pytest.raises(QueueMissing, match="orders"):
@@ -69,5 +81,4 @@ def test_what_cannot_be_delivered_ends_the_wait() -> None:
     sqs.queues.delete_queue("orders")
     sqs.queues.create_queue("orders", MaximumMessageSize="1")
     assert sqs.drain() == []
-    counts = sqs.queues.attributes("orders-delay-error")
-    assert counts["ApproximateNumberOfMessages"] == "1"
+    assert sqs.queues.attributes("orders-delay-error")["ApproximateNumberOfMessages"] == "1"

@@ -66,9 +66,8 @@ class Sink:
         if options.receipts is None:
             return run
         receipts = Receipts.of(replace(options, replay=None))
-        return replace(
-            run, delay_start_ms=receipts.delay_start_ms(run.began_ms, keep=not options.plan)
-        )
+        start_ms = receipts.delay_start_ms(run.began_ms, keep=not options.plan)
+        return replace(run, delay_start_ms=start_ms)
 
     def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, run: Run) -> TaskReport:
         """Send a task's rows, and keep those that cannot be in a file of this attempt."""

@@ -235,11 +235,8 @@ class Staging:
         """The contents that earlier runs of the job have stored here under these ids, or sent."""
         if not (self.stored.ids or before.ids):
             return [None] * len(ids)
-        stored = map(self.stored.content, ids)
-        return [
-            before.content(n) if found is None else found
-            for n, found in zip(ids, stored, strict=True)
-        ]
+        contents = ((self.stored.content(each), before.content(each)) for each in ids)
+        return [sent if stored is None else stored for stored, sent in contents]
 
     def note(self, ids: Sequence[int], contents: Sequence[int]) -> None:
         """Keep the marks of what is staged."""
@@ -329,9 +326,8 @@ class Staging:
             done, left = wait(self._writing, return_when="FIRST_COMPLETED")
             for each in done:
                 each.result()
-            self._writing = (
-                left  # One that failed stays: its lines are nowhere, the task has to fail.
-            )
+            # One that failed stays: its lines are nowhere, the task has to fail.
+            self._writing = left
 
 
 def _read(wheel: Wheel, run: Run, part: int, parts: int) -> tuple[str, SentBefore]:

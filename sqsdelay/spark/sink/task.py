@@ -12,7 +12,8 @@ import tenacity
 
 from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message
+from sqsdelay.core.message import Message, checked
+from sqsdelay.core.stored_message import as_stored
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidMessage,
@@ -97,6 +98,9 @@ class Task:
                 continue
             far = self.bulk is not None and self.bulk.is_far(message)
             try:
+                if far:  # What cannot be stored must not keep another row from its id.
+                    to = Endpoint.parse(endpoint)
+                    as_stored(checked(message, fifo=to.fifo), to.address, now_ms=0)
                 mark = self.rows.mark(endpoint, message)
                 if self._is_new(mark, endpoint, message):
                     by_endpoint.setdefault((endpoint, far), []).append((row, message, mark))

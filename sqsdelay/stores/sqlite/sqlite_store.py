@@ -58,24 +58,6 @@ RESERVE_BYTES: Final = 4 << 20
 """As much as the log grows to before SQLite writes it back (1,000 pages)."""
 
 
-def opened(path: str | Path) -> sqlite3.Connection:
-    """A connection for all threads, in autocommit mode. A file that it makes is its owner's alone."""
-    if str(path) != ":memory:":
-        # Bodies wait in it in the clear; SQLite gives its -wal and -shm the same mode. What is wrong with
-        # the path SQLite says better; an existing file keeps its mode.
-        with suppress(OSError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    connection = sqlite3.connect(
-        path, timeout=_LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False
-    )
-    connection.execute("PRAGMA journal_mode = WAL")
-    # NORMAL could lose the last commits when the power fails.
-    connection.execute("PRAGMA synchronous = FULL")
-    # Text that is no UTF-8, written by hand, must not fail the whole claim it is in.
-    connection.text_factory = methodcaller("decode", "utf-8", "surrogateescape")
-    return connection
-
-
 class Reserve:
     """Room on the disk for a store's log, in a file beside it, given up when the disk is full, so that
     messages can leave."""
@@ -150,8 +132,24 @@ class SqliteTable(SqlTable):
                 self._connection = self._opened()
 
     def _opened(self) -> sqlite3.Connection:
+        """A connection for all threads, in autocommit mode. A file that it makes is its owner's alone."""
+        if str(self._path) != ":memory:":
+            # Bodies wait in it in the clear; SQLite gives its -wal and -shm the same mode. What is wrong with
+            # the path SQLite says better; an existing file keeps its mode.
+            with suppress(OSError):
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with self._translated():
-            connection = opened(self._path)
+            connection = sqlite3.connect(
+                self._path,
+                timeout=_LOCK_WAIT_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            connection.execute("PRAGMA journal_mode = WAL")
+            # NORMAL could lose the last commits when the power fails.
+            connection.execute("PRAGMA synchronous = FULL")
+            # Text that is no UTF-8, written by hand, must not fail the whole claim it is in.
+            connection.text_factory = methodcaller("decode", "utf-8", "surrogateescape")
             self._file = self._found_file()
             return connection
 
@@ -249,6 +247,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
 
     poll_seconds: Final = 0.5
     modes: Final = frozenset(TransactionMode)
+    _renews = True  # the leases of claims that are open
 
     def __init__(
         self,
@@ -319,7 +318,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         """Renews the lease while the claim is open, then lets go of what is left."""
         renewing = kept_alive(claim.renew, lease_seconds=self._lease_seconds)
         try:
-            with renewing if claim.messages else nullcontext():
+            with renewing if claim.messages and self._renews else nullcontext():
                 yield claim
         finally:
             claim.release()

@@ -15,11 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sqsdelay.cli import main
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import Running
 from tests.functional.console.page import Page
 from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import run
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = [sys.executable, "-c", "from sqsdelay.cli import main; main()"]
@@ -63,24 +63,14 @@ def test_the_command_serves_until_it_is_stopped(aws_here: LocalAws, running: Run
         (["--port", "{taken}"], "is in use; give another with --port"),
     ],
 )
-def test_what_cannot_start_says_why(
-    options: list[str],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """In one line, before anything is asked for."""
-    for name in ("stop_on_signals", "log_to_stderr"):
-        monkeypatch.setattr(sys.modules["sqsdelay.cli.serve_console"], name, lambda: None)
+def test_what_cannot_start_says_why(options: list[str], words: str) -> None:
+    """In one line, its log included, before anything is asked for; and its process ends."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         given = [each.format(taken=other.getsockname()[1]) for each in options]
-        monkeypatch.setattr(sys, "argv", ["sqsdelay", "console", "--endpoint", "orders", *given])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    told = capsys.readouterr().err
-    assert ended.value.code in (1, 2)
-    assert words in told
-    assert len(told.strip().splitlines()) == 1
+        done = run("console", "--endpoint", "orders", *given, env={})
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_the_demo_in_the_console(tmp_path: Path) -> None:
