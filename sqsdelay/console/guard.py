@@ -234,6 +234,8 @@ class Guard:
         if _address(address) in self._proxies:
             told = request.headers.getlist("x-forwarded-for") or [address]
             address = told[-1].rpartition(",")[2].strip()
+            if _address(address) is None:  # 203.0.113.5:4711, [2001:db8::1]:4711
+                address = address.rpartition(":")[0].strip("[]") or address
         return address
 
     def _refusal(self, scope: Scope) -> Response | None:

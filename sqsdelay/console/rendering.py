@@ -103,20 +103,22 @@ def _state_of(services: Services, source: Source, due: Sample[Any]) -> dict[str,
 
 def _consumer(source: Source, queues: EndpointStatus | None, *, lately: bool) -> tuple[str, str]:
     """A worker's state, empty where it is not known, and what that is concluded from."""
-    waiting = 0
-    if queues is not None:
-        waiting = sum(q.visible for q in queues.queues if q.role in (Role.DELAY, Role.DUE))
-    now = source.clock.monotonic()
-    since, watched = source.unserved or (now, now)
-    # What was there when nobody looked may have been received, and be others now.
-    since = since if now - watched <= OLD_SECONDS else now
-    source.unserved = (since, now) if queues and waiting and not queues.in_flight else None
     if queues is None:
+        source.unmoved = None
         return "", "its queues cannot be read"
-    if queues.in_flight:
-        return "working", f"has {queues.in_flight:,} messages in hand"
-    if lately:
+    waiting = sum(q.visible for q in queues.queues if q.role in (Role.DELAY, Role.DUE))
+    now, in_hand = source.clock.monotonic(), queues.in_flight
+    seen = (in_hand, in_hand and waiting) if in_hand or waiting else None  # more may come to wait
+    since, watched, before = source.unmoved or (now, now, seen)
+    # What was there when nobody looked may have been received, and be others now.
+    since = since if seen == before and now - watched <= OLD_SECONDS else now
+    source.unmoved = (since, now, seen) if seen else None
+    if lately and not in_hand:
         return "working", "recorded something just now"
+    if in_hand and (lately or now - since <= OLD_SECONDS):
+        return "working", f"has {in_hand:,} messages in hand"
+    if in_hand:
+        return "unknown", f"{in_hand:,} messages in hand, the same for {now - since:.0f} s"
     received = f"{waiting:,} messages can be received"
     if now - since > UNSERVED_SECONDS:
         return "not seen", f"{received}, and none has been for {now - since:.0f} s"

@@ -167,8 +167,8 @@ class Source:
         """Where its messages are parked; None where no store was named and none found."""
         self.on_sqs = settings.rabbitmq is None
         self.ledger = None if settings.ledger is None else FileLedger(settings.ledger)
-        self.unserved: tuple[float, float] | None = None
-        """Since when messages of its delay queue can be received and none is; until when that was seen."""
+        self.unmoved: tuple[float, float, tuple[int, int]] | None = None
+        """Since when nothing on its queues moves, until when that was seen; how many are in hand, wait."""
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         # A store that hangs while it is opened keeps nobody from SQS.

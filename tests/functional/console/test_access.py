@@ -180,7 +180,7 @@ def test_wrong_tokens_slow_down(caplog: pytest.LogCaptureFixture) -> None:
     with asking(clock, proxies=("127.0.0.1",)) as client:
         for caller, *before in (["10.0.0.1"], ["10.0.0.2", "10.9.9.1"]):
             for n in range(FREE_GUESSES):
-                assert tried(client, "wrong", *before, f"10.9.9.{n}, {caller}") == 403
+                assert tried(client, "wrong", *before, f"10.9.9.{n}, {caller}:{4000 + n}") == 403
             assert f"a wrong token from {caller}" in caplog.text
             assert tried(client, TOKEN, *before, caller) == 429
         assert tried(client, TOKEN, "10.0.0.3") == 303

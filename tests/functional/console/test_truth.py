@@ -137,6 +137,15 @@ def test_a_consumer_is_missed_by_who_has_watched(
     ):
         clock.advance(seconds)
         assert running.page().workers["delay consumer"].startswith(state)
+    # As one that was killed leaves it.
+    sqs.receive_message(QueueUrl=queue, VisibilityTimeout=600)
+    for seconds, state in (
+        (8, "working has 1 messages in hand;"),
+        (8, "working has 1 messages in hand;"),
+        (8, "unknown 1 messages in hand, the same for 16 s;"),
+    ):
+        clock.advance(seconds)
+        assert running.page().workers["delay consumer"].startswith(state)
 
 
 def test_what_the_ledger_tells_is_dated(watched: Running, clock: ManualClock) -> None:
