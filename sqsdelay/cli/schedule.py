@@ -47,7 +47,9 @@ def schedule(
     rejects: Annotated[str | None, Option(help="Folder for unsent rows, with the reason.")] = None,
     receipts: Annotated[
         str | None,
-        Option(help="Folder of what the job (--job) sent: run again, it sends the rest."),
+        Option(
+            help="Folder of what the job (--job) sent: run again, it sends the rest, due as before."
+        ),
     ] = None,
     unique: Annotated[bool, Option("--unique", help="Send nothing if an id occurs twice.")] = False,
     plan: Annotated[
@@ -71,7 +73,10 @@ def schedule(
     hop: options.Hop = DEFAULT_HOP_SECONDS,
     max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
     replay: Annotated[
-        str | None, Option(metavar="LEDGER", help="Send again only what was lost by this ledger.")
+        str | None,
+        Option(
+            metavar="LEDGER", help="Send again only what was lost by this ledger, due as before."
+        ),
     ] = None,
     include: Annotated[
         list[str],

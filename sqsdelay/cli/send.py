@@ -18,7 +18,7 @@ from typer import Option
 from sqsdelay.cli import options
 from sqsdelay.cli.console import err, print_json, show, tell
 from sqsdelay.core.delay import utc
-from sqsdelay.core.message import Message, Route, size_of
+from sqsdelay.core.message import Message, Route, check_trace_header, size_of
 from sqsdelay.core.readable import attribute_of, attributes_of_texts, parse_delay, parse_due_at
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import (
@@ -267,6 +267,7 @@ def read_message(line: str, times: Times) -> Message:
     if "due_at" in own:
         own["due_at"] = parse_due_at(str(own["due_at"]))
     fields |= own or times
+    check_trace_header(fields.get("trace_header"))
     found = {name: attribute_of(name, value) for name, value in attributes.items()}
     # The others are checked by the sender.
     return Message(body, attributes=found, **fields)

@@ -161,7 +161,6 @@ class Services:
 
 ON_PARKED: Final = ("cancel", "release", "reschedule")
 ON_FAILED: Final = ("retry", "discard")
-
 AT_ONCE: Final = 4
 """Messages changed at a time. Where a store answers for none of so many, the others are left alone."""
 

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from botocore.config import Config
@@ -34,7 +34,7 @@ ROLE = "arn:aws:iam::123456789012:role/scheduler"
 class TestInMemory(StoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
-        return cache(InMemoryStore)
+        return cast(MakeStore, cache(InMemoryStore))
 
 
 class TestSqlite(StoreContract):

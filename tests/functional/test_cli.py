@@ -259,6 +259,7 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["consume", "orders", "--wait", "21"], 2, "--wait 21; use 0 to 20"),
         (["receive", "nowhere"], 1, "queue nowhere does not exist"),
         (["demo", "--file", "/nonexistent"], 2, "No such file"),
+        (["demo", "--file", "{traced}"], 2, "line 1: trace_header=5 is not an X-Ray trace header"),
         (["pending", "orders", "--store", "mysql://x/y"], 2, "is not valid; give sqlite:///FILE"),
         (["pending", "orders", "--store", "sqlite:///missing.db"], 1, "there is no SQLite file"),
         (["pending", "orders", "--store", "dynamodb://t123?x=1"], 2, "are not understood"),
@@ -281,11 +282,12 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
     ],
 )
 def test_bad_input_is_one_line_and_an_exit_code(
-    cli: Cli, arguments: list[str], code: int, message: str
+    cli: Cli, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     """No stack trace: what is wrong, and 1 for refused, 2 for a bad value."""
     boto3.client("sqs").create_queue(QueueName="orders")
-    got, _, err = cli(*arguments)
+    (tmp_path / "traced").write_text('{"body": "x", "trace_header": 5}')
+    got, _, err = cli(*(each.replace("{traced}", f"{tmp_path}/traced") for each in arguments))
     assert (got, "Traceback" in err) == (code, False)
     assert message in err
 
