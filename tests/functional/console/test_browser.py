@@ -30,6 +30,8 @@ axe.run().then(found => done(found.violations.map(
 LEFT = "return !window.left && document.readyState === 'complete'"
 TEXT = "return document.body.innerText"
 STILL = "document.addEventListener('htmx:beforeRequest', event => event.preventDefault());"
+RIGHTS = """return [...document.querySelectorAll('table.cards tbody td')].map(
+  each => each.checkVisibility() && each.getBoundingClientRect().left + each.scrollWidth)"""
 HOSTILE = '<img src=x onerror="alert(1)">\x1b\u202e'
 
 
@@ -45,9 +47,7 @@ def browser() -> Iterator[Chrome]:
 def served(running: Running) -> Iterator[tuple[str, Running]]:
     """A console on a port, with something on each of its pages."""
     running.park("order-1", "order-2", HOSTILE, body=b'<script>alert(1)</script>{"a": 1}')
-    running.reject(
-        "bad-1", "bad-2", reason="delay of 70 s exceeds 60 s", body="<script>alert(1)</script>"
-    )
+    running.reject("bad-1", "bad-2", reason="x" * 99, body="<script>alert(1)</script>")
     running.send("{}", delay="1d", id="order-3")
     running.look()
     with serving(running.services, port=0) as url:
@@ -185,12 +185,11 @@ def test_nothing_of_a_message_runs(browser: Chrome, served: tuple[str, Running])
     until(browser, says('<script>alert(1)</script>{"a": 1}'))
     look(browser, dark=False, width=400)
     browser.get(f"{url}errors?endpoint={running.endpoint}")
-    rights = browser.execute_script(
-        "return [...document.querySelectorAll('table.cards tbody td')].map("
-        "each => each.checkVisibility() && each.getBoundingClientRect().right)"
-    )
+    rights = browser.execute_script(RIGHTS)
     assert len(rights) == 2 * 7, "the whole table on a phone"
-    assert all(0 < right <= 400 for right in rights)
+    click(browser, By.NAME, "which")
+    press(browser, "Retry…")
+    assert all(0 < right <= 400 for right in rights + browser.execute_script(RIGHTS))
     look(browser, dark=False, width=1280)
 
 
