@@ -122,8 +122,11 @@ def environment(profile: str | None, region: str | None) -> Iterator[None]:
         if cause is None:
             raise
         at = default_client(connections=1).meta
+        given = (("--profile", profile), ("--region", region))
+        words = [word for option, value in given if value is not None for word in (option, value)]
+        text = str(error).replace("sqsdelay endpoint", shlex.join(["sqsdelay", *words, "endpoint"]))
         raise type(error)(
-            f"{error}. It was looked for in {at.region_name} at {at.endpoint_url}; if it is elsewhere, "
+            f"{text}. It was looked for in {at.region_name} at {at.endpoint_url}; if it is elsewhere, "
             "give --region or --profile, or set AWS_ENDPOINT_URL"
         ) from error
     finally:

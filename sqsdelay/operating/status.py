@@ -121,10 +121,7 @@ class Listing:
 
     def _page(self, store: ParkingPlace, limit: int) -> list[StoredMessage]:
         return store.pending(
-            limit,
-            after=self.after,
-            due_from_ms=self.due_from_ms,
-            due_before_ms=self.due_before_ms,
+            limit, after=self.after, due_from_ms=self.due_from_ms, due_before_ms=self.due_before_ms
         )
 
 

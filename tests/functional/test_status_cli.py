@@ -153,7 +153,8 @@ def test_a_missing_endpoint_is_one_line(cli: Cli) -> None:
         code, out, err = cli("--region", "eu-west-3", *command.split())
         assert (code, out, err.count("\n")) == (1, "", 1)
         assert f"queue {queue} does not exist" in err
-        assert "sqsdelay endpoint create nowhere. It was looked for in eu-west-3 at http" in err
+        assert "sqsdelay --region eu-west-3 endpoint create nowhere." in err
+        assert ". It was looked for in eu-west-3 at http" in err
 
 
 def test_ages_need_no_permission_to_show_the_rest(caplog: pytest.LogCaptureFixture) -> None:
