@@ -111,24 +111,24 @@ def environment(profile: str | None, region: str | None) -> Iterator[None]:
         os.environ["AWS_DEFAULT_REGION"] = os.environ["AWS_REGION"] = region
     try:
         yield
-    except QueueMissing as error:
+    except (QueueMissing, StoreMissing) as error:
         from botocore.exceptions import ClientError
 
         from sqsdelay.sqs.client import default_client
 
+        given = (("--profile", profile), ("--region", region))
+        words = [word for option, value in given if value is not None for word in (option, value)]
+        text, ours = str(error), shlex.join(["sqsdelay", *words])
+        for group in ("endpoint", "store"):
+            text = text.replace(f"sqsdelay {group}", f"{ours} {group}")
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ClientError):
             cause = cause.__cause__
-        if cause is None:
-            raise
-        at = default_client(connections=1).meta
-        given = (("--profile", profile), ("--region", region))
-        words = [word for option, value in given if value is not None for word in (option, value)]
-        text = str(error).replace("sqsdelay endpoint", shlex.join(["sqsdelay", *words, "endpoint"]))
-        raise type(error)(
-            f"{text}. It was looked for in {at.region_name} at {at.endpoint_url}; if it is elsewhere, "
-            "give --region or --profile, or set AWS_ENDPOINT_URL"
-        ) from error
+        if isinstance(error, QueueMissing) and cause is not None:
+            at = default_client(connections=1).meta
+            text += f". It was looked for in {at.region_name} at {at.endpoint_url}; if it is elsewhere, "
+            text += "give --region or --profile, or set AWS_ENDPOINT_URL"
+        raise type(error)(text) from error
     finally:
         if profile is not None or region is not None:
             os.environ.clear()

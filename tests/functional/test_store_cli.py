@@ -202,7 +202,11 @@ def test_errors_are_one_line(cli: CommandLine) -> None:
     unused = f"sqlite:///{cli.folder}/typo.db"
     for code, arguments, told in (
         (1, ["pending", "orders", "--store", unused], f"store create orders --store {unused}"),
-        (1, ["dispatch", "orders", "--store", unused], f"store create orders --store {unused}"),
+        (
+            1,
+            ["--region", "eu-west-1", "dispatch", "orders", "--store", unused],
+            f"sqsdelay --region eu-west-1 store create orders --store {unused}",
+        ),
         (2, ["pending", "orders", "--store", "mysql://x"], "give sqlite:///FILE"),
         (2, ["send", "orders", "--store-only", "--body", "x", "--delay", "1y"], "is not valid"),
         (1, ["pending", "orders"], "run sqsdelay store create orders --store sqlite:///"),
