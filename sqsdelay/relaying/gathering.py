@@ -28,7 +28,7 @@ from sqsdelay.errors import InvalidSetting, MalformedMessage
 from sqsdelay.limits import WORKER_VISIBILITY_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
-from sqsdelay.relaying.relay import Held, Move, Relay, in_tens
+from sqsdelay.relaying.relay import Held, Move, Relay, always_held, in_tens
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class Parker(Relay):
         self.source = endpoint.parking_queue
 
     def rounds(
-        self, *, more: Held, held: Held = lambda: True, crowded: Callable[[], object] | None = None
+        self, *, more: Held, held: Held = always_held, crowded: Callable[[], object] | None = None
     ) -> Iterator[list[Outcome]]:
         """Settle round after round, until the queue hands out nothing more. No round's copies are kept.
 

@@ -37,6 +37,11 @@ Held = Callable[[], bool]
 """Whether the consumer still holds its copies, and has time for one more call."""
 
 
+def always_held() -> bool:
+    """For a consumer without a time limit."""
+    return True
+
+
 @dataclass(slots=True)
 class Move:
     """A send, and the outcomes of its copies once it is confirmed: of one, or of a group's."""
@@ -73,7 +78,7 @@ class Relay:
         return self.source == self._endpoint.parking_queue
 
     def process(
-        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = lambda: True
+        self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always_held
     ) -> list[Outcome]:
         """Move a received batch on and settle it.
 
@@ -269,7 +274,7 @@ class Relay:
         if hopeless:
             yield from self._sent(hopeless, received, held)
 
-    def _send(self, batch: list[Move], held: Held = lambda: True) -> list[Failure | None]:
+    def _send(self, batch: list[Move], held: Held = always_held) -> list[Failure | None]:
         """Send; what goes to the destination begins a new trace there."""
         target, tracing, deliveries = batch[0].target, self._settings.tracing, list[DeliverySpan]()
 
