@@ -11,21 +11,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from sqsdelay import errors
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_id
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    InvalidSetting,
-    MessageConflict,
-    ReadInPart,
-    SchemaMismatch,
-    SqsDelayError,
-    StoredInPart,
-    StoreError,
-    StoreUnavailable,
-)
+from sqsdelay.errors import InvalidMessage, InvalidSetting, SqsDelayError, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import ParkingPlace
@@ -105,7 +95,7 @@ class Parking:
         try:
             try:
                 answers: Sequence[bool | StoreError] = self.store.store(messages)
-            except StoredInPart as error:
+            except errors.StoredInPart as error:
                 answers = error.outcomes
             answered = list(zip(messages, answers, strict=True))
             new = [message for message, answer in answered if answer is True]
@@ -130,7 +120,7 @@ class Parking:
         kept: list[StoredMessage | None] = [m for m in new if m.message_id == message.message_id]
         try:
             kept = kept or [self.store.find_due(message.message_id, message.due_ms)]
-        except ConfigurationError as error:
+        except errors.ConfigurationError as error:
             return error
         conflicts = [refused(message, each) for each in kept]
         return False if None in conflicts else conflicts[-1] or False
@@ -143,16 +133,16 @@ class Parking:
         """
         try:
             return {**self.store.amendments(message_ids)}
-        except SchemaMismatch:
+        except errors.SchemaMismatch:
             raise
         except (StoreError, InvalidMessage) as error:
-            if len(message_ids) > 1 and not isinstance(error, StoreUnavailable):
+            if len(message_ids) > 1 and not isinstance(error, errors.StoreUnavailable):
                 # One that nobody can read must not hold up the others.
                 return {i: each for n in message_ids for i, each in self.amendments([n]).items()}
             logger.warning(
                 "amendments of %d messages not read: %s", len(message_ids), one_line(error)
             )
-            if isinstance(error, ReadInPart):
+            if isinstance(error, errors.ReadInPart):
                 return {**error.found, **dict.fromkeys(error.unread)}
             return dict.fromkeys(message_ids)
 
@@ -172,7 +162,7 @@ class Parking:
             `Unread`: it may be out of the store again, or its amendment may be for it.
         """
         answers = [
-            self._met_again(*each, answer) if isinstance(answer, MessageConflict) else answer
+            self._met_again(*each, answer) if isinstance(answer, errors.MessageConflict) else answer
             for each, answer in zip(given, self.park([m for m, _ in given]), strict=True)
         ]
         # What was there already may be another message of this id, sent after the amendment was left.
@@ -186,7 +176,7 @@ class Parking:
         ]
 
     def _met_again(
-        self, message: StoredMessage, sent_ms: int | None, conflict: MessageConflict
+        self, message: StoredMessage, sent_ms: int | None, conflict: errors.MessageConflict
     ) -> bool | SqsDelayError:
         """No error where the store has the same message, rescheduled since its amendments were read."""
         found = self.amendments([message.message_id])
@@ -230,14 +220,14 @@ class Parking:
             if due_ms is not None:
                 return self.store.reschedule(message_id, due_ms)
             return self.store.cancel([message_id]) == [True]
-        except (StoreError, InvalidMessage, ConfigurationError) as error:
+        except (StoreError, InvalidMessage, errors.ConfigurationError) as error:
             # The last: a store that cannot find such an id. The message itself is safe.
             name, why = one_line(message_id), one_line(error)
             logger.error("amendment of parked %s not applied: %s", name, why)
             return error
 
 
-class Unread(StoreUnavailable):
+class Unread(errors.StoreUnavailable):
     """A message whose amendments cannot be read."""
 
     def __init__(self) -> None:
@@ -256,12 +246,12 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
             f"message_id {message.message_id!r} was in the store and is being released; {remedy}"
         )
     if _content(kept) != _content(message):
-        return MessageConflict(
+        return errors.MessageConflict(
             f"message_id {message.message_id!r} is in the store with a different body, attributes or "
             f"message group; {remedy}"
         )
     if kept.due_ms != message.due_ms:
-        return MessageConflict(
+        return errors.MessageConflict(
             f"message_id {message.message_id!r} is in the store and due at "
             f"{utc(kept.due_ms).isoformat(timespec='milliseconds')}, not "
             f"{utc(message.due_ms).isoformat(timespec='milliseconds')}; reschedule it, or {remedy} (to "
@@ -292,7 +282,7 @@ class Stores:
         with self._lock:
             if endpoint not in self._opened:
                 if self._opened and not callable(self._given):
-                    raise ConfigurationError(
+                    raise errors.ConfigurationError(
                         f"the store given serves {next(iter(self._opened))}, not {endpoint}; give "
                         "store=lambda endpoint: open_store(url, endpoint=endpoint)"
                     )

@@ -245,9 +245,8 @@ def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:
     if code in PERMANENT or isinstance(error, exceptions.ParamValidationError):
         return SendFailed(f"SQS refused the call on {queue}: {error}", code=code, transient=False)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
-        return ConfigurationError(
-            f"{error}; set AWS_PROFILE or AWS_ACCESS_KEY_ID as for the AWS CLI"
-        )
+        remedy = "set AWS_PROFILE or AWS_ACCESS_KEY_ID as for the AWS CLI"
+        return ConfigurationError(f"{error}; {remedy}")
     unanswered = isinstance(error, exceptions.ConnectionError | exceptions.HTTPClientError)
     kind = errors.QueueUnreachable if unanswered else errors.QueueUnavailable
     return kind(f"queue {queue} cannot be used now: {error}; try again later")

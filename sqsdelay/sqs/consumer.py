@@ -98,9 +98,8 @@ class DelayConsumer:
         if receivers is not None and receivers < 1:
             raise InvalidSetting("use 1 or more", receivers=receivers)
         if not 0 <= wait_seconds <= limits.MAX_RECEIVE_WAIT_SECONDS:
-            raise InvalidSetting(
-                f"use 0 to {limits.MAX_RECEIVE_WAIT_SECONDS}", wait_seconds=wait_seconds
-            )
+            remedy = f"use 0 to {limits.MAX_RECEIVE_WAIT_SECONDS}"
+            raise InvalidSetting(remedy, wait_seconds=wait_seconds)
         if not 1 <= visibility_seconds <= limits.DELAY_QUEUE_VISIBILITY_SECONDS:
             raise InvalidSetting(
                 f"use 1 to {limits.DELAY_QUEUE_VISIBILITY_SECONDS}: a copy that comes back later is no "
@@ -158,7 +157,7 @@ class DelayConsumer:
             relays.append(due)
         self._serving = [
             Receivers(
-                Intake(queues, relay, self._clock, seconds=self._visibility_seconds),
+                intake=Intake(queues, relay, self._clock, seconds=self._visibility_seconds),
                 wait_seconds=self._wait_seconds,
                 number=self._receivers,
                 most=self._most,
@@ -263,9 +262,8 @@ def _queues(
         raise InvalidSetting("use 'botocore' or 'curl'", http=http)
     if client is not None:
         if http == "curl":
-            raise InvalidSetting(
-                "http='curl' is for a client that sqsdelay makes; leave client out"
-            )
+            remedy = "http='curl' is for a client that sqsdelay makes; leave client out"
+            raise InvalidSetting(remedy)
         return SqsQueues(client, clock=clock)
     # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
     ours = partial(default_client, connections=2 * receivers, parameter_validation=False)

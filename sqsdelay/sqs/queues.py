@@ -43,7 +43,6 @@ class SqsQueues:
             longer, and a client of boto3's has one limit for all its calls.
         traced: an instrumentation of the client may add its trace to the attributes sent. What a relay
             sends on keeps the trace it came with.
-        clock: the local clock.
         entry_wait: pause between attempts on failed entries.
     """
 
@@ -106,22 +105,16 @@ class SqsQueues:
         return str(_told(answer, "QueueUrl", queue.name))
 
     def attributes(self, queue_url: str) -> Mapping[str, str]:
-        answer = self._call(
-            queue_url,
-            self._client.get_queue_attributes,
-            QueueUrl=queue_url,
-            AttributeNames=["All"],
-        )
+        ask = self._client.get_queue_attributes
+        answer = self._call(queue_url, ask, QueueUrl=queue_url, AttributeNames=["All"])
         attributes = _told(answer, "Attributes", queue_url)
         return {str(name): value for name, value in attributes.items()}
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
     ) -> list[SendReceipt | Failure]:
-        wired = [
-            _send_entry(str(position), entry, self._attributes(entry.attributes))
-            for position, entry in enumerate(entries)
-        ]
+        kind = self._attributes
+        wired = [_send_entry(str(n), each, kind(each.attributes)) for n, each in enumerate(entries)]
         outcomes: list[SendReceipt | Failure] = self._send_once(queue_url, wired)
         if any(map(_is_for_retry, outcomes)):
             retrying = tenacity.Retrying(
@@ -202,10 +195,8 @@ class SqsQueues:
     def delete_batch(
         self, queue_url: str, copies: Sequence[ReceivedMessage]
     ) -> list[Failure | None]:
-        entries = [
-            {"Id": str(position), "ReceiptHandle": copy.receipt_handle}
-            for position, copy in enumerate(copies)
-        ]
+        handles = [copy.receipt_handle for copy in copies]
+        entries = [{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(handles)]
         delete = self._client.delete_message_batch
         outcomes, answered = self._per_entry(queue_url, delete, entries)
         for position, failure in enumerate(outcomes):
@@ -221,10 +212,8 @@ class SqsQueues:
             {"Id": str(n), "ReceiptHandle": copy.receipt_handle, "VisibilityTimeout": seconds}
             for n, (copy, seconds) in enumerate(copies)
         ]
-        outcomes, _ = self._per_entry(
-            queue_url, self._client.change_message_visibility_batch, entries
-        )
-        return outcomes
+        hide = self._client.change_message_visibility_batch
+        return self._per_entry(queue_url, hide, entries)[0]
 
     def _per_entry(
         self, queue_url: str, call: Callable[..., Any], entries: list[dict[str, Any]]
@@ -335,6 +324,5 @@ def _told(answer: Mapping[str, Any], what: str, queue: str) -> Any:
 
 
 def _unanswered(queue_url: str) -> Failure:
-    return entry_failure(
-        "Unanswered", "the answer does not mention this entry", queue_url, sender_fault=False
-    )
+    text = "the answer does not mention this entry"
+    return entry_failure("Unanswered", text, queue_url, sender_fault=False)

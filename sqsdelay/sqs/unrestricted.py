@@ -16,13 +16,7 @@ from botocore.validate import validate_parameters
 from sqsdelay import errors, limits
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Message, size_of, text_of
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    QueueMissing,
-    SendFailed,
-    SqsDelayError,
-)
+from sqsdelay.errors import InvalidMessage, QueueMissing, SendFailed, SqsDelayError
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports.queues import Failure, SendReceipt
@@ -84,12 +78,12 @@ def unrestricted(
     )
     given: Any = client
     if iscoroutinefunction(getattr(given, "_make_api_call", None)):
-        raise ConfigurationError(f"{given!r} is asynchronous; give a boto3 client")
+        raise errors.ConfigurationError(f"{given!r} is asynchronous; give a boto3 client")
     if isinstance(given, ServiceResource) and given.meta.service_name == "sqs":
         return cast(Boto3, _with_client(given, _unrestricted_client(given.meta.client, settings)))
     if isinstance(given, BaseClient) and given.meta.service_model.service_name == "sqs":
         return cast(Boto3, _unrestricted_client(given, settings))
-    raise ConfigurationError(
+    raise errors.ConfigurationError(
         f"{given!r} is not an SQS client; give boto3.client('sqs'), boto3.resource('sqs') or its Queue"
     )
 
@@ -273,13 +267,9 @@ _Seen = list[SendReceipt | Failure]
 
 
 class LongDelays:
-    """Sends entries of ``send_message`` and ``send_message_batch`` with a `QueueSender`.
-
-    Args:
-        sender: over the client as it was.
-        above_seconds: delays up to this are boto3's own affair.
-        any_size: bodies may be larger than SQS takes; the sender knows where to leave them.
-    """
+    """Sends entries of ``send_message`` and ``send_message_batch`` with a `QueueSender` over the client as it
+    was. Delays up to ``above_seconds`` are boto3's own affair. ``any_size``: the sender knows where to leave
+    bodies larger than SQS takes."""
 
     def __init__(self, sender: QueueSender, *, above_seconds: int, any_size: bool) -> None:
         self._sender = sender

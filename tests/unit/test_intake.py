@@ -80,9 +80,9 @@ def test_a_dead_workers_copies_come_back_after_its_own_visibility(site: Site) ->
     batch = site.intake.receive(wait_seconds=0)
     assert len(batch.copies) == 3
     site.clock.advance(29.9)
-    assert (site.visible(), batch.held()) == (0, True)
+    assert (site.visible(), site.intake.held(batch)) == (0, True)
     site.clock.advance(0.1)
-    assert (site.visible(), batch.held()) == (3, False)
+    assert (site.visible(), site.intake.held(batch)) == (3, False)
 
 
 @pytest.mark.parametrize("gathered", [False, True])
@@ -94,7 +94,7 @@ def test_what_is_worked_on_stays_hidden_up_to_three_minutes(site: Site, gathered
     if gathered:
         site.intake.settle(batch, gather=True)
     held_for = 0.0
-    while batch.held():
+    while site.intake.held(batch):
         assert site.visible() == 0
         site.intake.extend()
         site.clock.advance(site.intake.beat_seconds)
@@ -124,7 +124,7 @@ def test_what_was_lost_is_not_taken_back(site: Site) -> None:
     batch = site.intake.receive(wait_seconds=0)
     site.clock.advance(30)
     site.intake.extend()
-    assert (batch.held(), site.hides()) == (False, 0)
+    assert (site.intake.held(batch), site.hides()) == (False, 0)
 
 
 def test_what_nobody_will_work_on_is_released(site: Site) -> None:
@@ -156,7 +156,7 @@ def test_what_cannot_be_hidden_any_longer_is_in_the_log(
         "copies in hand come back to other consumers, their visibility is not extended: away"
     ]
     site.clock.advance(20)
-    assert not batch.held()
+    assert not site.intake.held(batch)
 
 
 def test_a_group_is_one_object_and_then_its_copies_are_deleted(site: Site) -> None:
