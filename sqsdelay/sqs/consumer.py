@@ -176,13 +176,10 @@ class DelayConsumer:
                 refuse(size_problems(self.endpoint, found))
 
     def poll(self, *, wait_seconds: int | None = None) -> list[Outcome]:
-        """Receive one batch from each queue, relay it and settle it.
+        """Receive one batch from each queue, relay it and settle it; an outcome per copy received.
 
         Args:
-            wait_seconds: long poll, at most the consumer's own, which is the default.
-
-        Returns:
-            An outcome per copy received; empty when none came within ``wait_seconds`` for each.
+            wait_seconds: long poll of each queue, at most the consumer's own, which is the default.
 
         Raises:
             ConfigurationError, QueueMissing, QueueUnavailable
@@ -234,9 +231,8 @@ class DelayConsumer:
 
         It waits neither for a long poll that has brought nothing, nor longer than 4 s for a call that
         is not answered. What SQS still hands out to it is released, or comes back after
-        ``visibility_seconds`` if the process has ended by then.
-
-        While SQS cannot be reached, at the start or later, it waits, up to 30 s between attempts.
+        ``visibility_seconds`` if the process has ended by then. While SQS cannot be reached, at the start
+        or later, it waits, up to 30 s between attempts.
 
         Raises:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.

@@ -13,7 +13,7 @@ from typing import Any, Final
 import tenacity
 
 from sqsdelay.core.coalescing import SharedCalls
-from sqsdelay.core.delay import BrokerClock, SystemClock
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
@@ -96,15 +96,12 @@ class SharedBatches:
         self._deletes = SharedCalls[ReceivedMessage, Failure | None](
             queues.delete_batch, linger_ms=LINGER_MS, lanes=lanes
         )
+        self.broker_clock = queues.broker_clock
         self.url = queues.url
         self.synchronise = queues.synchronise
         self.attributes = queues.attributes
         self.receive_batch = queues.receive_batch
         self.hide_batch = queues.hide_batch
-
-    @property
-    def broker_clock(self) -> BrokerClock:
-        return self._queues.broker_clock
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]

@@ -121,11 +121,7 @@ class UnrestrictedClient:
 def _unrestricted_client(client: Any, settings: SenderSettings) -> Any:
     """A client like the one given, with our behaviour before that of its class of boto3's."""
     plain = client.__dict__.get("_plain", client)
-    long_delays = LongDelays(
-        QueueSender(SqsQueues(plain, traced=True), settings),
-        above_seconds=settings.hop_seconds,
-        any_size=settings.large_bodies is not None,
-    )
+    long_delays = LongDelays(QueueSender(SqsQueues(plain, traced=True), settings), settings)
     kind: Any = type(UnrestrictedClient.__name__, (UnrestrictedClient, type(plain)), {})
     derived = kind.__new__(kind)
     derived.__dict__.update(client.__dict__, _plain=plain, _long_delays=long_delays)
@@ -268,13 +264,12 @@ _Seen = list[SendReceipt | Failure]
 
 class LongDelays:
     """Sends entries of ``send_message`` and ``send_message_batch`` with a `QueueSender` over the client as it
-    was. Delays up to ``above_seconds`` are boto3's own affair. ``any_size``: the sender knows where to leave
-    bodies larger than SQS takes."""
+    was. Delays up to a hop are boto3's own affair."""
 
-    def __init__(self, sender: QueueSender, *, above_seconds: int, any_size: bool) -> None:
+    def __init__(self, sender: QueueSender, settings: SenderSettings) -> None:
         self._sender = sender
-        self._above_seconds = above_seconds
-        self._any_size = any_size
+        self._above_seconds = settings.hop_seconds
+        self._any_size = settings.large_bodies is not None
 
     def concern(self, queue_url: Any, entry: Any) -> bool:
         """Whether SQS would refuse the entry's delay. What is no number boto3 refuses itself."""
