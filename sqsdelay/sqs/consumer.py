@@ -266,8 +266,7 @@ def _queues(
     clients = ours(), ours(wait_seconds=wait_seconds, attempts=limits.SHORT_CALL_ATTEMPTS)
     for each in clients if http == "curl" else ():
         if in_the_way := request_by_curl(each):
-            raise errors.ConfigurationError(
-                f"cannot be used: {in_the_way}; or use 'botocore'", http=http
-            )
+            why = f"cannot be used: {in_the_way}; or use 'botocore'"
+            raise errors.ConfigurationError(why, http=http)
     logger.info("%s makes the requests", "libcurl" if http == "curl" else "botocore")
     return SqsQueues(clients[0], receiving=clients[1], clock=clock)

@@ -84,9 +84,8 @@ class SqsQueues:
         if not self.broker_clock.synchronised:
             # SQS's answers are dated. Asking a server whose are not would cost a request a message.
             self._dateless = True
-            logger.warning(
-                "answers carry no Date header: the local clock stands in for the broker's"
-            )
+            told = "answers carry no Date header: the local clock stands in for the broker's"
+            logger.warning(told)
 
     def _check_region(self, queue: QueueRef) -> None:
         region = self._client.meta.region_name

@@ -248,17 +248,17 @@ def retrying_until(
     stop: threading.Event, *, only: type[Exception] = Exception
 ) -> tenacity.Retrying:
     """Retries with growing pauses until it works, ``stop`` is set, or it fails otherwise."""
+
+    def tell(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        seconds, why = state.upcoming_sleep, one_line(repr(error))
+        logger.warning("cannot receive, trying again in %.1f s: %s", seconds, why)
+
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(only),
         wait=tenacity.wait_random_exponential(multiplier=1, max=MAX_PAUSE_SECONDS),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),
-        before_sleep=_log_pause,
+        before_sleep=tell,
         retry_error_callback=lambda _: None,
     )
-
-
-def _log_pause(state: tenacity.RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    seconds, why = state.upcoming_sleep, one_line(repr(error))
-    logger.warning("cannot receive, trying again in %.1f s: %s", seconds, why)

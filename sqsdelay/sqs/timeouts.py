@@ -144,9 +144,8 @@ class SqsTimeouts(SqsOutbox):
 
     def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
         def to_error_queue(delivery: Delivery[Any]) -> tuple[QueueRef, OutgoingMessage]:
-            return self._endpoint.error_queue, rejected(
-                delivery.receipt.copy, delivery.content.reason
-            )
+            copy, reason = delivery.receipt.copy, delivery.content.reason
+            return self._endpoint.error_queue, rejected(copy, reason)
 
         return failures(self._send_all(deliveries, to_error_queue))
 
@@ -186,7 +185,6 @@ def _read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
         except SqsDelayError as error:
             return Reject(str(error))
         if destination.fifo and message.group_id is None:
-            return Reject(
-                f"{wire.GROUP_ID} is missing, which the FIFO queue {destination.name} needs"
-            )
+            missing = f"{wire.GROUP_ID} is missing, which the FIFO queue {destination.name} needs"
+            return Reject(missing)
     return message
