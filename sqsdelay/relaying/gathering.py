@@ -303,13 +303,15 @@ class Intake:
         """Have the relay work on a batch, but for what is gathered."""
         gathers = bool(gather and self.most)
         far, near = parted(batch.copies, lambda copy: gathers and self.relay.parks(copy))
+        left = False
         try:
             outcomes = self.relay.process(near, held=lambda: self.held(batch)) if near else []
-            if far:
+            if left := bool(far):
                 batch.copies, batch.gathered = far, True
             return outcomes
         finally:
-            if not batch.gathered:
+            # Another receiver may have begun to park what is left.
+            if not left:
                 self._done(batch)
 
     def park(self, *, only_if_full: bool = False) -> list[Outcome]:

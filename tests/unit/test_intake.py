@@ -3,6 +3,7 @@ parked wait for others where the store takes groups; none is deleted before it i
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,11 +15,12 @@ from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
-from sqsdelay.relaying.gathering import GATHERED_SECONDS, Intake
+from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status, gathering
+from sqsdelay.relaying.gathering import GATHERED_SECONDS, InHand, Intake
 from sqsdelay.stores import S3Store
 from sqsdelay.testing import ManualClock
 from tests.faulty import FaultyQueues
+from tests.patience import PATIENCE_SECONDS
 from tests.services.in_memory_s3 import InMemoryS3
 
 DELAY = "orders-delay.fifo"
@@ -208,6 +210,35 @@ def test_a_worker_killed_or_stopped_before_the_put_loses_nothing(site: Site) -> 
     assert site.left_in_queue() == 4
     assert site.intake.park() == []
     assert (site.store.pending_count(), site.intake.last_touched()) == (0, None)
+
+
+def test_what_another_receiver_parks_stays_in_hand(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept hidden until the store has it, although who received it has done with it."""
+    parking, stored = threading.Event(), threading.Event()
+
+    def process(copies: object, *, held: object) -> list[Any]:
+        parking.set()
+        stored.wait(PATIENCE_SECONDS)
+        return []
+
+    class Taken(InHand):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if (name, value) == ("gathered", True):
+                other.start()
+                parking.wait(PATIENCE_SECONDS)
+
+    other = threading.Thread(target=site.intake.park)
+    monkeypatch.setattr(gathering, "InHand", Taken)
+    monkeypatch.setattr(site.intake.relay, "process", process)
+    site.put(3)
+    site.receive()
+    assert site.intake.last_touched() is not None
+    stored.set()
+    other.join(PATIENCE_SECONDS)
+    assert site.intake.last_touched() is None
 
 
 def test_an_outage_of_the_store_lets_copies_hop_on(site: Site) -> None:
