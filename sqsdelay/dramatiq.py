@@ -85,9 +85,8 @@ def _enqueue(
         if not retries:
             raise
         # Dramatiq deletes a message whose retry cannot be sent: better that a worker holds it.
-        logger.error(
-            "a retry of message %s waits in a worker: %s", message.message_id, one_line(error)
-        )
+        told = (message.message_id, one_line(error))
+        logger.error("a retry of message %s waits in a worker: %s", *told)
         held = message.copy(options={"eta": current_millis() + delay})
         return cast(Message[Any], plain(held, delay=min(delay, _MOST_PLAIN_MS)))
     broker.emit_after("enqueue", message, delay)

@@ -74,7 +74,7 @@ _DAY_MS: Final = 24 * 3600 * 1000
 
 def expiry_rules(client: S3Client, bucket: str, prefix: str) -> list[Any]:
     """The bucket's rules that delete objects of this prefix; none where they may not be read: the log says
-    so. Raises ClientError: the bucket cannot be asked, for another reason."""
+    so."""
     try:
         rules: list[Any] = client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
     except ClientError as error:

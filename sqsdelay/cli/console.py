@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.table import Column, Table
 from rich.text import Text
 
-from sqsdelay.core.readable import one_line, plain
+from sqsdelay.core.readable import about, one_line, plain
 from sqsdelay.errors import (
     CriticalError,
     InvalidDelay,
@@ -119,13 +119,32 @@ def _plain(value: Any) -> str:
     return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
-def show(record: Mapping[str, Any], *lines: str, as_json: bool) -> None:
-    """A result on stdout: the record for programs, or lines of text for people."""
+def show(record: Mapping[str, Any], *parts: str | Table, as_json: bool) -> None:
+    """A result on stdout: the record for programs, or lines of text and tables for people."""
     if as_json:
         print_json(record)
         return
-    for line in lines:
-        say(one_line(line))
+    for part in parts:
+        if isinstance(part, str):
+            say(one_line(part))
+        else:
+            out.print(part)
+
+
+def figures(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], *, show_header: bool = True
+) -> Table:
+    """A table of what is told of the first column, in columns that end alike."""
+    named = Column(headers[0], no_wrap=True)
+    table = Table(
+        named,
+        *(Column(each, justify="right") for each in headers[1:]),
+        box=None,
+        show_header=show_header,
+    )
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def show_rows(
@@ -185,12 +204,6 @@ def in_options(error: SqsDelayError) -> str:
     value = error.value
     shown = f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)
     return one_line(about(error, f"{option(error.argument)} {shown}"))
-
-
-def about(error: SqsDelayError, subject: str) -> str:
-    """The limit and the remedy of an error about an argument, which is shown as ``subject``."""
-    limit = f" {error.limit}" if error.limit else ""
-    return f"{subject}{limit}; {error.remedy}"
 
 
 def option(argument: str) -> str:

@@ -72,9 +72,9 @@ def status(
         names = ("endpoint", "pending", "in_flight", "oldest_seconds", "errors", "parking_unread")
         record = {name: getattr(found, name) for name in names}
         record |= {
-            "parked": None if parked is None else parked.parked,
+            "parked": parked and parked.parked,
             "next_due": next_due,
-            "overdue_seconds": None if parked is None else parked.late_ms // 1000,
+            "overdue_seconds": parked and parked.late_ms // 1000,
             "queues": [asdict(queue) for queue in found.queues],
         }
         print_json(record)
@@ -84,7 +84,7 @@ def status(
             ("in flight", f"about {found.in_flight:,}"),
             ("oldest", age(found.oldest_seconds)),
             ("errors", f"about {found.errors:,}"),
-            ("parked", "-" if parked is None else f"{parked.parked:,}"),
+            ("parked", f"{parked.parked:,}" if parked else "-"),
             ("next due", next_due or "-"),
         )
         print_rows(("", ""), summary, box=None, show_header=False)
@@ -268,7 +268,8 @@ def store_migrate(
         Option(envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///… or postgresql://…."),
     ],
     due_from: Annotated[
-        str | None, Option(help="Due from e.g. 2027-01-31T09:00:00Z on; default: a day from now.")
+        int | None,
+        options.time_option("Due from e.g. 2027-01-31T09:00:00Z on; default: a day from now."),
     ] = None,
     amendments_to: Annotated[
         str | None, Option(help="The delay consumer's store, if another: amendments go there.")
@@ -284,7 +285,6 @@ def store_migrate(
     """
     from sqsdelay.sqs.sender import DelaySender
 
-    due_from_ms = options.instant_ms("--due-from", due_from)
     with ExitStack() as opening:
         urls = [store] if amendments_to is None else [store, amendments_to]
         targets = [options.Target(endpoint, url) for url in urls]
@@ -293,7 +293,7 @@ def store_migrate(
             check(place)
         kept = None if amendments_to is None else places[1]
         sender = DelaySender(idempotent=True)
-        migration = Migration(places[0], sender, due_from_ms=due_from_ms, amendments_to=kept)
+        migration = Migration(places[0], sender, due_from_ms=due_from, amendments_to=kept)
         if not live:
             _print_plan(migration.plan(), as_json=as_json)
             return
@@ -320,16 +320,9 @@ def _print_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
-    message = outcome.message
+    message, told = outcome.message, {"status": outcome.status, "error": outcome.error}
     if as_json:
-        print_json(
-            {
-                "message_id": message.message_id,
-                "destination": message.destination,
-                "due": instant(message.due_ms),
-                "status": outcome.status,
-                "error": outcome.error,
-            }
-        )
+        given = {"message_id": message.message_id, "destination": message.destination}
+        print_json({**given, "due": instant(message.due_ms), **told})
     elif outcome.status is not MigrationStatus.MIGRATED:
         tell(f"{message.message_id}  {outcome.status}: {outcome.error}")

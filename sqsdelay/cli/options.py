@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import cached_property
@@ -58,6 +59,17 @@ _TOLD: Final = {
 
 class Commands(TyperGroup):
     """Commands that say where an option or a command belongs that is typed in another place."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """In a pipe; a terminal has these groups in boxes."""
+        groups = defaultdict[str, list[tuple[str, str]]](list)
+        room = formatter.width - 6 - max(map(len, self.commands))
+        for name, each in self.commands.items():
+            panel = getattr(each, "rich_help_panel", None) or "Commands"
+            groups[panel].append((name, each.get_short_help_str(room)))
+        for panel, rows in groups.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         with _placing(ctx, self, f"before the command: {ctx.command_path} {{}} …"):
@@ -158,6 +170,32 @@ def logging_to_stderr(wanted: bool) -> Iterator[None]:
             raise
 
 
+def whole_seconds(delay: str) -> int:
+    """Seconds of a delay as people write it, rounded up."""
+    return -(-delay_ms(parse_delay(delay)) // 1000)
+
+
+def seconds_of(given: str) -> int:
+    """The longest delay that an option gives."""
+    try:
+        seconds = whole_seconds(given)
+    except InvalidDelay as error:
+        raise typer.BadParameter(str(error)) from error
+    return checked_max_delay(seconds)
+
+
+def time_option(told: str) -> Any:
+    """An option for a time, with its help; the command gets epoch milliseconds."""
+
+    def time(given: str) -> int:
+        try:
+            return due_at_ms(parse_due_at(given))
+        except InvalidDelay as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return Option(parser=time, help=told)
+
+
 EndpointName = Annotated[str, Argument(help="The destination queue's name, URL or ARN.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 JsonLines = Annotated[bool, Option("--json", help="Print a JSON line per message.")]
@@ -187,9 +225,13 @@ Retries = Annotated[
     int, Option(help="Retries of a refused message before it goes to the error queue.")
 ]
 MaxDelay = Annotated[
-    str, Option(help="Longest delay: senders refuse more, workers send it to the error queue.")
+    int,
+    Option(
+        parser=seconds_of,
+        help="Longest delay: senders refuse more, workers send it to the error queue.",
+    ),
 ]
-DEFAULT_MAX_DELAY: Final = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
+DEFAULT_MAX_DELAY: Final[Any] = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
 # Stores and ledgers.
 _STORE_HELP: Final = (
     "sqlite:///FILE or postgresql://… (?table=NAME if not <endpoint>.delayed), dynamodb://TABLE or "
@@ -224,34 +266,8 @@ PricesFile = Annotated[
 ]
 
 
-def whole_seconds(delay: str) -> int:
-    """Seconds of a delay as people write it, rounded up."""
-    return -(-delay_ms(parse_delay(delay)) // 1000)
-
-
-def max_delay_seconds(text: str) -> int:
-    """The value of --max-delay in seconds."""
-    try:
-        seconds = whole_seconds(text)
-    except InvalidDelay as error:
-        raise typer.BadParameter(str(error), param_hint="--max-delay") from error
-    return checked_max_delay(seconds)
-
-
-def instant_ms(option: str, text: str | None) -> int | None:
-    """The time an option names, epoch milliseconds; None where it was not given."""
-    try:
-        return None if text is None else due_at_ms(parse_due_at(text))
-    except InvalidDelay as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
 def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
-    """The due time that --delay or --due-at names, epoch milliseconds.
-
-    Args:
-        now_ms: what a delay counts from; asked for a delay only.
-    """
+    """The due time that --delay or --due-at names, epoch milliseconds; a delay counts from ``now_ms``."""
     if (delay is None) == (due_at is None):
         raise typer.BadParameter("give either --delay or --due-at")
     due = due_time(**times(delay, due_at))
@@ -267,14 +283,8 @@ def times(delay: str | None, due_at: str | None) -> dict[str, Any]:
 
 
 class Target:
-    """The endpoint that a command is for, its store, and the clock of those who release its messages.
-
-    Args:
-        endpoint: its queue's name, URL or ARN.
-        store: the URL of its store; None where none was named.
-        to: the RabbitMQ that its messages are released to; None is SQS.
-        wait_seconds: of the long polls that its client is for.
-    """
+    """The endpoint that a command is for, its store's URL, and the clock of those who release its messages:
+    ``to`` RabbitMQ, or to SQS. ``wait_seconds`` is of the long polls that its client is for."""
 
     def __init__(
         self, endpoint: str, store: str | None = None, to: str | None = None, wait_seconds: int = 0
@@ -303,7 +313,7 @@ class Target:
         return self._opened(open_store, create=create)
 
     def opened_place(self, *, create: bool = False) -> AbstractContextManager[ParkingPlace]:
-        """Where the messages wait, closed at the end; a store, or a place that needs no dispatcher."""
+        """The same, or a place that needs no dispatcher."""
         return self._opened(open_place, create=create)
 
     @contextmanager
@@ -357,10 +367,8 @@ class Target:
             except ConfigurationError as error:
                 if str(self.store).startswith(("dynamodb:", "scheduler:")):
                     raise
-                self._sqs_tells_time = False
-                tell(
-                    f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
-                )
+                self._sqs_tells_time, why = False, "because SQS cannot be reached"
+                tell(f"the delay counts from the store's clock, {why}: {error}")
         from sqsdelay.stores.shared import StoreClock
 
         return StoreClock(place).latest_ms()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 from typer import Option
 
 from sqsdelay import limits
-from sqsdelay.cli.console import counted, out, print_json, print_rows, say, tell
+from sqsdelay.cli.console import counted, figures, out, print_rows, show, tell
 from sqsdelay.cli.followed import Run, seconds
 from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalPlaceUrl, Target
 from sqsdelay.core.delay import delay_ms
@@ -77,7 +77,7 @@ def prove(
         tell(f"{messages} sent to {parsed.name}; the last one is due in {longest}")
         try:
             run.follow(
-                lambda _: _by_route(run),
+                lambda _: figures(_HEADERS, _rows(run)),
                 patience_seconds=PATIENCE_SECONDS,
                 second_copy_seconds=min(hop + 1, SECOND_COPY_SECONDS),
                 quiet=as_json or not out.is_terminal,
@@ -90,12 +90,13 @@ def prove(
         raise typer.Exit(1)
 
 
-def _counted(client: SQSClient) -> Counter[tuple[str, bool]]:
-    """Calls made with a client, by operation and whether the queue is FIFO."""
-    made: Counter[tuple[str, bool]] = Counter()
+def _counted(client: SQSClient) -> list[tuple[str, bool]]:
+    """Calls made with a client: the operation, and whether the queue is FIFO."""
+    made: list[tuple[str, bool]] = []
 
     def count(params: dict[str, Any], model: Any, **_: Any) -> None:
-        made[model.name, str(params.get("QueueUrl", "")).endswith(limits.FIFO_SUFFIX)] += 1
+        fifo = str(params.get("QueueUrl", "")).endswith(limits.FIFO_SUFFIX)
+        made.append((model.name, fifo))
 
     client.meta.events.register("before-parameter-build.sqs", count)
     return made
@@ -190,44 +191,34 @@ def _rows(run: Run) -> list[tuple[str, ...]]:
     return rows
 
 
-def _by_route(run: Run) -> Table:
-    table = Table(*_HEADERS, padding=0)
-    for row in _rows(run):
-        table.add_row(*row)
-    return table
-
-
 def _tell(
-    run: Run, made: Counter[tuple[str, bool]], store: str, hop: int, *, as_json: bool
+    run: Run, made: Sequence[tuple[str, bool]], store: str, hop: int, *, as_json: bool
 ) -> None:
     """The outcome of each route, the requests made here and their price, and what `cost` reckons."""
     prices = shipped_prices()
-    paid = sum(
-        number * (prices.sqs_fifo_request if fifo else prices.sqs_standard_request)
-        for (_, fifo), number in made.items()
-    )
-    requests: Counter[str] = Counter()
-    for (operation, _), number in made.items():
-        requests[operation] += number
-    reckoned = _reckoned(run, store, hop, prices)
-    if as_json:
-        used = {entry.route for _, entry in run.rows()}
-        print_json(
-            {
-                "routes": {str(each): asdict(run.summary(each)) for each in Route if each in used},
-                "all": asdict(run.summary()),
-                "requests": dict(requests),
-                "requests_price": float(paid),
-                "reckoned": {str(route): float(amount) for route, amount in reckoned.items()},
-                "currency": prices.currency,
-            }
-        )
-        return
-    if not out.is_terminal:  # There, the table that was shown meanwhile is still to be seen.
+    each = {True: prices.sqs_fifo_request, False: prices.sqs_standard_request}
+    paid = sum((each[fifo] for _, fifo in made), Fraction(0))
+    requests, reckoned = Counter(name for name, _ in made), _reckoned(run, store, hop, prices)
+    used = {entry.route for _, entry in run.rows()}
+    record = {
+        "routes": {str(route): asdict(run.summary(route)) for route in Route if route in used},
+        "all": asdict(run.summary()),
+        "requests": requests,
+        "requests_price": float(paid),
+        "reckoned": {str(route): float(amount) for route, amount in reckoned.items()},
+        "currency": prices.currency,
+    }
+    if not (as_json or out.is_terminal):  # There, the table shown meanwhile is still to be seen.
         print_rows(_HEADERS, _rows(run))
-    say(f"Requests of this command: {counted(requests)}; ${dollars(Fraction(paid))}.")
-    for route, amount in reckoned.items():
-        say(f"`sqsdelay cost` reckons ${dollars(amount)} for {route}, each message alone.")
+    show(
+        record,
+        f"Requests of this command: {counted(requests)}; ${dollars(paid)}.",
+        *(
+            f"`sqsdelay cost` reckons ${dollars(amount)} for {route}, each message alone."
+            for route, amount in reckoned.items()
+        ),
+        as_json=as_json,
+    )
 
 
 def _reckoned(run: Run, store: str, hop: int, prices: Prices) -> dict[Route, Fraction]:

@@ -192,7 +192,7 @@ def consume(
             wait_seconds=wait,
             visibility_seconds=visibility,
             max_receives=max_receives,
-            max_delay_seconds=options.max_delay_seconds(max_delay),
+            max_delay_seconds=max_delay,
             store=opened,
             park_after_seconds=park_after,
             on_outcomes=report,

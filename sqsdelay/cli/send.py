@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -110,7 +111,7 @@ def send(
         else:
             sender = DelaySender(
                 hop_seconds=hop,
-                max_delay_seconds=options.max_delay_seconds(max_delay),
+                max_delay_seconds=max_delay,
                 large_bodies=None if bucket is None else Bucket(bucket),
                 store=place,
                 park_after_seconds=park_after,
@@ -213,12 +214,7 @@ def _record(result: SendResult) -> dict[str, Any]:
     }
 
 
-FIELDS: Final = frozenset(
-    {
-        "body", "body_repeat", "delay", "due_at", "attributes", "message_id", "message_group_id",
-        "message_deduplication_id", "trace_header",
-    }
-)  # fmt: skip
+FIELDS: Final = {"body_repeat", *(field.name for field in fields(Message))}
 
 
 def opened_lines(file: Path) -> IO[str]:
@@ -248,29 +244,28 @@ def read_messages(
 def read_message(line: str, times: Times) -> Message:
     """One line's message."""
     try:
-        fields = json.loads(line)
+        given = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidMessage(f"not JSON: {error}") from error
-    if not isinstance(fields, dict) or "body" not in fields:
+    if not isinstance(given, dict) or "body" not in given:
         raise InvalidMessage('not a JSON object with a "body"')
-    if unknown := sorted(set(fields) - FIELDS):
+    if unknown := sorted(set(given) - FIELDS):
         raise InvalidMessage(f"unknown field {unknown[0]!r}; use only {', '.join(sorted(FIELDS))}")
-    body = _body(fields.pop("body"), fields.pop("body_repeat", 1))
-    attributes = fields.pop("attributes", {})
+    body = _body(given.pop("body"), given.pop("body_repeat", 1))
+    attributes = given.pop("attributes", {})
     if not isinstance(attributes, dict):
         raise InvalidMessage(f"attributes {attributes!r} is not a JSON object")
-    own: dict[str, Any] = {
-        n: fields.pop(n) for n in ("delay", "due_at") if fields.get(n) is not None
-    }
+    own: dict[str, Any] = {n: given.pop(n) for n in ("delay", "due_at") if given.get(n) is not None}
+    texts = {n: each if isinstance(each, str) else json.dumps(each) for n, each in own.items()}
     if type(own.get("delay", 0)) not in (int, float):
-        own["delay"] = parse_delay(str(own["delay"]))
+        own["delay"] = parse_delay(texts["delay"])
     if "due_at" in own:
-        own["due_at"] = parse_due_at(str(own["due_at"]))
-    fields |= own or times
-    check_trace_header(fields.get("trace_header"))
+        own["due_at"] = parse_due_at(texts["due_at"])
+    given |= own or times
+    check_trace_header(given.get("trace_header"))
     found = {name: attribute_of(name, value) for name, value in attributes.items()}
     # The others are checked by the sender.
-    return Message(body, attributes=found, **fields)
+    return Message(body, attributes=found, **given)
 
 
 def _body(body: Any, repeat: Any) -> str:

@@ -91,25 +91,18 @@ def test_endpoint_check_says_what_is_wrong_and_how_to_mend_it(cli: Cli) -> None:
     client.set_queue_attributes(
         QueueUrl=url,
         Attributes={
-            "DelaySeconds": "10",
-            "MessageRetentionPeriod": "3600",
-            "VisibilityTimeout": "301",
-            "FifoThroughputLimit": "perQueue",
-            "RedrivePolicy": json.dumps(redrive),
+            "DelaySeconds": "10", "MessageRetentionPeriod": "3600", "VisibilityTimeout": "301",
+            "FifoThroughputLimit": "perQueue", "RedrivePolicy": json.dumps(redrive),
         },
-    )
+    )  # fmt: skip
     client.delete_queue(QueueUrl=client.get_queue_url(QueueName="orders-delay-error")["QueueUrl"])
     code, out, _ = cli("endpoint", "check", "orders", "--json")
     problems = json.loads(out)["problems"]
     assert code == 1
     assert [problem["text"][:30] for problem in problems] == [
-        "it does not exist",
-        "its delay of 10 s is shorter t",
-        "it keeps messages 3600 s, less",
-        "it has a redrive policy, which",
-        "its visibility timeout of 301 ",
-        "it is not high-throughput FIFO",
-    ]
+        "it does not exist", "its delay of 10 s is shorter t", "it keeps messages 3600 s, less",
+        "it has a redrive policy, which", "its visibility timeout of 301 ", "it is not high-throughput FIFO",
+    ]  # fmt: skip
     assert problems[0]["remedy"] == "sqsdelay endpoint create orders"
     assert all("aws sqs set-queue-attributes" in problem["remedy"] for problem in problems[1:])
     assert problems[1]["remedy"].endswith(", or use a hop of 10 s (--hop 10)")
@@ -234,21 +227,13 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["send", "orders", "--body", "x", "--due-at", "2027-01-01"], 2, "has no time zone"),
         (["send", "orders", "--body", "x", "--delay", "1h"], 1, "orders-delay.fifo does not exist"),
         (["send", "orders"], 2, "give either --body or --file"),
-        (
-            ["send", "orders", "--body", "x", "--delay", "1", "--due-at", "2"],
-            2,
-            "either --delay or",
-        ),
+        (["send", "orders", "--body", "x", "--delay", "1", "--due-at", "2"], 2, "either --delay or"),
         (["send", "orders.fifo", "--body", "x"], 2, "FIFO queue"),
         (["send", "orders", "--file", "/nonexistent"], 2, "No such file"),
         (["consume", "nowhere", "--hop", "2"], 1, "sqsdelay endpoint create nowhere --hop 2"),
         (["prove", "nowhere", "--hop", "2"], 1, "sqsdelay endpoint create nowhere --hop 2"),
         (["errors", "retry", "orders"], 2, "give either --message-id or --all"),
-        (
-            ["errors", "retry", "orders", "--all", "--message-id", "x"],
-            2,
-            "give either --message-id",
-        ),
+        (["errors", "retry", "orders", "--all", "--message-id", "x"], 2, "give either --message-id"),
         (["errors", "list", "orders", "--limit", "0"], 2, "--limit"),
         (["list", "errors"], 2, "errors list"),
         (["errors", "orders", "list"], 2, "errors list orders"),
@@ -268,11 +253,8 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["rabbitmq", "--url", "http://x", "verify"], 2, "does not start with amqp://"),
         (["endpoint", "create", "orders", "--hop", "901"], 2, "--hop 901"),
         (["cancel", "orders", "", "--store", "sqlite:///x.db"], 2, "'message_ids': '' cannot be"),
-        (
-            ["reschedule", "orders", "", "--store", "sqlite:///x.db"],
-            2,
-            "'message_id': '' cannot be",
-        ),
+        (["reschedule", "orders", "", "--store", "sqlite:///x.db"], 2, "'message_id': '' cannot be"),
+        (["demo", "--file", "{true}"], 2, "line 1: delay 'true' is not valid"),
         (
             ["send", "arn:aws:sqs:eu-west-1:123456789012:orders", "--body", "x"],
             2,
@@ -280,14 +262,15 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
             "(sqsdelay --region eu-west-1)",
         ),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_one_line_and_an_exit_code(
     cli: Cli, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     """No stack trace: what is wrong, and 1 for refused, 2 for a bad value."""
     boto3.client("sqs").create_queue(QueueName="orders")
     (tmp_path / "traced").write_text('{"body": "x", "trace_header": 5}')
-    got, _, err = cli(*(each.replace("{traced}", f"{tmp_path}/traced") for each in arguments))
+    (tmp_path / "true").write_text('{"body": "x", "delay": true}')
+    got, _, err = cli(*(re.sub(r"{(\w+)}", rf"{tmp_path}/\1", each) for each in arguments))
     assert (got, "Traceback" in err) == (code, False)
     assert message in err
 

@@ -86,49 +86,30 @@ def test_status_shows_queues_ages_and_the_store(
     with closing(open_store(url, endpoint=orders.name)) as store:
         store.set_up()
         store.store([to_store(Message("x", due_at=utc(due_ms)), orders.name, now_ms=0)])
-    local_aws.client("cloudwatch").put_metric_data(
-        Namespace="AWS/SQS",
-        MetricData=[
-            {
-                "MetricName": "ApproximateAgeOfOldestMessage",
-                "Dimensions": [{"Name": "QueueName", "Value": orders.delay_queue.name}],
-                "Value": 907,
-            }
-        ],
-    )
+    age = {
+        "MetricName": "ApproximateAgeOfOldestMessage", "Value": 907,
+        "Dimensions": [{"Name": "QueueName", "Value": orders.delay_queue.name}],
+    }  # fmt: skip
+    local_aws.client("cloudwatch").put_metric_data(Namespace="AWS/SQS", MetricData=[age])
     code, out, _ = cli("status", orders.name, "--store", url, "--json")
     status = json.loads(out)
     queues = {queue.pop("role"): queue for queue in status.pop("queues")}
     assert code == 0
     assert status == {
-        "endpoint": orders.name,
-        "pending": 4,
-        "in_flight": 0,
-        "oldest_seconds": 907,
-        "errors": 1,
-        "parked": 1,
-        "next_due": utc(due_ms).isoformat(timespec="milliseconds"),
-        "overdue_seconds": 0,
+        "endpoint": orders.name, "pending": 4, "in_flight": 0, "oldest_seconds": 907, "errors": 1,
+        "next_due": utc(due_ms).isoformat(timespec="milliseconds"), "overdue_seconds": 0, "parked": 1,
         "parking_unread": None,
-    }
+    }  # fmt: skip
     assert queues["delay queue"] == {
-        "name": orders.delay_queue.name,
-        "visible": 0,
-        "in_flight": 0,
-        "delayed": 3,
-        "oldest_seconds": 907,
-    }
+        "name": orders.delay_queue.name, "visible": 0, "in_flight": 0, "delayed": 3, "oldest_seconds": 907,
+    }  # fmt: skip
     code, out, _ = cli("status", orders.name)
     rows = dict(line.split("\t") for line in out.splitlines()[:6])
     assert code == 0
     assert rows == {
-        "pending": "about 4",
-        "in flight": "about 0",
-        "oldest": "15 min 7 s",
-        "errors": "about 1",
-        "parked": "-",
-        "next due": "-",
-    }
+        "pending": "about 4", "in flight": "about 0", "oldest": "15 min 7 s", "errors": "about 1",
+        "parked": "-", "next due": "-",
+    }  # fmt: skip
     assert orders.error_queue.name in out
 
 
@@ -267,11 +248,8 @@ def test_hostile_text_is_one_row_of_its_own(
     cli: Cli, local_aws: LocalAws, orders: Endpoint
 ) -> None:
     """Whoever may send there can put no other message's row or line before you, nor end the command."""
-    about = {
-        "messageId": "m-1\nm-2",
-        "reason": "\x1b[2J\ud800\u202e\n:heart: [red]",
-        "sentTimestamp": True,
-    }
+    reason = "\x1b[2J\ud800\u202e\n:heart: [red]"
+    about = {"messageId": "m-1\nm-2", "reason": reason, "sentTimestamp": True}
     queues = SqsQueues(local_aws.client("sqs"))
     hostile = OutgoingMessage("b", {ERROR: string(json.dumps(about))}, 1)
     queues.send_batch(queues.url(orders.error_queue), [hostile])

@@ -200,16 +200,9 @@ def test_what_cannot_be_has_a_reason_and_no_price(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("delay_seconds", -1),
-        ("delay_seconds", 8_100 * YEAR),
-        ("messages", 0),
-        ("message_bytes", 1_048_576),
-        ("batch", 11),
-        ("batch", True),
-        ("hop_seconds", 901),
-    ],
-)
+    [("delay_seconds", -1), ("delay_seconds", 8_100 * YEAR), ("messages", 0), ("batch", 11),
+     ("message_bytes", 1_048_576), ("batch", True), ("hop_seconds", 901)],
+)  # fmt: skip
 def test_a_workload_out_of_range_is_refused(field: str, value: int) -> None:
     """Value, limits, and which field."""
     with pytest.raises(ConfigurationError, match=f"{field}={value}; use a whole number"):
@@ -351,10 +344,8 @@ def test_what_cannot_be_released_in_time_says_how_late_it_is(
 def test_a_quota_that_has_to_be_raised_is_told() -> None:
     """Ten million schedules; and that the service alone is not to the second."""
     asked = ("ask AWS for a higher quota of schedules than 10,000,000",)
-    for strategy, usual in (
-        ("scheduled", ()),
-        ("eventbridge-scheduler", ("each up to a minute late",)),
-    ):
+    late = ("each up to a minute late",)
+    for strategy, usual in (("scheduled", ()), ("eventbridge-scheduler", late)):
         many, few = (bill_of(strategy, messages=n).warnings for n in (10**7 + 1, 10**7))
         assert (few, many) == (usual, usual + asked)
 

@@ -105,15 +105,8 @@ def test_a_store_tells_how_many_are_parked_and_the_next(clock: ManualClock) -> N
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [
-        (None, "-"),
-        (0, "0 s"),
-        (59, "59 s"),
-        (901, "15 min 1 s"),
-        (90_061, "1 d 1 h"),
-        (3600, "1 h"),
-    ],
-)
+    [(None, "-"), (0, "0 s"), (59, "59 s"), (901, "15 min 1 s"), (90_061, "1 d 1 h"), (3600, "1 h")],
+)  # fmt: skip
 def test_ages_are_readable(seconds: int | None, shown: str) -> None:
     """Two units are enough."""
     assert age(seconds) == shown
