@@ -140,10 +140,7 @@ class _Client:
     def __init__(
         self, channel: Channel, queue: str | None, client: SQSClient, delayed: _Delayed
     ) -> None:
-        self._channel = channel
-        self._queue = queue
-        self._client = client
-        self._delayed = delayed
+        self._channel, self._queue, self._client, self._delayed = channel, queue, client, delayed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)

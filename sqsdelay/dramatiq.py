@@ -55,9 +55,8 @@ def unrestricted_actors(
         raise ConfigurationError(
             f"{type(broker).__name__} is not a broker on SQS; give a dramatiq_sqs.SQSBroker"
         )
-    delays = DelaySender(
-        given.sqs.meta.client, hop_seconds=hop_seconds, max_delay_seconds=max_delay_seconds
-    )
+    client = given.sqs.meta.client
+    delays = DelaySender(client, hop_seconds=hop_seconds, max_delay_seconds=max_delay_seconds)
     plain = given.enqueue
     if isinstance(plain, partial) and plain.func is _enqueue:
         plain = plain.args[0]

@@ -59,9 +59,8 @@ def translated(bucket: str, *, key: str | None = None) -> Iterator[None]:
                 "object or look for what deleted it (a lifecycle rule, another receiver)"
             ) from error
         if code in _MISSING_BUCKET:
-            raise BodyStoreMissing(
-                f"bucket {bucket} does not exist; create it, or correct the name"
-            ) from error
+            told = f"bucket {bucket} does not exist; create it, or correct the name"
+            raise BodyStoreMissing(told) from error
         raise BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
     except BotoCoreError as error:
         raise BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
@@ -128,11 +127,8 @@ class Bucket:
             raise errors.InvalidSetting(
                 f"use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS", above_bytes=above_bytes
             )
-        self.name = name
-        self._above_bytes = above_bytes
-        self._prefix = prefix
-        self._clock = clock or SystemClock()
-        self._client = client or default_client()
+        self.name, self._above_bytes, self._prefix = name, above_bytes, prefix
+        self._clock, self._client = clock or SystemClock(), client or default_client()
         self._rules: list[Any] | None = None
         self._lock = threading.Lock()
 
@@ -190,9 +186,7 @@ class BodyReader:
     """
 
     def __init__(self, bucket: str, client: S3Client | None = None, *, prefix: str = "") -> None:
-        self._bucket = bucket
-        self._prefix = prefix
-        self._client = client or default_client()
+        self._bucket, self._prefix, self._client = bucket, prefix, client or default_client()
 
     def read(self, body: str, attributes: Mapping[str, Attribute]) -> str:
         """The body of a received message: the object it points to, or itself if it is no pointer.
@@ -212,9 +206,9 @@ class BodyReader:
         try:
             return content.decode("utf-8")
         except UnicodeDecodeError as error:
+            named = f"the object {pointer.key!r} in bucket {pointer.bucket}"
             raise MalformedMessage(
-                f"the object {pointer.key!r} in bucket {pointer.bucket} is not a body, because it is "
-                f"not UTF-8: {error}"
+                f"{named} is not a body, because it is not UTF-8: {error}"
             ) from error
 
     def delete(self, body: str, attributes: Mapping[str, Attribute]) -> None:

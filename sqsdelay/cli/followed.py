@@ -123,9 +123,8 @@ class Run:
             assert result.route is not None
             assert result.due is not None
             with self._lock:
-                self._tracked[message.message_id or ""] = Tracked(
-                    message, result.route, due_at_ms(result.due)
-                )
+                tracked = Tracked(message, result.route, due_at_ms(result.due))
+                self._tracked[message.message_id or ""] = tracked
 
     def hopped(self, message_id: str, late_ms: int | None = None) -> None:
         """A consumer that this run can see has settled a copy; ``late_ms`` of one that it handed over."""

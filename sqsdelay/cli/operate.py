@@ -56,9 +56,8 @@ def status(
     from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 
     target = options.Target(endpoint, store)
-    found = endpoint_status(
-        target.queues, target.endpoint, CloudWatchAges(short_client("cloudwatch"))
-    )
+    ages = CloudWatchAges(short_client("cloudwatch"))
+    found = endpoint_status(target.queues, target.endpoint, ages)
     parked = trouble = None
     try:
         with target.known_place() as place:

@@ -200,9 +200,7 @@ EndpointName = Annotated[str, Argument(help="The destination queue's name, URL o
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 JsonLines = Annotated[bool, Option("--json", help="Print a JSON line per message.")]
 # A message to send, or a file of them.
-DelayOption = Annotated[
-    str | None, Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
-]
+DelayOption = Annotated[str | None, Option(help="Delay: seconds (90), 32m5s, 1d12h or PT32M5S.")]
 DueAt = Annotated[str | None, Option(help="Due time with UTC offset: 2027-01-31T09:00:00Z.")]
 Body = Annotated[str | None, Option(help="The message body.")]
 MessagesFile = Annotated[
@@ -290,9 +288,8 @@ class Target:
         self, endpoint: str, store: str | None = None, to: str | None = None, wait_seconds: int = 0
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint)
-        self.name = self.endpoint.name
-        self.store, self.to, self._sqs_tells_time = store, to, to is None
-        self._wait_seconds = wait_seconds
+        self.name, self.store, self.to = self.endpoint.name, store, to
+        self._sqs_tells_time, self._wait_seconds = to is None, wait_seconds
 
     @cached_property
     def client(self) -> SQSClient:
@@ -388,5 +385,4 @@ class Target:
 
 
 def opened_ledger(file: Path | None) -> FileLedger | None:
-    """The ledger in that file, None without one."""
     return None if file is None else FileLedger(file)

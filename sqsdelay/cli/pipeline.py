@@ -143,10 +143,8 @@ def schedule(
             **{name: value for name, value in chosen.items() if name != "ledger"},
         )
 
-    sends = None if plan else chosen
-    summary = with_table(
-        context, "the table", table, file_format, run, time_zone=time_zone, sends=sends
-    )
+    more = {"time_zone": time_zone, "sends": None if plan else chosen}
+    summary = with_table(context, "the table", table, file_format, run, **more)
     if as_json:
         print_json(summary)
     else:
@@ -301,10 +299,8 @@ def report(
         + (f"last seen in the {row['last_seen']}" if row["last_seen"] else "never seen")
         for row in found.last_seen
     ]
-    table, page = (
-        figures(["", ""], _rows(found), show_header=False),
-        f"{folder.rstrip('/')}/report.html",
-    )
+    table = figures(["", ""], _rows(found), show_header=False)
+    page = f"{folder.rstrip('/')}/report.html"
     show(asdict(found), table, *last_seen, page, as_json=as_json)
 
 

@@ -65,9 +65,8 @@ def prove(
             "only; give a longer one"
         )
     made = _counted(target.client)
-    _check_empty(
-        target.queues, parsed, "" if hop == limits.DEFAULT_HOP_SECONDS else f" --hop {hop}"
-    )
+    hops = "" if hop == limits.DEFAULT_HOP_SECONDS else f" --hop {hop}"
+    _check_empty(target.queues, parsed, hops)
     made.clear()
     run = Run(parsed, target.queues)
     with target.known_place() as place:
@@ -128,9 +127,8 @@ def _messages(
     turns = [Route.DIRECT, Route.DELAY_QUEUE, Route.DELAY_QUEUE, Route.DELAY_QUEUE]
     if soonest is not None:
         # Sending takes seconds of what a store like Scheduler needs ahead.
-        from_store = max(
-            hop, min(2 * limits.SCHEDULE_SECONDS, longest // 2), soonest and soonest + 60
-        )
+        near = min(2 * limits.SCHEDULE_SECONDS, longest // 2)
+        from_store = max(hop, near, soonest and soonest + 60)
         if longest <= from_store:
             told = f"leaves no time to send: the store takes what is due in {soonest} s or later"
             raise InvalidSetting(f"{told}; use {from_store + 1} or more", longest=longest)

@@ -205,13 +205,9 @@ def _due(result: SendResult) -> str | None:
 
 
 def _record(result: SendResult) -> dict[str, Any]:
-    return {
-        "message_id": result.message_id,
-        "route": result.route,
-        "due": _due(result),
-        "sqs_message_id": result.sqs_message_id,
-        "error": None if result.error is None else str(result.error),
-    }
+    names = ("message_id", "route", "sqs_message_id")
+    error = None if result.error is None else str(result.error)
+    return {name: getattr(result, name) for name in names} | {"due": _due(result), "error": error}
 
 
 FIELDS: Final = {"body_repeat", *(field.name for field in fields(Message))}
@@ -231,7 +227,7 @@ def read_messages(
     lines: Iterable[str], times: Times
 ) -> Iterator[tuple[int, Message | SqsDelayError]]:
     """A file's lines by number, from 1: each a message, or why it is none. Blank lines are passed over.
-    ``times``: the delay or due time of the lines that name neither."""
+    ``times`` is for lines that name neither delay nor due time."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -279,9 +275,7 @@ def _body(body: Any, repeat: Any) -> str:
     if not whole or not 1 <= repeat <= MAX_MESSAGE_BYTES:
         shown = str(repeat)[:20]
         raise InvalidMessage(f"body_repeat={shown}; use a whole number, 1 to {MAX_MESSAGE_BYTES}")
-    if repeat > 1 and len(body) * repeat > MAX_MESSAGE_BYTES:
-        raise InvalidMessage(
-            f"body_repeat={repeat} makes a body of {len(body) * repeat} characters; "
-            f"the limit is {MAX_MESSAGE_BYTES} bytes"
-        )
+    if repeat > 1 and (size := len(body) * repeat) > MAX_MESSAGE_BYTES:
+        made = f"body_repeat={repeat} makes a body of {size} characters"
+        raise InvalidMessage(f"{made}; the limit is {MAX_MESSAGE_BYTES} bytes")
     return str(body * repeat)

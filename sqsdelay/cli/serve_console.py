@@ -103,7 +103,7 @@ def serve_console(
         show({"url": url}, line, as_json=as_json)
         if token is not None:
             tell(
-                "it asks for the token; put TLS before it, or the token crosses the network unencrypted"
+                "it asks for the token, which crosses the network unencrypted without TLS before it"
             )
         stop.wait()
     tell("stopped")

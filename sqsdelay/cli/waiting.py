@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -148,9 +149,8 @@ def _tell(changes: dict[str, Change], done: str, *, as_json: bool) -> None:
         raise typer.Exit(EXIT_REQUESTED)
 
 
-errors_app = typer.Typer(
-    cls=options.Commands, help="Inspect an endpoint's error queue and retry its messages."
-)
+_ERRORS: Final = "Inspect an endpoint's error queue and retry its messages."
+errors_app = typer.Typer(cls=options.Commands, help=_ERRORS)
 
 
 @errors_app.command("list")
@@ -206,9 +206,8 @@ def retry(
     with naming_the_command(of, of.error_queue):
         if delay is not None or due_at is not None:
             # By a local clock that is behind, messages would be early.
-            given = options.new_due_ms(
-                delay, due_at, now_ms=lambda: latest_of_sqs(queues, of.error_queue)
-            )
+            now_ms = partial(latest_of_sqs, queues, of.error_queue)
+            given = options.new_due_ms(delay, due_at, now_ms=now_ms)
         for done in ErrorQueue(queues, of).retry(message_id or None, due_ms=given, dry_run=dry_run):
             counts[done.status] += 1
             missing.pop(done.rejection.message_id, None)

@@ -75,15 +75,13 @@ def parse_prices(text: str, source: str) -> Prices:
     except (ValueError, RecursionError) as error:
         raise InvalidSetting(f"price file {source} is not JSON: {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("prices"), dict):
-        raise InvalidSetting(
-            f'price file {source} has no object "prices"; see sqsdelay cost --show-prices'
-        )
+        told = 'has no object "prices"; see sqsdelay cost --show-prices'
+        raise InvalidSetting(f"price file {source} {told}")
     listed = data["prices"]
     units = {_unit(listed_as): listed_as for listed_as in json.loads(shipped_text())["prices"]}
     if unknown := sorted(set(listed) - set(units.values())):
-        raise InvalidSetting(
-            f"price file {source} names {unknown[0]!r}; known are {', '.join(units.values())}"
-        )
+        known = ", ".join(units.values())
+        raise InvalidSetting(f"price file {source} names {unknown[0]!r}; known are {known}")
     for name in ("region", "currency"):
         value = data.get(name)
         if not isinstance(value, str) or not value:

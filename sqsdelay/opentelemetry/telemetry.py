@@ -133,7 +133,6 @@ def _context(header: str | None) -> SpanContext | None:
     if told is None or told.span_id is None:
         return None
     flags = TraceFlags(TraceFlags.SAMPLED if told.sampled else TraceFlags.DEFAULT)
-    context = SpanContext(
-        int(told.trace_id, 16), int(told.span_id, 16), is_remote=True, trace_flags=flags
-    )
+    ids = int(told.trace_id, 16), int(told.span_id, 16)
+    context = SpanContext(*ids, is_remote=True, trace_flags=flags)
     return context if context.is_valid else None

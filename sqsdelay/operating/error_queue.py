@@ -83,8 +83,7 @@ class ErrorQueue:
     """
 
     def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
-        self._queues = queues
-        self._endpoint = endpoint
+        self._queues, self._endpoint = queues, endpoint
 
     @overload
     def look(self, limit: int) -> list[Rejection]: ...
@@ -257,8 +256,7 @@ class _Held:
     """Messages received from a queue and kept hidden until the context ends."""
 
     def __init__(self, queues: Queues, queue: QueueRef) -> None:
-        self._queues = queues
-        self._url = queues.url(queue)
+        self._queues, self._url = queues, queues.url(queue)
         self._held: dict[str, ReceivedMessage] = {}
         self._seen: set[str] = set()
 

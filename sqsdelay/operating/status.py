@@ -57,6 +57,7 @@ second allows for a failed one. Any other dispatcher looks more often."""
 OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
 """A copy whose first attempt died is received again after one visibility timeout; the second allows
 for a second such death."""
+_COUNT: Final = "ApproximateNumberOfMessages"
 Cursor = tuple[int, str]
 """Due time, epoch milliseconds, and id of the last message listed."""
 
@@ -287,13 +288,9 @@ def endpoint_status(
     counts = {"visible": "", "in_flight": "NotVisible", "delayed": "Delayed"}
 
     def status_of(ref: QueueRef) -> QueueStatus:
-        told = {
-            n: found[ref].get(f"ApproximateNumberOfMessages{c}", "0") for n, c in counts.items()
-        }
-        numbers = {name: int(number) for name, number in told.items()}
-        return QueueStatus(
-            name=ref.name, role=roles[ref], oldest_seconds=oldest.get(ref), **numbers
-        )
+        told, age = found[ref], oldest.get(ref)
+        numbers = {name: int(told.get(_COUNT + kind, "0")) for name, kind in counts.items()}
+        return QueueStatus(name=ref.name, role=roles[ref], oldest_seconds=age, **numbers)
 
     told = tuple(map(status_of, found))
     return EndpointStatus(endpoint=endpoint.name, queues=told, parking_unread=unread)

@@ -169,20 +169,12 @@ def test_aws_own_ways_are_an_invocation_or_two_transitions_and_a_send() -> None:
         ("parked", {"messages": 10**9, "due_together": 10**9}, "up to 16.1 days in the delay"),
         # What a schedule sends is retried for a day; DynamoDB keeps for 14 days what is due.
         ("scheduled", ALL_TOGETHER, "27.5 h late, and after 24 h this place gives them up"),
-        (
-            "stored",
-            {"messages": 10**10, "due_together": 10**10},
-            "567.9 h late, and after 336 h this",
-        ),
+        ("stored", {"messages": 10**10, "due_together": 10**10}, "567.9 h late, and after 336 h this"),
         # Those sent evenly: most are so late that they are not parked any more.
-        (
-            "parked-in-s3-by-functions",
-            {"messages": 16 * 10**8, "delay_seconds": DAY},
-            "up to 14.5 days in the",
-        ),
+        ("parked-in-s3-by-functions", {"messages": 16 * 10**8, "delay_seconds": DAY}, "up to 14.5 days"),
         ("parked", {"messages": 28 * 10**8, "delay_seconds": 30 * DAY}, "up to 15.0 days in the"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_has_a_reason_and_no_price(
     strategy: str, load: dict[str, Any], why: str
 ) -> None:
@@ -249,9 +241,8 @@ def test_what_is_due_too_soon_for_a_schedule_hops() -> None:
     """Within half an hour, at the consumer after a hop; the sum says what it does."""
     for strategy, least in (("scheduled-by-sender", 1_800), ("scheduled", 2_700)):
         for delay_seconds, hops in ((least - 1, True), (least, False)):
-            ours, relayed = (
-                bill_of(e, delay_seconds, park_after_seconds=0) for e in (strategy, "relay")
-            )
+            both = (strategy, "relay")
+            ours, relayed = (bill_of(e, delay_seconds, park_after_seconds=0) for e in both)
             assert (ours.for_messages == relayed.for_messages) is hops
             assert any("too short" in each for each in ours.warnings) is hops
 
@@ -263,9 +254,8 @@ def test_sent_singly_and_due_apart_a_million_schedules_cost_little_more_than_ama
     millions: int, days: int, dollars_each: float
 ) -> None:
     """$1.40 alone, and a minute off. What is due in the same five minutes shares its requests."""
-    bill = bill_of(
-        "scheduled-by-sender", days * DAY, messages=millions * MILLION, message_bytes=200
-    )
+    load = {"messages": millions * MILLION, "message_bytes": 200}
+    bill = bill_of("scheduled-by-sender", days * DAY, **load)
     assert float(bill.for_messages) / millions <= dollars_each
 
 

@@ -118,16 +118,15 @@ def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
     refused(queues, delay=9000.5, attributes=attributes, message_id="m-1")
     queues.clock.advance(1000)
     (done,) = retried(queues)
-    assert (done.status, done.queue, done.due_ms) == (
-        RetryStatus.SENT, DELAY, start_ms + 9_000_500,
-    )  # fmt: skip
+    due_ms = start_ms + 9_000_500
+    assert (done.status, done.queue, done.due_ms) == (RetryStatus.SENT, DELAY, due_ms)
     assert ErrorQueue(queues, ORDERS).look(1) == []
     while not (copies := received(queues)):
         queues.clock.advance(0.5)
         relay(queues)
     (copy,) = copies
-    assert 0 <= queues.clock.true_ms - (start_ms + 9_000_500) < 1000
-    assert copy.attributes == {"user": string("x"), **identity("m-1", start_ms + 9_000_500)}
+    assert 0 <= queues.clock.true_ms - due_ms < 1000
+    assert copy.attributes == {"user": string("x"), **identity("m-1", due_ms)}
 
 
 @pytest.mark.parametrize(("since", "timer"), [(0, 100), (99.5, 1), (5000, 0)])
@@ -319,9 +318,8 @@ def test_a_fifo_endpoints_message_keeps_its_ids(fifo_queues: FaultyQueues, delay
 def test_a_message_of_the_due_queue_goes_back_there(fifo_queues: FaultyQueues) -> None:
     """It carries its due time and no delay any more."""
     due_ms = fifo_queues.clock.true_ms + 10_000
-    QueueSender(fifo_queues).send(
-        "orders.fifo", "x", delay=10, message_group_id="g", message_id="m-1"
-    )
+    ids = {"message_group_id": "g", "message_id": "m-1"}
+    QueueSender(fifo_queues).send("orders.fifo", "x", delay=10, **ids)
     fifo_queues.clock.advance(10)
     fifo_queues.refuse("orders.fifo")
     due_relay = DueRelay(fifo_queues, FIFO, RelaySettings(max_receives=1))
@@ -399,10 +397,7 @@ def test_what_is_not_whole_is_left(queues: FaultyQueues) -> None:
     QueueSender(queues).send("orders", "x", delay=1000)
     queues.clock.advance(900)
     (copy,) = received(queues, DELAY)
-    spoiled = ReceivedMessage(
-        **{name: getattr(copy, name) for name in copy.__slots__} | {"unreadable": "attribute 'a'"}
-    )
-    Relay(queues, ORDERS).process([spoiled])
+    Relay(queues, ORDERS).process([replace(copy, unreadable="attribute 'a'")])
     (done,) = retried(queues, due_ms=0)
     assert (done.status, done.error) == (RetryStatus.LEFT, "attribute 'a'; handle it by hand")
 
