@@ -16,12 +16,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock, utc
 from sqsdelay.core.message import Attribute
-from sqsdelay.errors import (
-    BodyStoreMissing,
-    BodyStoreUnavailable,
-    ConfigurationError,
-    MalformedMessage,
-)
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.sending.sizes import Pointer, read_pointer
 
@@ -60,10 +54,10 @@ def translated(bucket: str, *, key: str | None = None) -> Iterator[None]:
             ) from error
         if code in _MISSING_BUCKET:
             told = f"bucket {bucket} does not exist; create it, or correct the name"
-            raise BodyStoreMissing(told) from error
-        raise BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
+            raise errors.BodyStoreMissing(told) from error
+        raise errors.BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
     except BotoCoreError as error:
-        raise BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
+        raise errors.BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
 
 
 logger = logging.getLogger(__name__)
@@ -165,7 +159,7 @@ class Bucket:
             now_ms = self._clock.now_ms()
             ends_ms = now_ms + (days or 0) * _DAY_MS if at is None else round(at.timestamp() * 1000)
             if ends_ms < needed_until_ms:
-                raise ConfigurationError(
+                raise errors.ConfigurationError(
                     f"lifecycle rule {rule.get('ID', 'without a name')!r} of bucket {self.name} deletes "
                     f"bodies at {utc(ends_ms):%Y-%m-%d}, and this one is needed until "
                     f"{utc(needed_until_ms):%Y-%m-%d} (its due time and 14 days in the destination queue); "
@@ -206,10 +200,8 @@ class BodyReader:
         try:
             return content.decode("utf-8")
         except UnicodeDecodeError as error:
-            named = f"the object {pointer.key!r} in bucket {pointer.bucket}"
-            raise MalformedMessage(
-                f"{named} is not a body, because it is not UTF-8: {error}"
-            ) from error
+            told = f"the object {pointer.key!r} in bucket {pointer.bucket} is not a body, because it is "
+            raise errors.MalformedMessage(f"{told}not UTF-8: {error}") from error
 
     def delete(self, body: str, attributes: Mapping[str, Attribute]) -> None:
         """Delete the object that a message points to, if any. Delete the message first.
@@ -229,7 +221,7 @@ class BodyReader:
         ):
             return pointer
         place = f"bucket {self._bucket!r}" + (f", keys {self._prefix!r}…" if self._prefix else "")
-        raise MalformedMessage(
+        raise errors.MalformedMessage(
             f"the message points to {pointer.key[:80]!r} in bucket {pointer.bucket[:80]!r}, and this "
             f"reader reads {place} only; if you trust who sent it, give the reader that bucket"
         )

@@ -107,11 +107,9 @@ def demo(
     Absolute due times in the file count as if the demo started at 2030-01-01T00:00:00Z.
     Exit code 1 if a message is lost, duplicated, early, altered or more than 2 s late.
     """
-    with (
-        TemporaryDirectory(prefix="sqsdelay-") as folder,
-        local_aws() as aws,
-        ExitStack() as running,
-    ):
+    with ExitStack() as running:
+        folder = running.enter_context(TemporaryDirectory(prefix="sqsdelay-"))
+        aws = running.enter_context(local_aws())
         kept = Path(folder) / "ledger.jsonl" if ledger is None and console else ledger
         tell(f"{hop} s stand for the {DEFAULT_HOP_SECONDS} s of a hop on AWS")
         if console and kept is not None:

@@ -18,17 +18,8 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, age, instant
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch, StoreError, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.operating import status as state
 from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus
-from sqsdelay.operating.status import (
-    NOBODY,
-    ROLE_TAG,
-    STORE_TAG,
-    StoreStatus,
-    deployed_store,
-    endpoint_status,
-    overdue_remedy,
-    store_status,
-)
 from sqsdelay.parking.parking import check
 
 if TYPE_CHECKING:
@@ -57,12 +48,12 @@ def status(
 
     target = options.Target(endpoint, store)
     ages = CloudWatchAges(short_client("cloudwatch"))
-    found = endpoint_status(target.queues, target.endpoint, ages)
+    found = state.endpoint_status(target.queues, target.endpoint, ages)
     parked = trouble = None
     try:
         with target.known_place() as place:
             if place is not None:
-                parked = store_status(place, now_ms=target.queues.broker_clock.now_ms())
+                parked = state.store_status(place, now_ms=target.queues.broker_clock.now_ms())
     except StoreError as error:
         trouble = error  # The queues are worth showing all the same.
     due_ms = None if parked is None else parked.next_due_ms
@@ -99,8 +90,8 @@ def status(
         raise typer.Exit(1)
     if parked is not None and parked.overdue:
         late = age(parked.late_ms // 1000)
-        remedy = overdue_remedy(target.endpoint, target.store or "")
-        tell(f"the earliest message in the store is {late} overdue: {NOBODY}; {remedy}")
+        remedy = state.overdue_remedy(target.endpoint, target.store or "")
+        tell(f"the earliest message in the store is {late} overdue: {state.NOBODY}; {remedy}")
         raise typer.Exit(1)
 
 
@@ -161,7 +152,7 @@ def _store_problems(target: options.Target) -> list[Problem]:
         queues.synchronise(endpoint.queue)
     gathered, tagged, told = _parking_queue(target)
     used = _consumers_store(queues, endpoint)
-    known = [deployed_store(endpoint), *([tagged] if tagged else [])]
+    known = [state.deployed_store(endpoint), *([tagged] if tagged else [])]
     for url in [target.store] if target.store else known:
         served = used is None or used.partition("?")[0] == url.partition("?")[0]
         given_up = not served and (url in known or url.startswith("s3://"))
@@ -171,7 +162,7 @@ def _store_problems(target: options.Target) -> list[Problem]:
         text = f"{gathered} messages, and {_ANOTHER}: nothing deployed empties it"
         remedy = f"import it, and deploy it with its store ({tagged or 'not known'}) again"
         if tagged and tagged.startswith("scheduler://"):
-            remedy = overdue_remedy(endpoint, tagged)
+            remedy = state.overdue_remedy(endpoint, tagged)
         told.append(Problem(endpoint.parking_queue.name, text, remedy))
     return told
 
@@ -185,9 +176,9 @@ def _problems_of(target: options.Target, url: str, *, given_up: bool) -> list[Pr
                 check(opened)
                 return []  # What is due fires by itself, and counting takes a call for each hundred.
             if opened.fires:
-                status = StoreStatus(parked=opened.pending_count(), next_due_ms=None)
+                status = state.StoreStatus(parked=opened.pending_count(), next_due_ms=None)
             else:
-                status = store_status(opened, now_ms=now_ms)
+                status = state.store_status(opened, now_ms=now_ms)
     except StoreError as error:
         if not target.store and not isinstance(error, SchemaMismatch):
             return []  # Nothing was deployed, or nobody may ask.
@@ -198,12 +189,12 @@ def _problems_of(target: options.Target, url: str, *, given_up: bool) -> list[Pr
     text = f"{status.parked} parked messages"
     if status.overdue:
         since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
-        text += f", the earliest overdue since {since}: {NOBODY}"
+        text += f", the earliest overdue since {since}: {state.NOBODY}"
     elif status.parked and given_up:
         text += f", and {_ANOTHER}: unless you run a dispatcher yourself, nobody will release them"
     else:
         return []
-    return [Problem("(store)", text, overdue_remedy(target.endpoint, url))]
+    return [Problem("(store)", text, state.overdue_remedy(target.endpoint, url))]
 
 
 def _parking_queue(target: options.Target) -> tuple[int, str | None, list[Problem]]:
@@ -217,8 +208,8 @@ def _parking_queue(target: options.Target) -> tuple[int, str | None, list[Proble
         found = target.queues.attributes(url)
         count = sum(int(n) for name, n in found.items() if name.startswith("ApproximateNumber"))
         tags = target.client.list_queue_tags(QueueUrl=url).get("Tags", {})
-        tagged = tags.get(STORE_TAG)
-        if role := tags.get(ROLE_TAG):
+        tagged = tags.get(state.STORE_TAG)
+        if role := tags.get(state.ROLE_TAG):
             tagged = f"{tagged}?role={role}"
     except QueueMissing:
         pass  # Most endpoints have none.

@@ -16,20 +16,11 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperGroup
 
+from sqsdelay import errors
 from sqsdelay.cli.console import OneLine, tell
 from sqsdelay.core.delay import SystemClock, checked_max_delay, delay_ms, due_at_ms, due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import parse_delay, parse_due_at
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidDelay,
-    QueueMissing,
-    QueueUnavailable,
-    SchemaMismatch,
-    SqsDelayError,
-    StoreError,
-    StoreMissing,
-)
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.operating.status import deployed_store, latest_of_sqs
@@ -123,7 +114,7 @@ def environment(profile: str | None, region: str | None) -> Iterator[None]:
         os.environ["AWS_DEFAULT_REGION"] = os.environ["AWS_REGION"] = region
     try:
         yield
-    except (QueueMissing, StoreMissing) as error:
+    except (errors.QueueMissing, errors.StoreMissing) as error:
         from botocore.exceptions import ClientError
 
         from sqsdelay.sqs.client import default_client
@@ -136,7 +127,7 @@ def environment(profile: str | None, region: str | None) -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ClientError):
             cause = cause.__cause__
-        if isinstance(error, QueueMissing) and cause is not None:
+        if isinstance(error, errors.QueueMissing) and cause is not None:
             at = default_client(connections=1).meta
             text += f". It was looked for in {at.region_name} at {at.endpoint_url}; if it is elsewhere, "
             text += "give --region or --profile, or set AWS_ENDPOINT_URL"
@@ -163,7 +154,7 @@ def logging_to_stderr(wanted: bool) -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
         try:
             yield
-        except SqsDelayError as error:
+        except errors.SqsDelayError as error:
             if error.__cause__ is not None:
                 cause = error.__cause__
                 logger.debug("the cause", exc_info=(type(cause), cause, cause.__traceback__))
@@ -179,7 +170,7 @@ def seconds_of(given: str) -> int:
     """The longest delay that an option gives."""
     try:
         seconds = whole_seconds(given)
-    except InvalidDelay as error:
+    except errors.InvalidDelay as error:
         raise typer.BadParameter(str(error)) from error
     return checked_max_delay(seconds)
 
@@ -190,7 +181,7 @@ def time_option(told: str) -> Any:
     def time(given: str) -> int:
         try:
             return due_at_ms(parse_due_at(given))
-        except InvalidDelay as error:
+        except errors.InvalidDelay as error:
             raise typer.BadParameter(str(error)) from error
 
     return Option(parser=time, help=told)
@@ -219,9 +210,7 @@ Attributes = Annotated[
 # Queues and workers.
 Hop = Annotated[int, Option(help="Delivery delay of the delay queue, seconds (1 to 900).")]
 Wait = Annotated[int, Option(help="Long poll, seconds (0 to 20).")]
-Retries = Annotated[
-    int, Option(help="Retries of a refused message before it goes to the error queue.")
-]
+Retries = Annotated[int, Option(help="Retries of a refused message before it is rejected.")]
 MaxDelay = Annotated[
     int,
     Option(
@@ -235,16 +224,14 @@ _STORE_HELP: Final = (
     "sqlite:///FILE or postgresql://… (?table=NAME if not <endpoint>.delayed), dynamodb://TABLE or "
     "s3://BUCKET/PREFIX."
 )
-PLACE_HELP: Final = (
+PLACES: Final = (
     "sqlite:///FILE, postgresql://…, dynamodb://TABLE, s3://BUCKET/PREFIX or "
     "scheduler://GROUP?role=ARN."
 )
 StoreUrl = Annotated[str, Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
 OptionalStoreUrl = Annotated[str | None, Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
-PlaceUrl = Annotated[str, Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)]
-OptionalPlaceUrl = Annotated[
-    str | None, Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)
-]
+PlaceUrl = Annotated[str, Option("--store", envvar="SQSDELAY_STORE", help=PLACES)]
+OptionalPlaceUrl = Annotated[str | None, Option("--store", envvar="SQSDELAY_STORE", help=PLACES)]
 ParkAfter = Annotated[int, Option(help="Park messages due later than this, seconds.")]
 ReleasedTo = Annotated[
     str | None,
@@ -320,10 +307,10 @@ class Target:
         try:
             with closing(opening(url, endpoint=self.name, create=create)) as opened:
                 yield opened
-        except StoreMissing as error:
+        except errors.StoreMissing as error:
             shown = "postgresql://…" if url.startswith("postgres") else shlex.quote(url)
             remedy = f"store create {self.name} --store {shown}"
-            raise StoreMissing(str(error).replace("store create", remedy)) from error
+            raise errors.StoreMissing(str(error).replace("store create", remedy)) from error
 
     def optional_place(self) -> AbstractContextManager[ParkingPlace | None]:
         """The same if a store was named, else None."""
@@ -346,8 +333,8 @@ class Target:
                 else:
                     there.pending_count()
                 place = there
-            except StoreError as error:
-                if named or isinstance(error, SchemaMismatch):
+            except errors.StoreError as error:
+                if named or isinstance(error, errors.SchemaMismatch):
                     raise
             yield place
 
@@ -356,12 +343,12 @@ class Target:
         if self._sqs_tells_time:
             try:
                 return latest_of_sqs(self.queues, self.endpoint.queue)
-            except (QueueMissing, QueueUnavailable) as error:
-                raise QueueUnavailable(
+            except (errors.QueueMissing, errors.QueueUnavailable) as error:
+                raise errors.QueueUnavailable(
                     f"SQS did not give its time, from which the delay counts: {error}; give "
                     "--due-at, or --to if the store is released to RabbitMQ"
                 ) from error
-            except ConfigurationError as error:
+            except errors.ConfigurationError as error:
                 if str(self.store).startswith(("dynamodb:", "scheduler:")):
                     raise
                 self._sqs_tells_time, why = False, "because SQS cannot be reached"
@@ -379,7 +366,7 @@ class Target:
             return self.delay_counts_from(place)
         try:
             return latest_of_sqs(self.queues, self.endpoint.queue)
-        except SqsDelayError as error:
+        except errors.SqsDelayError as error:
             tell(f"using this machine's clock, because SQS did not give its time: {error}")
             return SystemClock().now_ms()
 

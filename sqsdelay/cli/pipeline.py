@@ -11,22 +11,9 @@ import typer
 from rich.table import Table
 from typer import Argument, Option
 
-from sqsdelay.cli import options
+from sqsdelay.cli import options, spark_job
 from sqsdelay.cli.console import figures, print_json, say, show, tell
 from sqsdelay.cli.cost import read_prices
-from sqsdelay.cli.spark_job import (
-    GRACE_SECONDS,
-    AsOf,
-    EndpointOption,
-    FileFormat,
-    Grace,
-    Job,
-    Key,
-    LedgerFormat,
-    TimeZone,
-    on_spark,
-    with_table,
-)
 from sqsdelay.errors import MissingExtra
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
@@ -41,10 +28,10 @@ def schedule(
     table: Annotated[
         str, Argument(metavar="INPUT", help="Parquet, CSV or JSON lines: a file, folder or glob.")
     ],
-    endpoint: EndpointOption = None,
-    file_format: FileFormat = None,
-    key: Key = None,
-    job: Job = None,
+    endpoint: spark_job.EndpointOption = None,
+    file_format: spark_job.FileFormat = None,
+    key: spark_job.Key = None,
+    job: spark_job.Job = None,
     rejects: Annotated[str | None, Option(help="Folder for unsent rows, with the reason.")] = None,
     receipts: Annotated[
         str | None,
@@ -69,7 +56,7 @@ def schedule(
     ledger: Annotated[
         str | None, Option(help="Folder for ledger files, which record what was sent and when.")
     ] = None,
-    time_zone: TimeZone = "UTC",
+    time_zone: spark_job.TimeZone = "UTC",
     concurrency: Annotated[int | None, Option(help="Batches in flight per task.")] = None,
     hop: options.Hop = DEFAULT_HOP_SECONDS,
     max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
@@ -83,9 +70,9 @@ def schedule(
         list[str],
         Option(help="With --replay: lost, pending, unknown or not-sent; may be repeated."),
     ] = ["lost"],  # noqa: B006
-    ledger_format: LedgerFormat = None,
-    as_of: AsOf = None,
-    grace: Grace = GRACE_SECONDS,
+    ledger_format: spark_job.LedgerFormat = None,
+    as_of: spark_job.AsOf = None,
+    grace: spark_job.Grace = spark_job.GRACE_SECONDS,
     as_json: Annotated[bool, Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send every row of a table as a delayed message.
@@ -113,7 +100,8 @@ def schedule(
         "max_delay_seconds": max_delay,
     }
     chosen = {name: str(value) for name, value in given.items() if value is not None}
-    if replay is None and (include != ["lost"] or ledger_format or as_of or grace != GRACE_SECONDS):
+    of_replay = include != ["lost"] or ledger_format or as_of or grace != spark_job.GRACE_SECONDS
+    if replay is None and of_replay:
         raise typer.BadParameter(
             "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
         )
@@ -144,7 +132,7 @@ def schedule(
         )
 
     more = {"time_zone": time_zone, "sends": None if plan else chosen}
-    summary = with_table(context, "the table", table, file_format, run, **more)
+    summary = spark_job.with_table(context, "the table", table, file_format, run, **more)
     if as_json:
         print_json(summary)
     else:
@@ -191,15 +179,15 @@ def reconcile(
     context: typer.Context,
     table: Annotated[str, Argument(metavar="INPUT", help="The table that `schedule` was given.")],
     ledger: Annotated[str, Argument(help="The ledger, as `report` takes it.")],
-    job: Job = None,
-    endpoint: EndpointOption = None,
-    key: Key = None,
+    job: spark_job.Job = None,
+    endpoint: spark_job.EndpointOption = None,
+    key: spark_job.Key = None,
     receipts: Annotated[str | None, Option(help="Folder of receipts, as for `schedule`.")] = None,
-    file_format: FileFormat = None,
-    ledger_format: LedgerFormat = None,
-    as_of: AsOf = None,
-    grace: Grace = GRACE_SECONDS,
-    time_zone: TimeZone = "UTC",
+    file_format: spark_job.FileFormat = None,
+    ledger_format: spark_job.LedgerFormat = None,
+    as_of: spark_job.AsOf = None,
+    grace: spark_job.Grace = spark_job.GRACE_SECONDS,
+    time_zone: spark_job.TimeZone = "UTC",
     folder: Annotated[
         str | None, Option("--out", help="New folder or URI for a Parquet table of all messages.")
     ] = None,
@@ -228,7 +216,7 @@ def reconcile(
         return totals(rows.sparkSession.read.parquet(place))
 
     reads = "the table, the receipts and the ledger"
-    counted = with_table(context, reads, table, file_format, run, time_zone=time_zone)
+    counted = spark_job.with_table(context, reads, table, file_format, run, time_zone=time_zone)
     show({"endpoints": counted}, _table(counted), as_json=as_json)
 
 
@@ -252,8 +240,8 @@ def report(
     folder: Annotated[
         str, Option("--out", help="Folder or URI for the report; replaces an earlier one.")
     ],
-    as_of: AsOf = None,
-    grace: Grace = GRACE_SECONDS,
+    as_of: spark_job.AsOf = None,
+    grace: spark_job.Grace = spark_job.GRACE_SECONDS,
     ledger_format: Annotated[
         str | None,
         Option("--format", help="The ledger holds rows, not lines: parquet, delta, iceberg, …"),
@@ -293,13 +281,13 @@ def report(
             grace_seconds=grace,
         )
 
-    found = on_spark(context, "the ledger", run)
+    found = spark_job.on_spark(context, "the ledger", run)
     last_seen = [
         f"{row['messages']:,} {row['status']} of {row['endpoint']}: "
         + (f"last seen in the {row['last_seen']}" if row["last_seen"] else "never seen")
         for row in found.last_seen
     ]
-    table = figures(["", ""], _rows(found), show_header=False)
+    table = figures(["", ""], _rows(found))
     page = f"{folder.rstrip('/')}/report.html"
     show(asdict(found), table, *last_seen, page, as_json=as_json)
 
@@ -337,6 +325,6 @@ def events(
 
         return write_events(spark, ledger, folder)
 
-    appended, bad_lines = on_spark(context, "the ledger", run)
+    appended, bad_lines = spark_job.on_spark(context, "the ledger", run)
     line = f"{appended:,} events appended, {bad_lines:,} bad lines left out"
     show({"events": appended, "bad_lines": bad_lines}, line, as_json=as_json)

@@ -29,7 +29,6 @@ from sqsdelay.operating.status import Role, endpoint_status, naming_the_command
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-    from sqsdelay.ports.stores import ParkingPlace
     from sqsdelay.sqs.queues import SqsQueues
 
 PATIENCE_SECONDS: Final = 60
@@ -57,6 +56,8 @@ def prove(
 
     Exit code 1 if a message is lost, duplicated, early, altered or more than 2 s late.
     """
+    from sqsdelay.sqs.sender import DelaySender
+
     target = Target(endpoint, store, wait_seconds=limits.MAX_RECEIVE_WAIT_SECONDS)
     parsed, longest_seconds = target.endpoint, delay_ms(parse_delay(longest)) // 1000
     if longest_seconds <= hop:
@@ -72,7 +73,13 @@ def prove(
     with target.known_place() as place:
         soonest = None if place is None else place.soonest_seconds
         routes = _messages(messages, hop, longest_seconds, parsed.fifo, soonest=soonest)
-        _send(run, target, routes, hop, place)
+        # To the store first: it may be another version's, and then nothing is sent at all.
+        for route in sorted(routes, key=lambda each: each is not Route.STORE):
+            park_after = hop if place is None else max(hop, place.soonest_seconds)
+            stores: dict[str, Any] = {"store": place, "park_after_seconds": park_after}
+            parked = stores if route is Route.STORE else {}
+            sender = DelaySender(target.client, hop_seconds=hop, **parked)
+            run.sent(routes[route], sender.send_many(target.name, routes[route]))
         tell(f"{messages} sent to {parsed.name}; the last one is due in {longest}")
         try:
             run.follow(
@@ -154,24 +161,6 @@ def _messages(
             )
         )
     return routes
-
-
-def _send(
-    run: Run,
-    target: Target,
-    routes: dict[Route, list[Message]],
-    hop: int,
-    place: ParkingPlace | None,
-) -> None:
-    from sqsdelay.sqs.sender import DelaySender
-
-    # To the store first: it may be another version's, and then nothing is sent at all.
-    for route in sorted(routes, key=lambda each: each is not Route.STORE):
-        park_after = hop if place is None else max(hop, place.soonest_seconds)
-        stores: dict[str, Any] = {"store": place, "park_after_seconds": park_after}
-        parked = stores if route is Route.STORE else {}
-        sender = DelaySender(target.client, hop_seconds=hop, **parked)
-        run.sent(routes[route], sender.send_many(target.name, routes[route]))
 
 
 _HEADERS: Final = (

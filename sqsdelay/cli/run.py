@@ -31,14 +31,7 @@ from sqsdelay.operating.status import naming_the_command
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, check
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES
-from sqsdelay.timeouts.manager import (
-    DEFAULT_ANNOUNCE_AGAIN_SECONDS,
-    DEFAULT_OUTAGE_SECONDS,
-    DEFAULT_RETRIES,
-    DEFAULT_WAIT_SECONDS,
-    TimeoutManager,
-    TimeoutSettings,
-)
+from sqsdelay.timeouts import manager as timeouts
 
 if TYPE_CHECKING:
     from sqsdelay.dispatching.settlement import Round
@@ -316,13 +309,13 @@ def timeout_manager(
     set_up: Annotated[bool, Option("--set-up", help="Create queues and table first.")] = False,
     outage: Annotated[
         float, Option(help="Exit after the storage has failed for this many seconds.")
-    ] = DEFAULT_OUTAGE_SECONDS,
+    ] = timeouts.DEFAULT_OUTAGE_SECONDS,
     announce_again: Annotated[
         float,
         Option(help="Seconds before announcing a message again that another process announced."),
-    ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
-    retries: options.Retries = DEFAULT_RETRIES,
-    wait: options.Wait = DEFAULT_WAIT_SECONDS,
+    ] = timeouts.DEFAULT_ANNOUNCE_AGAIN_SECONDS,
+    retries: options.Retries = timeouts.DEFAULT_RETRIES,
+    wait: options.Wait = timeouts.DEFAULT_WAIT_SECONDS,
     as_json: options.JsonLines = False,
 ) -> None:
     """Manage an endpoint's timeouts.
@@ -335,7 +328,7 @@ def timeout_manager(
     target = options.Target(endpoint, store, to)
     served = _on_sqs(target, wait) if to is None else _on_rabbitmq(target, to)
     transport, queues, create_queues = served
-    settings = TimeoutSettings(
+    settings = timeouts.TimeoutSettings(
         outage_seconds=outage,
         announce_again_seconds=announce_again,
         number_of_retries=retries,
@@ -351,7 +344,7 @@ def timeout_manager(
         if set_up:
             create_queues()
             opened.set_up()
-        manager = TimeoutManager(opened, transport, settings=settings, on_done=report)
+        manager = timeouts.TimeoutManager(opened, transport, settings=settings, on_done=report)
         stop = stop_on_signals(lambda: str(tally))
         opened.initialize(TransactionMode.AT_LEAST_ONCE)
         tell(f"serving {' and '.join(queues)}; stop with Ctrl-C or SIGTERM")

@@ -63,7 +63,7 @@ def send(
     bucket: Annotated[str | None, Option(help="S3 bucket for bodies too large for SQS.")] = None,
     # No variable: one that is set for `pending` or `consume` must not change where messages wait.
     store: Annotated[
-        str | None, Option(help=f"Park messages due far ahead in this store: {options.PLACE_HELP}")
+        str | None, Option(help=f"Park messages due far ahead in this store: {options.PLACES}")
     ] = None,
     park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     store_only: Annotated[

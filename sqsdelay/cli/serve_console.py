@@ -103,7 +103,7 @@ def serve_console(
         show({"url": url}, line, as_json=as_json)
         if token is not None:
             tell(
-                "it asks for the token, which crosses the network unencrypted without TLS before it"
+                "it asks for the token; without TLS before it, that crosses the network in the clear"
             )
         stop.wait()
     tell("stopped")

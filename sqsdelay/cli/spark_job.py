@@ -34,9 +34,7 @@ _PATIENCE_SECONDS: Final = 5.0
 """For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
 Job = Annotated[str | None, Option(help="Job name; the same name gives the same message ids.")]
 Key = Annotated[str | None, Option(help="Column to derive message ids from (with --job).")]
-EndpointOption = Annotated[
-    str | None, Option(help="Destination queue, for rows without an endpoint column.")
-]
+EndpointOption = Annotated[str | None, Option(help="Queue of rows without an endpoint column.")]
 FileFormat = Annotated[
     str | None, Option("--format", help="parquet, csv or jsonl; default: by file name.")
 ]

@@ -19,14 +19,8 @@ from sqsdelay.core.readable import about, instant
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
+from sqsdelay.operating import status
 from sqsdelay.operating.error_queue import NO_REASON, ErrorQueue, Retry, RetryStatus
-from sqsdelay.operating.status import (
-    CHANGED,
-    Listing,
-    latest_of_sqs,
-    naming_the_command,
-    parse_cursor,
-)
 from sqsdelay.parking.parking import Change, Schedule
 
 EXIT_REQUESTED: Final = 3
@@ -53,10 +47,10 @@ def pending(
     SQS cannot list the messages in the delay queue.
     """
     try:
-        cursor = None if after is None else parse_cursor(after)
+        cursor = None if after is None else status.parse_cursor(after)
     except ConfigurationError as error:
         raise typer.BadParameter(str(error), param_hint="--after") from error
-    listing = Listing(after=cursor, due_from_ms=due_from, due_before_ms=due_before)
+    listing = status.Listing(after=cursor, due_from_ms=due_from, due_before_ms=due_before)
     with options.Target(endpoint, store).opened_place() as opened:
         records = map(_record, listing.read(opened, limit))
         show_rows(records, ("due", "message_id", "bytes", "failures"), as_json=as_json)
@@ -141,7 +135,7 @@ def _record(message: StoredMessage) -> dict[str, object]:
 
 def _tell(changes: dict[str, Change], done: str, *, as_json: bool) -> None:
     for message_id, change in changes.items():
-        line = f"{message_id}  {CHANGED[change].format(done=done)}"
+        line = f"{message_id}  {status.CHANGED[change].format(done=done)}"
         show({"message_id": message_id, "change": change}, line, as_json=as_json)
     if Change.RELEASED in changes.values():
         raise typer.Exit(1)
@@ -166,7 +160,7 @@ def list_errors(
     them for a while.
     """
     target = options.Target(endpoint)
-    with naming_the_command(target.endpoint, target.endpoint.error_queue):
+    with status.naming_the_command(target.endpoint, target.endpoint.error_queue):
         records = ErrorQueue(target.queues, target.endpoint).look(
             limit, lambda each: _failed(each, bodies=bodies, whole=as_json)
         )
@@ -203,10 +197,10 @@ def retry(
     given = None
     counts: Counter[RetryStatus] = Counter()
     missing = dict.fromkeys(message_id or ())
-    with naming_the_command(of, of.error_queue):
+    with status.naming_the_command(of, of.error_queue):
         if delay is not None or due_at is not None:
             # By a local clock that is behind, messages would be early.
-            now_ms = partial(latest_of_sqs, queues, of.error_queue)
+            now_ms = partial(status.latest_of_sqs, queues, of.error_queue)
             given = options.new_due_ms(delay, due_at, now_ms=now_ms)
         for done in ErrorQueue(queues, of).retry(message_id or None, due_ms=given, dry_run=dry_run):
             counts[done.status] += 1
