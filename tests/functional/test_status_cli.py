@@ -190,9 +190,7 @@ def test_errors_list_shows_and_leaves(cli: Cli, local_aws: LocalAws, orders: End
     assert len(received(local_aws, orders.error_queue)) == 2
 
 
-def test_errors_retry_sends_on_what_it_is_told(
-    cli: Cli, local_aws: LocalAws, orders: Endpoint
-) -> None:
+def test_retry_sends_on_what_it_is_told(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
     """By id, dry, and all: with what is left, and why, and the exit code."""
     due_ms = reject(local_aws, orders, "m-1", seconds="0")
     reject(local_aws, orders, "m-2", seconds="5000")
@@ -234,9 +232,7 @@ def test_a_retrys_delay_counts_by_the_brokers_clock(
     assert due.timestamp() * 1000 > true_ms + 3_600_000 - 1000
 
 
-def test_what_is_no_rejection_is_listed_too(
-    cli: Cli, local_aws: LocalAws, orders: Endpoint
-) -> None:
+def test_no_rejection_is_listed_too(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
     """Somebody put it there; it has no reason and no due time, and brackets are no markup."""
     queues = SqsQueues(local_aws.client("sqs"))
     queues.send_batch(queues.url(orders.error_queue), [OutgoingMessage("[/x]", {}, 4)])
@@ -244,9 +240,7 @@ def test_what_is_no_rejection_is_listed_too(
     assert (code, "did not fit on the message" in out, "[/x]" in out) == (0, True, True)
 
 
-def test_hostile_text_is_one_row_of_its_own(
-    cli: Cli, local_aws: LocalAws, orders: Endpoint
-) -> None:
+def test_hostile_text_is_its_own_row(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
     """Whoever may send there can put no other message's row or line before you, nor end the command."""
     reason = "\x1b[2J\ud800\u202e\n:heart: [red]"
     about = {"messageId": "m-1\nm-2", "reason": reason, "sentTimestamp": True}
@@ -269,15 +263,12 @@ def store_overdue(store: DynamoDbStore, *, due_at: datetime) -> None:
     store.store([to_store(message, "orders", now_ms=0)])
 
 
-def test_a_store_that_nobody_empties_is_noticed(
-    cli: Cli, local_aws: LocalAws, orders: Endpoint
-) -> None:
+def test_a_store_nobody_empties_is_noticed(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
     """After a deployment without its dispatcher all was said to be well. Nobody names the table."""
     assert cli("endpoint", "check", orders.name)[0] == 0
     table = f"{orders.name}.parked"
-    with closing(
-        DynamoDbStore(table, endpoint=orders.name, client=local_aws.client("dynamodb"))
-    ) as store:
+    client = local_aws.client("dynamodb")
+    with closing(DynamoDbStore(table, endpoint=orders.name, client=client)) as store:
         store_overdue(store, due_at=datetime.now(UTC) + timedelta(days=1))
         assert cli("endpoint", "check", orders.name)[0] == 0
         assert "1" in cli("status", orders.name)[1].split("parked", 1)[1].splitlines()[0]
@@ -303,9 +294,8 @@ def test_a_deployed_store_of_another_version_is_told_though_nobody_named_it(
 ) -> None:
     """With the remedy that the error carries: making the store anew is none."""
     client = local_aws.client("dynamodb")
-    with closing(
-        DynamoDbStore(f"{orders.name}.parked", endpoint=orders.name, client=client)
-    ) as store:
+    table = f"{orders.name}.parked"
+    with closing(DynamoDbStore(table, endpoint=orders.name, client=client)) as store:
         store.set_up()
         (mark,) = store._table.get([store._table.format])
         store._table.put({**mark, "v": {"N": "7"}})

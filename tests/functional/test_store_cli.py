@@ -127,9 +127,8 @@ def test_a_file_of_messages(cli: CommandLine) -> None:
     assert "1100 sent, 1 not sent" in done.stderr
     routes = [json.loads(line)["route"] for line in done.stdout.splitlines()]
     assert routes == [None, *["store"] * 1100]
-    assert [m["message_id"] for m in listed(cli, "--limit", "1050")] == [
-        f"m{n}" for n in range(1050)
-    ]
+    found = [message["message_id"] for message in listed(cli, "--limit", "1050")]
+    assert found == [f"m{n}" for n in range(1050)]
 
 
 def test_pages_within_a_time(cli: CommandLine) -> None:
@@ -266,9 +265,7 @@ def test_a_lasting_outage_has_its_own_exit_code(cli: CommandLine, local_aws: Loc
     assert "fetch circuit breaker: failing for" in errors
 
 
-def test_a_failure_that_cannot_be_counted_has_its_own_breaker(
-    cli: CommandLine, local_aws: LocalAws
-) -> None:
+def test_an_uncounted_failure_has_its_own_breaker(cli: CommandLine, local_aws: LocalAws) -> None:
     """A message for a queue that is not there, and a table that takes no count: 75 within a second."""
     name = created(cli, local_aws)
     with closing(sqlite3.connect(cli.folder / "store.db")) as connection:
@@ -286,9 +283,7 @@ def test_a_failure_that_cannot_be_counted_has_its_own_breaker(
     assert "recovery circuit breaker: 3 failures in a second (limit 2)" in done.stderr
 
 
-def test_one_missing_queue_among_many_holds_up_no_other(
-    cli: CommandLine, local_aws: LocalAws
-) -> None:
+def test_a_missing_queue_holds_up_no_other(cli: CommandLine, local_aws: LocalAws) -> None:
     """Thirty messages for a queue that is not there, in front of those for five that are."""
     client, name = local_aws.client("sqs"), created(cli, local_aws)
     others = [f"{name}-{n}" for n in range(5)]

@@ -91,7 +91,7 @@ def test_up_to_900_seconds_every_way_of_ours_is_one_send() -> None:
      # Ten of 300 KiB take four sends, of three at most.
      (1_000_000, 1, 16, 16), (300 * 1024, 10, 3 * 15 + 5, 47)],
 )  # fmt: skip
-def test_each_64_kib_begun_is_a_request(
+def test_64_kib_begun_is_a_request(
     message_bytes: int, batch: int, sent: int, received: int
 ) -> None:
     """The payload counts with the 81 bytes that the delay adds, over the whole batch."""
@@ -175,7 +175,7 @@ def test_aws_own_ways_are_an_invocation_or_two_transitions_and_a_send() -> None:
         ("parked", {"messages": 28 * 10**8, "delay_seconds": 30 * DAY}, "up to 15.0 days in the"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_has_a_reason_and_no_price(
+def test_what_cannot_be_has_no_price_but_a_reason(
     strategy: str, load: dict[str, Any], why: str
 ) -> None:
     """A service's limit, or messages that would be lost; a little less is possible, and by the sender."""

@@ -109,7 +109,7 @@ def test_looking_hides_messages_from_others_and_for_a_while_only(queues: FaultyQ
     assert len(received(queues, ERRORS)) == 1
 
 
-def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
+def test_a_message_goes_back_to_the_delay_queue_and_is_on_time(
     queues: FaultyQueues,
 ) -> None:
     """As if it had never been away: id, attributes and due time, to the millisecond."""
@@ -186,9 +186,7 @@ def test_what_does_not_say_when_it_is_due_is_left_unless_told(queues: FaultyQueu
 
 
 @pytest.mark.parametrize("gone", ["orders", DELAY])
-def test_a_message_is_deleted_only_after_its_next_home_has_it(
-    queues: FaultyQueues, gone: str
-) -> None:
+def test_it_is_deleted_only_after_its_next_home_has_it(queues: FaultyQueues, gone: str) -> None:
     """A queue that refuses or is missing leaves it in the error queue, which says why."""
     refused(queues, delay=1000 if gone == "orders" else 9000, message_id="m-1")
     queues.refuse(gone)
@@ -238,9 +236,7 @@ def test_however_many_come_again_the_rest_is_reached(
 @pytest.mark.parametrize(
     "done", [lambda queue: sum(1 for _ in queue.retry()), lambda queue: queue.look(50, Failed.of)]
 )
-def test_what_is_left_is_not_kept_in_memory(
-    clock: ManualClock, done: Callable[[ErrorQueue], Any]
-) -> None:
+def test_what_is_left_is_not_kept(clock: ManualClock, done: Callable[[ErrorQueue], Any]) -> None:
     """An error queue may hold a hundred thousand messages of 1 MiB, and the console shows a thousand:
     whoever retries keeps none of them, and a list 64 KiB of each."""
 
