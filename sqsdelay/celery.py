@@ -177,5 +177,5 @@ def _may_have_been_sent(error: SqsDelayError) -> bool:
     refused = error.__cause__
     if not isinstance(refused, ClientError):
         return True
-    answer = refused.response.get("ResponseMetadata", {})
-    return bool(answer.get("HTTPStatusCode", 500) >= HTTPStatus.INTERNAL_SERVER_ERROR)
+    answer, failed = refused.response.get("ResponseMetadata", {}), HTTPStatus.INTERNAL_SERVER_ERROR
+    return bool(answer.get("HTTPStatusCode", failed) >= failed)

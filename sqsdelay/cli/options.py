@@ -184,7 +184,7 @@ def time_option(told: str) -> Any:
         except errors.InvalidDelay as error:
             raise typer.BadParameter(str(error)) from error
 
-    return Option(parser=time, help=told)
+    return Option(parser=time, metavar="<time>", help=told)
 
 
 EndpointName = Annotated[str, Argument(help="The destination queue's name, URL or ARN.")]
@@ -215,6 +215,7 @@ MaxDelay = Annotated[
     int,
     Option(
         parser=seconds_of,
+        metavar="<delay>",
         help="Longest delay: senders refuse more, workers send it to the error queue.",
     ),
 ]
