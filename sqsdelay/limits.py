@@ -125,16 +125,8 @@ TIMEOUTS_SUFFIX: Final = "-timeouts"
 TIMEOUTS_DISPATCHER_SUFFIX: Final = "-timeouts-dispatcher"
 """NServiceBus's ``.Timeouts`` and ``.TimeoutsDispatcher``; SQS queue names hold no dots."""
 MAX_TIMEOUT_ENDPOINT_CHARS: Final = MAX_QUEUE_NAME_CHARS - len(TIMEOUTS_DISPATCHER_SUFFIX)
-MAX_ENDPOINT_CHARS: Final = MAX_QUEUE_NAME_CHARS - max(
-    len(suffix)
-    for suffix in (
-        DELAY_QUEUE_SUFFIX,
-        ERROR_QUEUE_SUFFIX,
-        DEAD_LETTER_QUEUE_SUFFIX,
-        DUE_QUEUE_SUFFIX,
-        FIFO_SUFFIX,
-    )
-)
+_OWN_QUEUES = (DELAY_QUEUE_SUFFIX, ERROR_QUEUE_SUFFIX, DEAD_LETTER_QUEUE_SUFFIX, DUE_QUEUE_SUFFIX)
+MAX_ENDPOINT_CHARS: Final = MAX_QUEUE_NAME_CHARS - max(map(len, (*_OWN_QUEUES, FIFO_SUFFIX)))
 """An endpoint's name, without ``.fifo``: what the longest suffix leaves."""
 
 FORBIDDEN_BODY_CHARACTER: Final = re.compile(

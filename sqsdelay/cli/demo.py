@@ -55,32 +55,30 @@ def consumer_of(
     from sqsdelay.sqs.consumer import DelayConsumer
     from sqsdelay.sqs.endpoints import create_endpoint
 
-    client, given = aws.client("sqs"), {"wait_seconds": 1, "on_outcomes": on_outcomes, **more}
+    client = aws.client("sqs")
     create_endpoint(client, endpoint, hop_seconds=hop)
-    return DelayConsumer(endpoint.name, client, hop_seconds=hop, **given)
+    more |= {"hop_seconds": hop, "wait_seconds": 1, "on_outcomes": on_outcomes}
+    return DelayConsumer(endpoint.name, client, **more)
 
 
 @contextmanager
 def console_of(aws: LocalAws, endpoint: str, ledger: Path, *, hop: int) -> Iterator[None]:
     """A console of an endpoint on a local AWS, which is this process's AWS meanwhile; its address is told."""
+    from unittest.mock import patch
+
     from sqsdelay.console import ConsoleSettings
     from sqsdelay.console.guard import Access
     from sqsdelay.console.server import serving
     from sqsdelay.console.services import Services
 
-    before = dict(os.environ)
-    for name in before:
-        if name.startswith("AWS_"):
-            del os.environ[name]
-    os.environ.update(aws.environment())
-    try:
-        settings = ConsoleSettings(endpoints=(endpoint,), ledger=ledger, hop_seconds=hop)
-        with serving(Services(settings, Access()), port=0) as url:
-            tell(f"watch it at {url}")
-            yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    settings = ConsoleSettings(endpoints=(endpoint,), ledger=ledger, hop_seconds=hop)
+    with (
+        patch.dict(os.environ, kept | aws.environment(), clear=True),
+        serving(Services(settings, Access()), port=0) as url,
+    ):
+        tell(f"watch it at {url}")
+        yield
 
 
 EXAMPLE: Final = Path(__file__).with_name("reminders.jsonl")

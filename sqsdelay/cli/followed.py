@@ -173,7 +173,8 @@ class Run:
             second_copy_seconds: how long to look for second copies at the end.
             beside: what else runs until the event is set.
         """
-        stop, ended = threading.Event(), None
+        stop = threading.Event()
+        ended: float | None = None
         last_due_ms = max((entry.due_ms for _, entry in self.rows()), default=0)
         give_up_ms = last_due_ms + 1000 * patience_seconds
         console = Console(quiet=True) if quiet else out

@@ -314,7 +314,7 @@ def test_a_fifo_endpoints_message_keeps_its_ids(fifo_queues: FaultyQueues, delay
 def test_a_message_of_the_due_queue_goes_back_there(fifo_queues: FaultyQueues) -> None:
     """It carries its due time and no delay any more."""
     due_ms = fifo_queues.clock.true_ms + 10_000
-    ids = {"message_group_id": "g", "message_id": "m-1"}
+    ids: Any = {"message_group_id": "g", "message_id": "m-1"}
     QueueSender(fifo_queues).send("orders.fifo", "x", delay=10, **ids)
     fifo_queues.clock.advance(10)
     fifo_queues.refuse("orders.fifo")

@@ -161,7 +161,7 @@ def test_a_fifo_queues_ids_move_with_the_message() -> None:
     """Group and deduplication id reach the delay queue of the FIFO endpoint."""
     world = World(count=0)
     fifo = world.queues.create_endpoint("bills.fifo")
-    ids = {"message_id": "m", "message_group_id": "g", "message_deduplication_id": "d"}
+    ids: Any = {"message_id": "m", "message_group_id": "g", "message_deduplication_id": "d"}
     message = Message("x", delay=7200, **ids)
     world.store.store([to_store(message, "bills.fifo", now_ms=world.clock.true_ms)])
     (outcome,) = world.migration(from_hours=0).run()
