@@ -229,12 +229,11 @@ def asked(call: Callable[..., T], **arguments: Any) -> T:
 
 def failure_of(error: ClientError | BotoCoreError, queue_url: str) -> Failure:
     """What a failed call means for each of its entries."""
-    code = _code(error)
-    permanent = code in PERMANENT or isinstance(error, exceptions.ParamValidationError)
     translation = translated(error, queue_url)
     translation.__cause__ = error
+    transient = not isinstance(translation, SendFailed)
     outage = isinstance(translation, errors.QueueUnavailable)
-    return Failure(code, translation, transient=not permanent, outage=outage)
+    return Failure(_code(error), translation, transient=transient, outage=outage)
 
 
 def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:

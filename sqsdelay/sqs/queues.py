@@ -74,9 +74,6 @@ class SqsQueues:
             known = self._urls[queue] = self._look_up(queue)
         return known
 
-    def _forget(self, queue_url: str) -> None:
-        self._urls = {queue: url for queue, url in self._urls.items() if url != queue_url}
-
     def synchronise(self, queue: QueueRef) -> None:
         if self._dateless:
             return
@@ -165,7 +162,7 @@ class SqsQueues:
     def _call_failure(self, error: ClientError | BotoCoreError, queue_url: str) -> Failure:
         failure = failure_of(error, queue_url)
         if failure.code in MISSING_QUEUE:
-            self._forget(queue_url)
+            self._urls = {queue: url for queue, url in self._urls.items() if url != queue_url}
         return failure
 
     def receive_batch(
