@@ -53,11 +53,8 @@ class ParkingSettings:
 def parking_settings(
     store: ParkingPlace | StoreOf | None, park_after_seconds: int
 ) -> ParkingSettings | None:
-    """The settings as users give them; None without a store.
-
-    Raises:
-        ConfigurationError: ``park_after_seconds`` below 0, or given without a store.
-    """
+    """The settings as users give them; None without a store. Raises ConfigurationError:
+    ``park_after_seconds`` below 0, or given without a store."""
     if store is not None:
         return ParkingSettings(store, park_after_seconds)
     if park_after_seconds == DEFAULT_PARK_AFTER_SECONDS:
@@ -126,11 +123,8 @@ class Parking:
         return False if None in conflicts else conflicts[-1] or False
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment | None]:
-        """The amendments of these messages; None of those that cannot be read: there may be one.
-
-        Raises:
-            SchemaMismatch
-        """
+        """The amendments of these messages; None of those that cannot be read: there may be one. Raises
+        SchemaMismatch."""
         try:
             return {**self.store.amendments(message_ids)}
         except errors.SchemaMismatch:
@@ -274,11 +268,8 @@ class Stores:
         self._lock = threading.Lock()
 
     def of(self, endpoint: str) -> ParkingPlace:
-        """The store of the endpoint of that name.
-
-        Raises:
-            ConfigurationError: a second endpoint, and only one store.
-        """
+        """The store of the endpoint of that name. Raises ConfigurationError: a second endpoint, and only one
+        store."""
         with self._lock:
             if endpoint not in self._opened:
                 if self._opened and not callable(self._given):
@@ -318,7 +309,11 @@ class Schedule:
     """An endpoint's waiting messages, as its store knows them.
 
     A change first leaves an amendment and then looks into the store. The delay consumer reads amendments
-    once more after it has parked a message, so neither can miss the other.
+    once more after it has parked a message, so neither can miss the other. ``now_ms`` of a change is the
+    latest reading that the broker's clock may show, epoch milliseconds. Changes raise InvalidMessage: an id
+    or due time that a store cannot keep, or sooner than it can release; ConfigurationError: this store cannot
+    find such an id, and nothing is changed; StoreUnavailable, StoreMissing: the outcome is unknown, repeating
+    the call is safe.
 
     Args:
         store: the endpoint's store.
@@ -332,30 +327,12 @@ class Schedule:
         self._ledger = ledger
 
     def cancel(self, message_id: str, *, now_ms: int) -> Change:
-        """Cancel a message: what was sent of it by now, and nothing sent later.
-
-        Args:
-            now_ms: the latest reading that the broker's clock may show, epoch milliseconds.
-
-        Raises:
-            InvalidMessage: not an id that a store can keep.
-            ConfigurationError: this store cannot find such an id; nothing is cancelled.
-            StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
-        """
+        """Cancel a message: what was sent of it by now, and nothing sent later."""
         self._found(message_id)
         return self._changed(message_id, now_ms)
 
     def reschedule(self, message_id: str, due_ms: int, *, now_ms: int) -> Change:
-        """Move a message to another due time, epoch milliseconds; nothing of it that is sent later.
-
-        Args:
-            now_ms: the latest reading that the broker's clock may show, epoch milliseconds.
-
-        Raises:
-            InvalidMessage: an id or due time that a store cannot keep, or sooner than it can release.
-            ConfigurationError: this store cannot find such an id; nothing is moved.
-            StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
-        """
+        """Move a message to another due time, epoch milliseconds; nothing of it that is sent later."""
         kept, least = self._found(message_id), self._store.soonest_seconds
         if kept is not None and least and due_ms - now_ms < least * 1000:
             raise InvalidMessage(

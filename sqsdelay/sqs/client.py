@@ -80,9 +80,7 @@ def default_client(
 ) -> SQSClient:
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
-    Args:
-        region, endpoint_url: instead of the session's.
-        settings: as for `client_config`.
+    ``region`` and ``endpoint_url`` are instead of the session's, ``settings`` as for `client_config`.
 
     Raises:
         ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
@@ -212,11 +210,8 @@ class OutOfTime(exceptions.HTTPClientError):
 
 
 def asked(call: Callable[..., T], **arguments: Any) -> T:
-    """Make a call of a client's.
-
-    Raises:
-        ClientError, BotoCoreError: and nothing else, whatever comes for an answer.
-    """
+    """Make a call of a client's. Raises ClientError, BotoCoreError, and nothing else, whatever comes for an
+    answer."""
     if not may_begin():
         raise OutOfTime()
     try:

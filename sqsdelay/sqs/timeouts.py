@@ -65,12 +65,7 @@ def timeout_queues(endpoint: Endpoint) -> tuple[QueueRef, QueueRef]:
 
 def create_timeout_queues(client: SQSClient, endpoint: Endpoint) -> list[str]:
     """Create the endpoint's queue, error queue and timeout queues that do not exist yet; the names of those
-    created.
-
-    Raises:
-        InvalidEndpoint: a name too long for the suffixes.
-        QueueUnavailable, SendFailed: SQS did not answer or refused.
-    """
+    created. Raises InvalidEndpoint: a name too long for the suffixes; QueueUnavailable, SendFailed."""
     attributes = standard_queue_attributes()
     wanted = [(ref, attributes) for ref in (endpoint.queue, endpoint.error_queue)]
     wanted += [(ref, due_queue_attributes()) for ref in timeout_queues(endpoint)]
