@@ -74,13 +74,13 @@ def declare(context: typer.Context) -> None:
     What exists stays as it is.
     """
     from sqsdelay.rabbitmq import declare as declare_infrastructure
+    from sqsdelay.rabbitmq.administration import found_uncaught
     from sqsdelay.rabbitmq.topology import MAX_LEVEL
-    from sqsdelay.rabbitmq.verification import uncaught
 
     url, topology, _ = _broker(context)
     declare_infrastructure(url, topology)
     say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
-    for problem in uncaught(url, topology) if topology.shared else []:
+    for problem in found_uncaught(url, topology) if topology.shared else []:
         tell(f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,13 +18,8 @@ from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils.selector_ioloop_adapter import SelectorIOServicesAdapter
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    QueueMissing,
-    QueueUnavailable,
-    SqsDelayError,
-)
+from sqsdelay import errors
+from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueUnavailable, SqsDelayError
 from sqsdelay.rabbitmq.topology import declare_command
 
 NOT_FOUND = 404
@@ -140,23 +136,22 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
     """The error to raise where the broker closed a channel."""
     if code == NOT_FOUND and "no queue" in text:
-        return QueueMissing(f"{where}: {text}; create the queue, or correct the name")
-    remedies = {
-        NOT_FOUND: "; declare the delay infrastructure with: "
-        + declare_command(text.partition("'")[2]),
-        ACCESS_REFUSED: "; give the user that permission",
-        PRECONDITION_FAILED: "",
-    }
-    if code in remedies:
-        return ConfigurationError(f"{where}: {text}{remedies[code]}")
-    return QueueUnavailable(f"{where} closed the channel: {code} {text}")
+        return errors.QueueMissing(f"{where}: {text}; create the queue, or correct the name")
+    if code == NOT_FOUND:
+        name = text.partition("'")[2]
+        text += f"; declare the delay infrastructure with: {declare_command(name)}"
+    elif code == ACCESS_REFUSED:
+        text += "; give the user that permission"
+    elif code != PRECONDITION_FAILED:
+        return QueueUnavailable(f"{where} closed the channel: {code} {text}")
+    return ConfigurationError(f"{where}: {text}")
 
 
 def _cause(error: BaseException) -> BaseException:
     """What pika wrapped, up to four layers deep: the plain "Connection refused"."""
     attempts = getattr(error, "exceptions", None)
     inner = attempts[-1] if attempts else getattr(error, "exception", None)
-    if inner is None and error.args and isinstance(error.args[0], BaseException):
+    if inner is None and error.args:
         inner = error.args[0]
     return _cause(inner) if isinstance(inner, BaseException) else error
 
@@ -212,6 +207,9 @@ class Wire(SelectorIOServicesAdapter):
             if timer is not None:
                 timer.cancel()
 
+
+MAX_PREFETCH: Final = 65_535
+"""Deliveries without an acknowledgement that one consumer can ask for. Source: AMQP 0-9-1, basic.qos."""
 
 ADMIN_SECONDS: Final = 30.0
 """The most that administrative steps may take together, from when the connection is open."""
@@ -342,6 +340,15 @@ class Session:
         self.wait(lambda: self._got)
         taken: Sequence[Any] | None = self._got.pop()
         return taken
+
+    def consume(self, queue: str, count: int) -> deque[tuple[Any, pika.BasicProperties, bytes]]:
+        """Where so many messages arrive, if there are as many, whenever the session waits for something."""
+        arrived: deque[tuple[Any, pika.BasicProperties, bytes]] = deque()
+        if count:
+            self.ask("basic_qos", prefetch_count=min(count, MAX_PREFETCH))
+        for _ in range(0, count, MAX_PREFETCH):
+            self.ask("basic_consume", queue, lambda _, *message: arrived.append(message))
+        return arrived
 
     def wait(self, until: Callable[[], object], *, seconds: float = inf) -> None:
         """Serve the connection until that is true, or for so many seconds. What ended it, or the channel,

@@ -18,7 +18,7 @@ from sqsdelay import errors
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
-from sqsdelay.rabbitmq.link import MAYBE_SENT, BindJob, Job, Jobs, Link, Publication
+from sqsdelay.rabbitmq.link import MAYBE_SENT, Job, Jobs, Link, Publication
 from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
 
 logger = logging.getLogger(__name__)
@@ -38,16 +38,15 @@ class _Call:
         self.jobs = jobs
         self.began = began
         self.done = threading.Event()
-        self.succeeded = 0
+        self.confirmed = 0
         self.timer: Any = None
         self._left = len(jobs)
-        note = self._note
         for job in jobs:
-            job.on_settled = note
+            job.on_settled = self._note
 
     def _note(self, job: Job) -> None:
         self._left -= 1
-        self.succeeded += job.error is None
+        self.confirmed += job.written and job.error is None
         if not self._left:
             if self.timer is not None:
                 self.timer.cancel()
@@ -93,9 +92,11 @@ class Publisher:
         self._link: Link | None = None
         self._ending = False
 
-    def publish(self, jobs: Sequence[Job], *, since: float | None = None) -> None:
-        """Publish (and bind) all, and wait until each is settled: by its answer, or by the call's deadline,
-        which counts from ``since`` (by `time.monotonic`; now if left out). `Job.error` says how."""
+    def publish(self, jobs: Iterable[Job], *, since: float | None = None) -> None:
+        """Publish (and bind) all, bindings first, and wait until each is settled: by its answer, or by the
+        call's deadline, which counts from ``since`` (by `time.monotonic`; now if left out). `Job.error` says
+        how."""
+        jobs = [job for job in jobs if not job.settled]
         if not jobs:
             return
         call = _Call(jobs, time.monotonic() if since is None else since)
@@ -126,26 +127,11 @@ class Publisher:
             self._wire.loop.add_callback_threadsafe(submit)
         call.done.wait()
 
-    def bind(
-        self, endpoints: Iterable[str], topology: Topology, *, since: float | None = None
-    ) -> dict[str, SqsDelayError]:
-        """Bind endpoints, all at once, so that due messages reach their queues; again is fine. The errors,
-        by endpoint."""
-        refused: dict[str, SqsDelayError] = {}
-        jobs: list[BindJob] = []
-        for endpoint in endpoints:
-            try:
-                jobs.append(BindJob(endpoint, topology))
-            except errors.InvalidEndpoint as error:
-                refused[endpoint] = error
-        self.publish(jobs, since=since)
-        return refused | {job.endpoint: job.error for job in jobs if job.error is not None}
-
     def _watch(self, call: _Call) -> None:
         """Settle what has no answer by the call's deadline, or look again then."""
         now, link = time.monotonic(), self._link
-        deadline = call.began + self._connect_seconds + self._confirm_seconds
-        deadline += call.succeeded / SLOWEST_PER_SECOND
+        patience = self._connect_seconds + self._confirm_seconds
+        deadline = call.began + patience + call.confirmed / SLOWEST_PER_SECOND
         blocked_at, blocked = (inf, "") if link is None else (link.blocked_at, link.blocked)
         left = min(deadline, blocked_at + self._blocked_seconds) - now
         if left > 0:
@@ -198,9 +184,8 @@ class Publisher:
                 self._wire.wait(lambda: self._jobs or self._ending)
                 if not self._ending:
                     self._link = self._connect()
-                    if self._ending:  # closed meanwhile
-                        self._link.end()
-                    self._link.serve()
+                    # It may have been closed meanwhile.
+                    (self._link.disconnect if self._ending else self._link.serve)()
             except SqsDelayError as error:
                 self._jobs.fail(error)
             except Exception as error:

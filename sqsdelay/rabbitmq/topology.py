@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import DelayTooLong, InvalidEndpoint, InvalidSetting
 
 LEVELS: Final = 28
@@ -193,6 +194,16 @@ class Topology:
             name, higher = self.level_name(level), "*." * (MAX_LEVEL - level)
             yield Binding(name, name, f"{higher}1.#")
             yield Binding(name, self.after(level), f"{higher}0.#", to_exchange=True)
+
+
+def uncaught(topology: Topology, virtual_host: str) -> Problem:
+    """What is wrong with an infrastructure shared with NServiceBus that has not that policy."""
+    return Problem(
+        f"exchange {topology.delivery_exchange}",
+        "has no alternate exchange: messages for an unbound endpoint block all others for minutes",
+        topology.catching_policy(virtual_host),
+        fatal=False,
+    )
 
 
 _NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.DOTALL)

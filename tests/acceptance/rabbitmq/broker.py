@@ -12,9 +12,10 @@ import urllib.request
 import uuid
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
+from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
 
 import pika
@@ -147,7 +148,9 @@ def virtual_host(url: str, management_url: str, name: str, *, method: str = "PUT
 
 @contextmanager
 def own_virtual_host(url: str, management_url: str, name: str) -> Iterator[Broker]:
-    """A virtual host, gone with all that is in it at the end."""
+    """A virtual host, empty at first though a run was killed, gone with all that is in it at the end."""
+    with suppress(HTTPError):
+        virtual_host(url, management_url, name, method="DELETE")
     yield virtual_host(url, management_url, name)
     virtual_host(url, management_url, name, method="DELETE")
 

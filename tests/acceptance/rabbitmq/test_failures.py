@@ -24,7 +24,8 @@ from sqsdelay.rabbitmq import (
 )
 from sqsdelay.rabbitmq.connection import Wire, parameters
 from sqsdelay.rabbitmq.link import BindJob, Job, Jobs, Link, Publication
-from sqsdelay.rabbitmq.message import DELAY_HEADER
+from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER
+from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, manage
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import DeafProxy, HoldingProxy, TcpProxy
@@ -262,18 +263,23 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
         sender.send("orders", "years", delay=10**8)
         sender.send("gone", "stays", delay=1000)
         broker.delete_queue("gone")
+        with broker.channel() as channel:  # as others may
+            headers = {DUE_AT_HEADER: str(10**15)}
+            properties = BasicProperties(headers=headers)
+            level = old.level_name(9)
+            channel.basic_publish(level, routing_key(1000, "a.#"), b"wildcard", properties)
+            channel.basic_publish("", level, b"no key", properties)
         time.sleep(1)
         done = transfer(broker.url, broker.url, source=old, target=new, force=True)
         assert done.moved == 51
-        ((reason, count),) = done.left.items()
-        assert count == 1
-        assert "no queue 'gone'" in reason
+        for reason in ("no queue 'gone'", "wildcard", "its routing key is not"):
+            assert [count for told, count in done.left.items() if reason in told] == [1]
         arrivals = inbox.wait(50)
     assert sorted(int(a.body) for a in arrivals) == list(range(50))
     assert all(a.late_ms >= 0 for a in arrivals)
     # The second delay is what was left of the first.
     assert all(a.properties.headers[DELAY_HEADER] <= 11 for a in arrivals)
-    assert broker.wait_count("old.delay-level-09", 1) == 1
+    assert broker.wait_count("old.delay-level-09", 3) == 3
     assert broker.count("new.delay-level-26") == 1
 
 

@@ -15,13 +15,7 @@ import pytest
 from pika import BasicProperties
 
 from sqsdelay.errors import QueueUnavailable, SendFailed, Unconfirmed
-from sqsdelay.rabbitmq import (
-    RabbitMqMessage,
-    RabbitMqSender,
-    RabbitMqSendResult,
-    bind,
-    verify,
-)
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, RabbitMqSendResult, bind, verify
 from sqsdelay.rabbitmq.connection import Address, Session, Wire, parameters
 from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Jobs, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher

@@ -75,9 +75,7 @@ def look_often(broker: Broker, on: Topology) -> int:
 
 
 @pytest.fixture(scope="module")
-def mended(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[RabbitNode, list[Problem]]]:
+def mended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RabbitNode, list[Problem]]]:
     """A private node that speaks TLS, upgraded from of old; and what was wrong with it, in any order of tests
     before them all: its newer features were off."""
     folder = tmp_path_factory.mktemp("fragile")

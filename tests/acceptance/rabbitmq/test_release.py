@@ -53,10 +53,7 @@ def numbers(arrivals: list[Arrival]) -> list[int]:
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_thousand_messages_are_released_when_due(
-    broker: Broker,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    database: str,
+    broker: Broker, request: pytest.FixtureRequest, tmp_path: Path, database: str
 ) -> None:
     """Stored by one process, released by another: none lost, none early, none twice."""
     broker.queue("orders")
@@ -67,9 +64,7 @@ def test_a_thousand_messages_are_released_when_due(
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
         dispatcher = subprocess.Popen(
-            [*COMMAND, "--store", url, "--to", broker.url],
-            stderr=subprocess.PIPE,
-            text=True,
+            [*COMMAND, "--store", url, "--to", broker.url], stderr=subprocess.PIPE, text=True
         )
         assert dispatcher.stderr is not None
         assert "dispatching orders" in dispatcher.stderr.readline()
