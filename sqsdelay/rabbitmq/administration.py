@@ -16,7 +16,6 @@ from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.delay import utc
-from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError, InvalidMessage, InvalidSetting, SqsDelayError
 from sqsdelay.rabbitmq import connection
 from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, Session, parameters
@@ -33,7 +32,6 @@ from sqsdelay.rabbitmq.topology import (
     check_queue_name,
     command,
     read_key,
-    uncaught,
 )
 
 DECLARE_ATTEMPTS: Final = 5
@@ -67,14 +65,6 @@ def declare(url: str | Sequence[str], topology: Topology | None = None) -> None:
     with Session(parameters(url)) as session:
         for each in (*on.exchanges(), *on.queues(), *on.bindings()):
             _racing(make, session, each)
-
-
-def found_uncaught(url: str | Sequence[str], topology: Topology) -> list[Problem]:
-    """A warning where messages for an unbound endpoint block all others; found by publishing one."""
-    given = parameters(url)
-    with closing(Publisher(given)) as publisher:
-        caught = publisher.catches(topology)
-    return [] if caught else [uncaught(topology, given.virtual_host)]
 
 
 def make(session: Session, wanted: Place | Binding) -> None:

@@ -15,11 +15,12 @@ import tenacity
 from pika import BasicProperties
 
 from sqsdelay import errors
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
 from sqsdelay.rabbitmq.link import MAYBE_SENT, Job, Jobs, Link, Publication
-from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
+from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key, uncaught
 
 logger = logging.getLogger(__name__)
 
@@ -148,19 +149,19 @@ class Publisher:
             job.settle(taken if job.written else untaken)
         self._jobs.discard_settled()
 
-    def catches(self, topology: Topology, *, since: float | None = None) -> bool:
-        """Whether a due message that nobody is bound for has a place to go to, and holds up no other; an
-        error if that could not be found out."""
+    def uncaught(self, topology: Topology, *, since: float | None = None) -> Problem | None:
+        """What is wrong where a due message that nobody is bound for has no place to go to, and holds up all
+        others; an error if that could not be found out."""
         nobody = f"{PROBE}{uuid.uuid4()}"
         # Where it lands, it expires.
         properties = BasicProperties(expiration="0", message_id=nobody)
         probe = Publication(topology.delivery_exchange, routing_key(0, nobody), b"", properties)
         self.publish([probe], since=since)
         if isinstance(probe.error, errors.SendFailed) and not probe.error.transient:
-            return False
+            return uncaught(topology, self._given.virtual_host)
         if probe.error is not None:
             raise probe.error
-        return True
+        return None
 
     def close(self) -> None:
         """End the connection and the thread. What still waits fails."""

@@ -92,7 +92,6 @@ class RabbitMqSender:
     ) -> None:
         given = parameters(url)
         self._user = given.user
-        self._virtual_host = given.virtual_host
         self._topology = Topology(prefix)
         self._caught = without_alternate_exchange or not self._topology.shared
         self._bind = bind
@@ -190,8 +189,7 @@ class RabbitMqSender:
 
     def _check_caught(self, began: float) -> None:
         """Find out once whether a message may hold up all others on this infrastructure."""
-        if not self._publisher.catches(self._topology, since=began):
-            problem = topology.uncaught(self._topology, self._virtual_host)
+        if problem := self._publisher.uncaught(self._topology, since=began):
             raise ConfigurationError(
                 f"{problem.subject} {problem.text}; set the policy: {problem.remedy} -- or use a prefix "
                 "of your own, or accept it with without_alternate_exchange=True "

@@ -149,11 +149,8 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     limited = topology.shared and release >= DELIVERY_LIMITED_VERSION
     default = f"has RabbitMQ {version}'s delivery limit of 20" if limited else ""
     for name in (queue.name for queue in topology.queues()):
-        queue = queues.get(name, {})
-        if name != topology.undeliverable:
-            policy = queue.get("effective_policy_definition") or {}
-            yield from _policies(name, policy, management.virtual_host, topology, default)
-        yield from _members(name, queue, len(nodes), management.virtual_host, topology)
+        found = queues.get(name, {})
+        yield from _of_queue(name, found, len(nodes), default, management, topology)
     present = {
         (b["source"], b["destination"], b["routing_key"], b["destination_type"] == "exchange")
         for b in bindings
@@ -219,49 +216,47 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
             )
 
 
-def _members(
-    name: str, queue: Mapping[str, Any], nodes: int, virtual_host: str, topology: Topology
+def _of_queue(
+    name: str, found: Mapping[str, Any], nodes: int, default: str, of: Management, on: Topology
 ) -> Iterator[Problem]:
-    """Fewer members than a cluster has nodes to lose one, or members that are not online."""
-    members, most = len(queue.get("members") or ()), min(nodes, REPLICAS)
-    online = len(queue.get("online", queue.get("members")) or ())  # not told at first
-    if queue.get("members") is not None and members < most:
+    """Fewer members than a cluster has nodes to lose one, or members that are not online; a policy, or the
+    lack of one, that ends a level's delays early or loses messages."""
+    queue = f"queue {name}"
+    members, most = len(found.get("members") or ()), min(nodes, REPLICAS)
+    online = len(found.get("online", found.get("members")) or ())  # not told at first
+    if found.get("members") is not None and members < most:
         yield Problem(
-            f"queue {name}",
+            queue,
             f"has {members} of the {most} members that a cluster of {nodes} nodes allows: its messages "
             "may be lost, or wait, with one node",
-            f"rabbitmq-queues grow <node> all --vhost-pattern '{virtual_host}' "
-            f"--queue-pattern '{re.escape(topology.prefix)}\\.delay-', for each other node",
+            f"rabbitmq-queues grow <node> all --vhost-pattern '{of.virtual_host}' "
+            f"--queue-pattern '{re.escape(on.prefix)}\\.delay-', for each other node",
         )
     elif online < members:
         yield Problem(
-            f"queue {name}",
+            queue,
             f"has {online} of its {members} members online",
             "start the other nodes, or remove those that are gone for good with: rabbitmq-queues "
             "shrink <node>",
             fatal=online <= members // 2,
         )
-
-
-def _policies(
-    name: str, policy: Mapping[str, Any], virtual_host: str, topology: Topology, default: str
-) -> Iterator[Problem]:
-    """A policy, or the lack of one, that ends a level's delays early or loses messages."""
+    if name == on.undeliverable:
+        return
+    policy, limited = found.get("effective_policy_definition") or {}, default
     for key in sorted(policy.keys() & HARMFUL_POLICIES):
         yield Problem(
-            f"queue {name}",
+            queue,
             f"a policy sets {key} to {policy[key]!r}: delays end early, or messages are lost",
-            f"change the policy's pattern so that it leaves {topology.prefix}.delay-level- alone",
+            f"change the policy's pattern so that it leaves {on.prefix}.delay-level- alone",
         )
-    limited = default
     if (limit := policy.get("delivery-limit")) is not None:
         limited = f"a policy sets delivery-limit to {limit}" if 0 <= limit < DELIVERY_LIMIT else ""
     if limited:
         yield Problem(
-            f"queue {name}",
+            queue,
             f"{limited}: a message that is looked at more often goes to the next level, and arrives early",
-            f"rabbitmqctl set_policy -p '{virtual_host}' --apply-to queues --priority 100 "
-            f"{topology.prefix}.delay-levels '^{re.escape(topology.prefix)}\\.delay-level-' "
+            f"rabbitmqctl set_policy -p '{of.virtual_host}' --apply-to queues --priority 100 "
+            f"{on.prefix}.delay-levels '^{re.escape(on.prefix)}\\.delay-level-' "
             f"'{{\"delivery-limit\":{DELIVERY_LIMIT}}}'",
         )
 

@@ -37,7 +37,6 @@ from sqsdelay.stores import open_store
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings
 from tests.acceptance.rabbitmq.broker import (
     REGISTERED_SECONDS,
-    Arrival,
     Broker,
     Inbox,
     due,
@@ -120,10 +119,6 @@ def test_a_disabled_stream_queue_flag_is_found(mended: tuple[RabbitNode, list[Pr
     assert verify(node.url, Topology("acme"), management_url=node.management_url) == []
 
 
-def late_ms(arrival: Arrival) -> float:
-    return arrival.at_ms - int(arrival.properties.headers["sqsdelay.WasDueAt"])
-
-
 def test_a_power_cut(fragile: RabbitNode, fragile_broker: Broker, tmp_path: Path) -> None:
     """Waiting messages keep their due times; the sender reconnects, and says what it is unsure of; the
     dispatcher and the timeout manager go on, and put nothing into the error queue."""
@@ -200,7 +195,7 @@ def test_a_power_cut(fragile: RabbitNode, fragile_broker: Broker, tmp_path: Path
     assert {int(each.body) for each in waiting.arrivals} == set(range(200))
     assert len(waiting.arrivals) <= 200 + HANDED_OVER
     for inbox in (waiting, released, timed):
-        assert min(map(late_ms, inbox.arrivals)) >= 0
+        assert min(each.late_ms for each in inbox.arrivals) >= 0
     assert len(released.arrivals) <= STORED + IN_HAND
     for name in ("stored", "timed"):
         assert broker.count(f"{name}-delay-error") == 0
