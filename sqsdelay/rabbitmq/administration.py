@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import tenacity
 from pika import BasicProperties
@@ -18,7 +18,7 @@ from pika.exceptions import ChannelClosedByBroker
 from sqsdelay.core.delay import utc
 from sqsdelay.errors import ConfigurationError, InvalidMessage, InvalidSetting, SqsDelayError
 from sqsdelay.rabbitmq import connection
-from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, Session, parameters
+from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, Session, Taken, parameters
 from sqsdelay.rabbitmq.link import BindJob, Publication
 from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
 from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, without_deaths
@@ -137,10 +137,6 @@ def bind(
             make(session, Place("exchange", endpoint, "fanout"))
             make(session, Binding(endpoint, endpoint, ""))
         return _send_on(session, publisher, on, endpoint)
-
-
-Taken = tuple[Any, BasicProperties, bytes]
-"""A message that was received and not acknowledged: pika's method, properties, body."""
 
 
 def _chunks(messages: Iterable[Taken]) -> Iterator[list[Taken]]:

@@ -211,6 +211,9 @@ class Wire(SelectorIOServicesAdapter):
 MAX_PREFETCH: Final = 65_535
 """Deliveries without an acknowledgement that one consumer can ask for. Source: AMQP 0-9-1, basic.qos."""
 
+Taken = tuple[Any, pika.BasicProperties, bytes]
+"""A message that was received and not acknowledged: its method, properties and body."""
+
 ADMIN_SECONDS: Final = 30.0
 """The most that administrative steps may take together, from when the connection is open."""
 
@@ -273,7 +276,7 @@ class Session:
         self.wire.transport = None
         self._channel: Any = None
         self._refused: BaseException | None = None
-        self._got: list[Any] = []
+        self._got: list[Taken | None] = []
         self.amqp: Any = pika.SelectConnection(
             node,
             on_open_error_callback=self._on_end,
@@ -333,17 +336,16 @@ class Session:
         found = self.found("queue_declare", queue)
         return None if found is None else int(found.message_count)
 
-    def get(self, queue: str) -> Sequence[Any] | None:
-        """Take a message, unacknowledged: its method, properties and body; None where there is none."""
+    def get(self, queue: str) -> Taken | None:
+        """Take a message; None where there is none."""
         self._got.clear()
         self.channel().basic_get(queue, lambda _, *message: self._got.append(message))
         self.wait(lambda: self._got)
-        taken: Sequence[Any] | None = self._got.pop()
-        return taken
+        return self._got.pop()
 
-    def consume(self, queue: str, count: int) -> deque[tuple[Any, pika.BasicProperties, bytes]]:
+    def consume(self, queue: str, count: int) -> deque[Taken]:
         """Where so many messages arrive, if there are as many, whenever the session waits for something."""
-        arrived: deque[tuple[Any, pika.BasicProperties, bytes]] = deque()
+        arrived: deque[Taken] = deque()
         if count:
             self.ask("basic_qos", prefetch_count=min(count, MAX_PREFETCH))
         for _ in range(0, count, MAX_PREFETCH):

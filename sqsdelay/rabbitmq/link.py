@@ -215,9 +215,8 @@ class Jobs:
 
 
 class Link(Session):
-    """A connection whose channel confirms, and another channel that binds. It leaves in ``jobs`` what it has
-    not asked the broker for; an answer may take ``confirm_seconds`` from when the socket has taken the
-    message."""
+    """A connection whose channel confirms, and another channel that binds. An answer may take
+    ``confirm_seconds`` from when the socket has taken the message."""
 
     def __init__(
         self, given: Address, wire: Wire, jobs: Jobs, *, confirm_seconds: float, start: int = 0
@@ -439,9 +438,8 @@ class Link(Session):
         self.wire.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
 
     def _settle_all(self) -> None:
-        """Settle what has no answer. If the broker closed the channel at a message that it refuses, what
-        goes the same way was not sent: neither what waits for it, nor what is in flight, if its exchange
-        never answered before."""
+        """Settle what has no answer. If the broker closed the channel at a message that it refuses, what goes
+        the same way was not sent: not what waits, nor what is in flight to an exchange without any answer."""
         reason = self._over
         if isinstance(reason, ChannelClosedByBroker):
             code, text = reason.reply_code, reason.reply_text
@@ -455,8 +453,8 @@ class Link(Session):
                 )
 
             if code in (connection.ACCESS_REFUSED, connection.NOT_FOUND):
-                told = connection.refusal(code, text, self._where)
-                error = errors.ConfigurationError(f"{told}; the message was not sent")
+                why = connection.refusal(code, text, self._where)
+                error = errors.ConfigurationError(f"{why}; the message was not sent")
                 known = () if by_key else self._answered
                 self._outstanding.give_up(
                     error, lambda each: goes_there(each) and each.exchange not in known

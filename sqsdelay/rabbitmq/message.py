@@ -1,5 +1,4 @@
-"""A message as its sender writes it, and as it waits in a store: encoded, so that every type comes out as it
-went in."""
+"""A message as its sender writes it, and as it waits in a store: with every type as it came."""
 
 from __future__ import annotations
 
@@ -209,8 +208,7 @@ PROPERTIES: Final = "sqsdelay.AmqpProperties"
 """The attribute of a stored message that holds them."""
 
 _DELIVERY_COUNT: Final = "x-delivery-count"
-"""What a quorum queue adds to a message that it delivers.
-Source: rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
+"""Added by a quorum queue. Source: rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
 
 
 def resendable(properties: BasicProperties) -> BasicProperties:

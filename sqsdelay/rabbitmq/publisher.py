@@ -94,9 +94,8 @@ class Publisher:
         self._ending = False
 
     def publish(self, jobs: Iterable[Job], *, since: float | None = None) -> None:
-        """Publish (and bind) all, bindings first, and wait until each is settled: by its answer, or by the
-        call's deadline, which counts from ``since`` (by `time.monotonic`; now if left out). `Job.error` says
-        how."""
+        """Bind, publish, and wait until each is settled: by its answer, or by the call's deadline, counted
+        from ``since`` (by `time.monotonic`; now if left out). A binding stands before what waits for it."""
         jobs = [job for job in jobs if not job.settled]
         if not jobs:
             return

@@ -1,5 +1,4 @@
-"""The topology: delay levels, their queues and exchanges, and the routing keys that say through which
-of them a message goes."""
+"""Delay levels, their queues and exchanges, and the routing keys that say through which a message goes."""
 
 from __future__ import annotations
 
@@ -124,8 +123,7 @@ class Topology:
 
     @property
     def hand_over(self) -> str:
-        """The exchange from hand-over queues to endpoints; with a dot, what these queues' names start
-        with."""
+        """The exchange from hand-over queues to endpoints; with a dot, how these queues' names start."""
         return f"{self.prefix}.delay-hand-over"
 
     def hand_over_queue(self, endpoint: str) -> Place | None:

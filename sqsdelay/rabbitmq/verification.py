@@ -22,8 +22,7 @@ MIN_BROKER_VERSION: Final = (3, 10)
 Source: rabbitmq.com/blog/2022/03/29/at-least-once-dead-lettering."""
 
 REPLICAS: Final = 3
-"""Members of a queue that outlive one node's loss. Source: rabbitmq.com/docs/quorum-queues, "Replication
-Factor"."""
+"""Members that outlive one node's loss. Source: rabbitmq.com/docs/quorum-queues, "Replication Factor"."""
 
 HARMFUL_POLICIES: Final = {
     "message-ttl",
@@ -219,8 +218,7 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
 def _of_queue(
     name: str, found: Mapping[str, Any], nodes: int, default: str, of: Management, on: Topology
 ) -> Iterator[Problem]:
-    """Fewer members than a cluster has nodes to lose one, or members that are not online; a policy, or the
-    lack of one, that ends a level's delays early or loses messages."""
+    """Members that are missing or not online; policies that end a level's delays early or lose messages."""
     queue = f"queue {name}"
     members, most = len(found.get("members") or ()), min(nodes, REPLICAS)
     online = len(found.get("online", found.get("members")) or ())  # not told at first
