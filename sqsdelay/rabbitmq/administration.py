@@ -18,7 +18,7 @@ from pika.exceptions import ChannelClosedByBroker
 from sqsdelay.core.delay import utc
 from sqsdelay.errors import ConfigurationError, InvalidMessage, InvalidSetting, SqsDelayError
 from sqsdelay.rabbitmq import connection
-from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, Session, Taken, parameters
+from sqsdelay.rabbitmq.connection import Session, Taken, parameters
 from sqsdelay.rabbitmq.link import BindJob, Publication
 from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
 from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, without_deaths
@@ -132,7 +132,6 @@ def bind(
         publisher.publish([binding])
         if binding.error is not None:
             raise binding.error
-        session.allow(ADMIN_SECONDS)
         if conventional:
             make(session, Place("exchange", endpoint, "fanout"))
             make(session, Binding(endpoint, endpoint, ""))
@@ -165,7 +164,6 @@ def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoin
             properties.delivery_mode = PERSISTENT
             publications.append(Publication("", endpoint, body, properties))
         publisher.publish(publications)
-        session.allow(ADMIN_SECONDS)
         for (method, _, _), publication in zip(chunk, publications, strict=True):
             if publication.error is None:
                 session.channel().basic_ack(method.delivery_tag)
@@ -206,7 +204,6 @@ def _undeliverable(session: Session, topology: Topology) -> Iterator[tuple[str, 
     waiting = session.count(topology.undeliverable) or 0  # NServiceBus declares no catch-all
     arrived = session.consume(topology.undeliverable, waiting)
     for _ in range(waiting):
-        session.allow(ADMIN_SECONDS)
         session.wait(lambda: arrived, seconds=QUIET_SECONDS)
         if not arrived:
             return
@@ -277,7 +274,6 @@ def _check_empty(
         )
     counts = [each[-1] for each in held(management, queues).values()]
     count = sum(each.dead_lettering + each.unacknowledged for each in counts)
-    session.allow(ADMIN_SECONDS)
     if count:
         raise ConfigurationError(
             f"{count} messages in {of} are being handed over by the broker (messages_dlx), or looked "
@@ -390,7 +386,6 @@ def _move_level(
                 done.moved += 1
             else:
                 done.left[str(result.error)] += 1
-        session.allow(ADMIN_SECONDS)
     _settle_acks(session, name)
 
 

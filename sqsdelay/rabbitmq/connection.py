@@ -214,13 +214,14 @@ MAX_PREFETCH: Final = 65_535
 Taken = tuple[Any, pika.BasicProperties, bytes]
 """A message that was received and not acknowledged: its method, properties and body."""
 
-ADMIN_SECONDS: Final = 30.0
-"""The most that administrative steps may take together, from when the connection is open."""
+STEP_SECONDS: Final = 30.0
+"""How long the broker may take to answer an administrative step, once the connection is open."""
 
 
 class Session:
     """An open connection to the first node that answers, from number ``start`` on, and a channel. For one
-    thread, which serves it whenever it waits for something. All steps together may take ``seconds``.
+    thread, which serves it whenever it waits for something. An answer may take ``seconds``: pika sets no
+    limit, and a queue without a leader does not answer.
 
     As a context manager it raises `translated` errors. Its ``wire`` is its own if none is given; what
     ``set_up`` asks for belongs to opening a connection to a node.
@@ -231,7 +232,7 @@ class Session:
         given: Address,
         wire: Wire | None = None,
         *,
-        seconds: float = ADMIN_SECONDS,
+        seconds: float = STEP_SECONDS,
         start: int = 0,
         set_up: Callable[[Self], object] | None = None,
     ) -> None:
@@ -283,23 +284,17 @@ class Session:
             on_close_callback=self._on_end,
             custom_ioloop=self.wire,
         )
-        self.allow(inf)  # pika gives up by itself
+        self.seconds = inf  # pika gives up by itself
         try:
             self.wait(lambda: self.amqp.is_open)
             self.amqp.add_on_connection_blocked_callback(self._on_blocked)
             self.amqp.add_on_connection_unblocked_callback(self._on_unblocked)
-            self.allow(seconds)
+            self.seconds = seconds
             set_up(self)
         except BaseException as error:
             self.lost = self.lost or error
             self.disconnect()
             raise
-
-    def allow(self, seconds: float) -> None:
-        """Let the steps from now on take so many seconds: pika sets no limit, and a queue without a leader
-        does not answer."""
-        self._seconds = seconds
-        self._until = time.monotonic() + seconds
 
     def channel(self) -> Any:
         """The channel; a new one after the broker has closed the former."""
@@ -354,12 +349,12 @@ class Session:
 
     def wait(self, until: Callable[[], object], *, seconds: float = inf) -> None:
         """Serve the connection until that is true, or for so many seconds. What ended it, or the channel,
-        or the time that was allowed, is raised."""
-        left = max(0.0, self._until - time.monotonic())
-        self.wire.wait(lambda: until() or self.lost or self._refused, min(seconds, left))
+        or that the broker took too long, is raised."""
+        most = min(seconds, self.seconds)
+        self.wire.wait(lambda: until() or self.lost or self._refused, most)
         refused, self._refused = self._refused, None
-        if self.lost is None and left <= seconds and not (until() or refused):
-            self.lost = TimeoutError(f"no answer within {self._seconds:g} s{self.blocked}")
+        if self.lost is None and most < seconds and not (until() or refused):
+            self.lost = TimeoutError(f"no answer within {self.seconds:g} s{self.blocked}")
         if self.lost or refused:
             raise self.lost or refused or AssertionError
 

@@ -74,7 +74,7 @@ class QueueConsumer:
         self._cancelled: list[Any] = []
         self._channel.add_on_cancel_callback(self._cancelled.append)
         self._arrived = session.consume(self.queue, PREFETCH)
-        session.allow(inf)
+        session.seconds = inf
 
     def receive(self, *, wait_seconds: float) -> list[Received]:
         """Up to `PREFETCH` messages, waiting at most so long for the first."""

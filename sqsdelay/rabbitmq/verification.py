@@ -68,7 +68,6 @@ def verify(
         problems = list(_declared(session, wanted, management))
         if management is not None:
             problems += _hidden(management, wanted)
-            session.allow(connection.ADMIN_SECONDS)
         if not any(problem.fatal for problem in problems):
             problems += _undeliverable(session, wanted)
     if management is None:
