@@ -52,18 +52,14 @@ class Management:
         self.virtual_host = virtual_host
         self._virtual_host = quote(virtual_host, safe="")
 
-    def rows(self, kind: str) -> list[dict[str, Any]]:
-        """The virtual host's ``queues``, ``exchanges`` or ``bindings``, as the broker describes them."""
-        return list(self.get(f"/{kind}/{self._virtual_host}"))
+    def of(self, *path: str) -> Any:
+        """What belongs to the virtual host: ``queues``, ``exchanges``, ``bindings``; ``policies``, a name."""
+        kind, *name = (quote(part, safe="") for part in path)
+        return self.get("/".join(["", kind, self._virtual_host, *name]))
 
     def named(self, kind: str) -> dict[str, dict[str, Any]]:
-        """The same, by name."""
-        return {each["name"]: each for each in self.rows(kind)}
-
-    def policy(self, name: str) -> dict[str, Any]:
-        """What a policy of the virtual host sets."""
-        found = self.get(f"/policies/{self._virtual_host}/{quote(name, safe='')}")
-        return dict(found.get("definition") or {})
+        """Queues or exchanges by name."""
+        return {each["name"]: each for each in self.of(kind)}
 
     def held(self) -> dict[str, Held]:
         """What each quorum queue holds, as it counted last; one that has not counted yet is left out."""

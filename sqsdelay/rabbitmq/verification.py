@@ -143,7 +143,7 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
                     "free memory or disk space on it; rabbitmq-diagnostics alarms shows the limits",
                 )
     yield from _handed_over(management, topology)
-    queues, bindings = management.named("queues"), management.rows("bindings")
+    queues, bindings = management.named("queues"), management.of("bindings")
     limited = topology.shared and release >= DELIVERY_LIMITED_VERSION
     default = f"has RabbitMQ {version}'s delivery limit of 20" if limited else ""
     for name in (queue.name for queue in topology.queues()):
@@ -268,7 +268,7 @@ def _holding_up(
     name = management.named("exchanges").get(topology.delivery_exchange, {}).get("policy")
     policy: Mapping[str, Any] = {}
     with suppress(ConfigurationError):  # RabbitMQ shows it to those who may set policies
-        policy = management.policy(name) if name else {}
+        policy = (management.of("policies", name).get("definition") or {}) if name else {}
     if "alternate-exchange" not in policy:
         yield uncaught(topology, management.virtual_host)
     for binding in bindings:
