@@ -132,7 +132,7 @@ def properties_of(
             "is not valid; give a non-empty string", message_id=properties.message_id
         )
     properties.delivery_mode = PERSISTENT
-    _say_delay(headers, seconds=delay_seconds, due_ms=due_ms)
+    properties = delayed(properties, seconds=delay_seconds, due_ms=due_ms)
     if given or message.message_id:
         check_encoding(properties)
     return properties
@@ -142,8 +142,12 @@ def delayed(properties: BasicProperties, *, seconds: int, due_ms: int) -> BasicP
     """A copy that says this delay and due time; neither without a delay."""
     copied = BasicProperties.__new__(BasicProperties)
     vars(copied).update(vars(properties))  # once a message: a fifth of the time of copy.copy
-    copied.headers = dict(properties.headers or {})
-    _say_delay(copied.headers, seconds=seconds, due_ms=due_ms)
+    copied.headers = headers = dict(properties.headers or {})
+    if seconds:
+        headers[DELAY_HEADER], headers[DUE_AT_HEADER] = seconds, str(due_ms)
+    else:
+        headers.pop(DELAY_HEADER, None)
+        headers.pop(DUE_AT_HEADER, None)
     return copied
 
 
@@ -151,14 +155,6 @@ def without_deaths(headers: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy without the traces that levels left, which would hinder a second delay."""
     given = (headers or {}).items()
     return {name: value for name, value in given if not str(name).startswith(DEATH_HEADERS)}
-
-
-def _say_delay(headers: dict[str, Any], *, seconds: int, due_ms: int) -> None:
-    if seconds:
-        headers[DELAY_HEADER], headers[DUE_AT_HEADER] = seconds, str(due_ms)
-    else:
-        headers.pop(DELAY_HEADER, None)
-        headers.pop(DUE_AT_HEADER, None)
 
 
 def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) -> None:
