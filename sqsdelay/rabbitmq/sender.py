@@ -236,7 +236,7 @@ class RabbitMqSender:
 LANES: Final = 4
 """Calls under way: while the broker confirms one, others are written, all over one connection."""
 
-PUBLISHED_AT_ONCE: Final = 600
+PUBLISHED_AT_ONCE: Final = 1_000
 """Messages of one call: enough that its thread and its bindings cost each of them little."""
 
 
