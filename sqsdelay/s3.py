@@ -16,12 +16,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock, utc
 from sqsdelay.core.message import Attribute
-from sqsdelay.errors import (
-    BodyStoreMissing,
-    BodyStoreUnavailable,
-    ConfigurationError,
-    MalformedMessage,
-)
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.sending.sizes import Pointer, read_pointer
 
@@ -43,7 +37,6 @@ def default_client() -> S3Client:
 
 
 _MISSING_BUCKET: Final = frozenset({"NoSuchBucket", "InvalidBucketName"})
-_MISSING_OBJECT: Final = "NoSuchKey"
 
 
 @contextmanager
@@ -51,20 +44,19 @@ def translated(bucket: str, *, key: str | None = None) -> Iterator[None]:
     """botocore's errors in a call on a bucket, or on one object of it."""
     try:
         yield
-    except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
-        if code == _MISSING_OBJECT:
+    except (ClientError, BotoCoreError) as error:
+        response = error.response if isinstance(error, ClientError) else {}
+        code = response.get("Error", {}).get("Code", "")
+        if code == "NoSuchKey":
             raise errors.BodyMissing(
                 f"the body {key} is no longer in bucket {bucket}; keep the message, and restore the "
                 "object or look for what deleted it (a lifecycle rule, another receiver)"
             ) from error
         if code in _MISSING_BUCKET:
-            raise BodyStoreMissing(
+            raise errors.BodyStoreMissing(
                 f"bucket {bucket} does not exist; create it, or correct the name"
             ) from error
-        raise BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
-    except BotoCoreError as error:
-        raise BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
+        raise errors.BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
 
 
 logger = logging.getLogger(__name__)
@@ -169,7 +161,7 @@ class Bucket:
             now_ms = self._clock.now_ms()
             ends_ms = now_ms + (days or 0) * _DAY_MS if at is None else round(at.timestamp() * 1000)
             if ends_ms < needed_until_ms:
-                raise ConfigurationError(
+                raise errors.ConfigurationError(
                     f"lifecycle rule {rule.get('ID', 'without a name')!r} of bucket {self.name} deletes "
                     f"bodies at {utc(ends_ms):%Y-%m-%d}, and this one is needed until "
                     f"{utc(needed_until_ms):%Y-%m-%d} (its due time and 14 days in the destination queue); "
@@ -212,7 +204,7 @@ class BodyReader:
         try:
             return content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise MalformedMessage(
+            raise errors.MalformedMessage(
                 f"the object {pointer.key!r} in bucket {pointer.bucket} is not a body, because it is "
                 f"not UTF-8: {error}"
             ) from error
@@ -235,7 +227,7 @@ class BodyReader:
         ):
             return pointer
         place = f"bucket {self._bucket!r}" + (f", keys {self._prefix!r}…" if self._prefix else "")
-        raise MalformedMessage(
+        raise errors.MalformedMessage(
             f"the message points to {pointer.key[:80]!r} in bucket {pointer.bucket[:80]!r}, and this "
             f"reader reads {place} only; if you trust who sent it, give the reader that bucket"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -75,6 +76,24 @@ def page_bounds(
     return (*start, _NO_END if due_before_ms is None else due_before_ms)
 
 
+class Pages:
+    """A store that lists what it keeps by page."""
+
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        return self._page(limit, *page_bounds(after, due_from_ms, due_before_ms))
+
+    @abstractmethod
+    def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
+        """What is due after this due time and id, and before the other; by both."""
+
+
 def new_once(messages: Sequence[StoredMessage], inserted: Iterable[str]) -> list[bool]:
     """Whether each message is new; an id given twice in one call is new once."""
     left = set(inserted)
@@ -117,6 +136,22 @@ def kept_alive(renew: Callable[[], None], *, lease_seconds: float) -> Iterator[N
     finally:
         over.set()
         keeper.join()
+
+
+class HoldingClaim:
+    """A claim in which one change holds messages, and counts a failure or none."""
+
+    @abstractmethod
+    def _hold(self, message_ids: Sequence[str], seconds: float, failed: int) -> list[bool]:
+        """Keep them from being claimed for so long, with so much added to their failures."""
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._hold(message_ids, retry_after_seconds, 1)
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._hold(message_ids, seconds, 0)
 
 
 class Wakes:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.dispatching.destinations import retry_seconds
+from sqsdelay.dispatching.settlement import retry_seconds
 from sqsdelay.limits import MAX_TIMEOUT_ENDPOINT_CHARS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws

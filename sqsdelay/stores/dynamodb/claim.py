@@ -14,6 +14,7 @@ from sqsdelay.errors import ConfigurationError, StoreError
 from sqsdelay.stores.dynamodb import layout
 from sqsdelay.stores.dynamodb.leases import Lease, LeasedTable, Leases
 from sqsdelay.stores.dynamodb.table import THERE, Range
+from sqsdelay.stores.shared import HoldingClaim
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class ShardBatch:
         return settled[-1].position
 
 
-class DynamoDbClaim:
+class DynamoDbClaim(HoldingClaim):
     """The first messages that are due, under the leases of as many shards as are this dispatcher's share."""
 
     transaction: Final = None
@@ -200,14 +201,6 @@ class DynamoDbClaim:
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         return self._settle(message_ids, lambda entry, batch: batch.remove(entry))
-
-    def count_failures(
-        self, message_ids: Sequence[str], *, retry_after_seconds: float
-    ) -> list[bool]:
-        return self._hold(message_ids, retry_after_seconds, 1)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._hold(message_ids, seconds, 0)
 
     def _hold(self, message_ids: Sequence[str], seconds: float, failed: int) -> list[bool]:
         until_ms = self._table.clock.now_ms() + round(seconds * 1000)

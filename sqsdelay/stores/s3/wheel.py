@@ -25,13 +25,7 @@ from sqsdelay.stores.shared import VERSION, mismatch
 
 logger = logging.getLogger(__name__)
 
-MAX_OBJECT_MESSAGES: Final = 5_000
-"""Messages in one object: what one dispatcher leases at once, and a hot slot is spread by."""
-
-MAX_OBJECT_BYTES: Final = 8 * 2**20
-"""Bytes in one object, before it is compressed, unless a single message is larger."""
-
-_WRITTEN_BYTES: Final = 2 * MAX_OBJECT_BYTES
+_WRITTEN_BYTES: Final = 2 * layout.MAX_OBJECT_BYTES
 """Of lines that are compressed and written at a time."""
 
 _FIRST_OBJECTS: Final = 100
@@ -347,7 +341,10 @@ def portioned(
     for slot in sorted(by_slot):
         ordered = sorted(by_slot[slot])
         for part in portions(
-            ordered, lambda line: len(line.text), MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES
+            ordered,
+            lambda line: len(line.text),
+            layout.MAX_OBJECT_BYTES,
+            layout.MAX_OBJECT_MESSAGES,
         ):
             yield slot, part
 
