@@ -320,11 +320,10 @@ def delay_consumer(
 
 
 class DispatcherFunction(EndpointFunction):
-    """The function that releases what is due, on its schedule, a few runs at a time.
-
-    Released messages go to the destination, or to a FIFO endpoint's due queue. ``statements``: what it is
-    allowed besides, on its store. ``store_url``: the store's. ``place``: one whose schedules release: the
-    function only empties the parking queue. ``concurrency``: runs at once."""
+    """The function that releases what is due, on its schedule, a few runs at a time. Released messages go to
+    the destination, or to a FIFO endpoint's due queue. ``statements``: what it is allowed besides, on its
+    store. ``store_url``: the store's. ``place``: one whose schedules release: the function only empties the
+    parking queue. ``concurrency``: runs at once."""
 
     def __init__(
         self,

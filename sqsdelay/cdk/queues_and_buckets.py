@@ -38,10 +38,8 @@ ABANDONED_DAYS: Final = 7
 
 
 def acknowledge(construct: Construct, *rules: str, reason: str) -> None:
-    """Keep ``rules`` quiet on ``construct`` and below; the report carries the reason.
-
-    cdk-nag 3 brings the CDK's validations along, aws-cdk-lib before 2.256 has none.
-    """
+    """Keep ``rules`` quiet on ``construct`` and below; the report carries the reason. cdk-nag 3 brings the
+    CDK's validations along, aws-cdk-lib before 2.256 has none."""
     if hasattr(aws_cdk, "Validations"):
         aws_cdk.Validations.of(construct).acknowledge(
             *(aws_cdk.Acknowledgment(id=rule, reason=reason) for rule in rules)
@@ -141,10 +139,9 @@ def waiting_queue(scope: Construct, which: str, endpoint: str, **settings: Any) 
 
 
 class DestinationQueue(Construct):
-    """The queue, with a dead-letter queue for what the endpoint's own consumers cannot handle.
-
-    Both are FIFO if the endpoint's name says so. ``settings`` are of both, as `EndpointQueue` takes them.
-    Raises InvalidEndpoint: no room in the name for the suffix of a FIFO dead-letter queue."""
+    """The queue, with a dead-letter queue for what the endpoint's own consumers cannot handle. Both are FIFO
+    if the endpoint's name says so. ``settings`` are of both, as `EndpointQueue` takes them. Raises
+    InvalidEndpoint: no room in the name for the suffix of a FIFO dead-letter queue."""
 
     def __init__(
         self, scope: Construct, construct_id: str, *, endpoint: str, **settings: Any
@@ -187,10 +184,9 @@ def _dead_letter_queue_name(endpoint: str) -> str:
 
 class PrivateBucket(s3.Bucket):
     """Encrypted, TLS only, read by nobody without a grant. No lifecycle rule deletes its objects: the only
-    one forgets parts of uploads that were never completed.
-
-    CloudFormation makes up the name, for bucket names are shared by all accounts. ``encryption_key``: a key
-    of the customer's; S3's own when None. ``lifecycle``: whether it has that rule."""
+    one forgets parts of uploads that were never completed. CloudFormation makes up the name, for bucket names
+    are shared by all accounts. ``encryption_key``: a key of the customer's; S3's own when None.
+    ``lifecycle``: whether it has that rule."""
 
     def __init__(
         self,

@@ -124,8 +124,7 @@ class S3MessageStore(Dispatched):
     The bucket has no versions: what is released or cancelled would stay, and be paid for, and each state
     that is written beside an object would be kept. No lifecycle rule deletes objects: they are messages.
 
-    What was moved so near while it waited to be parked that it hops on goes to the delay queue.
-    """
+    What was moved so near while it waited to be parked that it hops on goes to the delay queue."""
 
     def __init__(self, scope: Construct, construct_id: str, wiring: Wiring) -> None:
         super().__init__(scope, construct_id)
@@ -176,9 +175,8 @@ def _empty(parking_queue: sqs.IQueue, wiring: Wiring) -> list[iam.PolicyStatemen
 
 
 class ScheduleGroup(Place):
-    """Messages wait as one-time schedules of ``group``, which fire into ``parking_queue``.
-
-    ``function`` empties that every five minutes, and hands over. The group has the endpoint's name. Raises
+    """Messages wait as one-time schedules of ``group``, which fire into ``parking_queue``. ``function``
+    empties that every five minutes, and hands over. The group has the endpoint's name. Raises
     ConfigurationError: a name too long for a group."""
 
     def __init__(self, scope: Construct, construct_id: str, wiring: Wiring) -> None:

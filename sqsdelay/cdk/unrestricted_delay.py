@@ -206,8 +206,7 @@ class UnrestrictedDelay(Construct):
     def grant_send(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` send with any delay: find, ask and send to the queue and the delay queue.
 
-        A FIFO endpoint's due queue too. With a bucket for large bodies, also put bodies there.
-        """
+        A FIFO endpoint's due queue too. With a bucket for large bodies, also put bodies there."""
         sent_to = [self.queue, self.delay_queue, *([self.due_queue] if self.due_queue else [])]
         if self.body_bucket is not None:
             self.body_bucket.grant_offload(producer)

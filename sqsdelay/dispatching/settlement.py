@@ -55,8 +55,7 @@ class Round:
     """The result of one claim. ``held`` wait for an outage to pass, ``failed`` for a retry.
 
     What was claimed and is in none of the lists was not tried: its destination is out of reach.
-    ``outage`` is why a destination or the error queue could not be used, where that was so.
-    """
+    ``outage`` is why a destination or the error queue could not be used, where that was so."""
 
     claimed: int = 0
     released: list[StoredMessage] = field(default_factory=list)
@@ -110,8 +109,7 @@ class Destination:
     A queue of which nothing was taken pauses: after each failure twice as long, until a message reaches it.
     One out of reach is tried with one message after its pause. Of one that does not exist, or refuses all of
     ten or more, messages are worked off, in its pause when nothing else is due; of one that does not exist
-    at a single send for all of a claim. Beyond 10,000 queues, one is forgotten and tried like others.
-    """
+    at a single send for all of a claim. Beyond 10,000 queues, one is forgotten and tried like others."""
 
     mode: TransactionMode
     max_ahead_seconds = 0

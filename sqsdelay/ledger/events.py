@@ -104,10 +104,8 @@ class Ledger(Protocol):
 
 
 def record_safely(ledger: Ledger, events: Iterable[Event]) -> None:
-    """Record what befell some messages, if anything did. Never raises.
-
-    A ledger that fails loses its events: messages are neither lost nor sent twice for it.
-    """
+    """Record what befell some messages, if anything did. Never raises. A ledger that fails loses its events:
+    messages are neither lost nor sent twice for it."""
     try:
         gathered = list(events)
         if gathered:

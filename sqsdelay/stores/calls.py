@@ -57,10 +57,8 @@ class Calls:
             self.client.close()
 
     def each(self, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """``do`` for each item, several at a time; answers in order. Never from within ``do``.
-
-        After an error no more are begun, and it is raised when all that have begun are done.
-        """
+        """``do`` for each item, several at a time; answers in order. Never from within ``do``. After an error
+        no more are begun, and it is raised when all that have begun are done."""
         given = list(items)
         if len(given) < 2:
             return [do(item) for item in given]
@@ -177,11 +175,10 @@ TOLD_AHEAD_MS: Final = 86_400_000
 
 
 class Amendments(ABC):
-    """A store's amendments, which expire.
-
-    One record more tells until when there may be any: it is written before the first of them, and outlives
-    them all. So where nobody cancels or moves messages, a batch of copies costs one read instead of one
-    each. Raises StoreError: one of them is malformed, or of another version."""
+    """A store's amendments, which expire. One record more tells until when there may be any: it is written
+    before the first of them, and outlives them all. So where nobody cancels or moves messages, a batch of
+    copies costs one read instead of one each. Raises StoreError: one of them is malformed, or of another
+    version."""
 
     _now_ms: Callable[[], int]
     """What they expire by, epoch milliseconds."""

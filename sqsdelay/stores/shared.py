@@ -56,10 +56,8 @@ def tells_due(message_id: str, due_ms: int) -> bool:
 
 def needs_lookup(message: StoredMessage, *, lookup: bool) -> bool:
     """Whether something besides its id is to tell when a message is due, so that it can be found by its id.
-
-    An id made up by sqsdelay can always be found. So that is so whatever ``lookup`` says if it tells
-    another due time: of a message that was moved before it came here, or by a wrong clock.
-    """
+    An id made up by sqsdelay can always be found. So that is so whatever ``lookup`` says if it tells another
+    due time: of a message that was moved before it came here, or by a wrong clock."""
     wanted = lookup or due_ms_of_id(message.message_id) is not None
     return wanted and not tells_due(message.message_id, message.due_ms)
 
@@ -67,10 +65,8 @@ def needs_lookup(message: StoredMessage, *, lookup: bool) -> bool:
 def page_bounds(
     after: tuple[int, str] | None, due_from_ms: int | None, due_before_ms: int | None
 ) -> tuple[int, str, int]:
-    """Due time and id the page comes after, and the due time it ends before.
-
-    No id is empty, so what is due from an instant on comes after that instant with an empty id.
-    """
+    """Due time and id the page comes after, and the due time it ends before. No id is empty, so what is due
+    from an instant on comes after that instant with an empty id."""
     first = NO_START if due_from_ms is None else due_from_ms
     start = max(after or (NO_START, ""), (first, ""))
     return (*start, _NO_END if due_before_ms is None else due_before_ms)
@@ -175,11 +171,9 @@ class Wakes:
 
 
 class StoreClock:
-    """The clock all users of one store share: its server's, or where it is a file the machine's.
-
-    The server is asked every five minutes; between, the monotonic clock tells what has passed. While
-    it cannot be asked the local clock stands in.
-    """
+    """The clock all users of one store share: its server's, or where it is a file the machine's. The server
+    is asked every five minutes; between, the monotonic clock tells what has passed. While it cannot be asked
+    the local clock stands in."""
 
     def __init__(self, store: ParkingPlace, local: Clock | None = None) -> None:
         self._store = store

@@ -116,10 +116,9 @@ class SqlTable:
         """Whether a caller's connection has no transaction open, and would commit each statement."""
 
     def set_up(self) -> None:
-        """Create the table, where it is missing, and write down its version.
-
-        Where it is there already, only the version is read: whatever else takes a lock would wait behind open
-        transactions, and every sender behind it. Raises SchemaMismatch: another sqsdelay made it."""
+        """Create the table, where it is missing, and write down its version. Where it is there already, only
+        the version is read: whatever else takes a lock would wait behind open transactions, and every sender
+        behind it. Raises SchemaMismatch: another sqsdelay made it."""
         with self._statement() as connection:
             if self._is_ours(connection):
                 return

@@ -70,10 +70,8 @@ class ShardBatch:
         return there
 
     def hold(self, entry: layout.Entry, until_ms: int = 0, failed: int = 0) -> bool:
-        """Have a message wait until then among the near ones, where it holds up no cursor.
-
-        A far one is copied there before the cursor passes it. False: a near one was not there.
-        """
+        """Have a message wait until then among the near ones, where it holds up no cursor. A far one is
+        copied there before the cursor passes it. False: a near one was not there."""
         held = entry.at(entry.place, failed=failed, held_until_ms=until_ms)
         if entry.place.lane is layout.Lane.NEAR:
             return self._table.put(self._table.item(held), THERE)[0]
@@ -90,10 +88,8 @@ class ShardBatch:
         return len(moved)
 
     def let_go(self) -> bool:
-        """Move the cursor and free the shard; False: the lease was lost, or let go before.
-
-        Far messages that nobody settled, and that lie before one that is, go to the near ones.
-        """
+        """Move the cursor and free the shard; False: the lease was lost, or let go before. Far messages that
+        nobody settled, and that lie before one that is, go to the near ones."""
         with self._lock:
             if self._lease is None:
                 return False

@@ -122,8 +122,7 @@ class DynamoDbStore(Waiting, Pages, DelayedMessageStore):
     ) -> Iterator[Claim]:
         """Claim messages of as many shards as are this dispatcher's share.
 
-        At most 901 seconds ahead of DynamoDB's clock: what is due later is not yet claimed.
-        """
+        At most 901 seconds ahead of DynamoDB's clock: what is due later is not yet claimed."""
         claim = DynamoDbClaim(self._table, limit, due_by_ms, except_destinations)
         claim.take()
         if not claim.messages:

@@ -100,10 +100,8 @@ class Waiting(Wakes, Amendments):
         return True
 
     def _announce(self, place: Place) -> bool:
-        """Write the look-up item; False where the message is there already.
-
-        One without a message is of somebody who died after he had written it: it is taken over.
-        """
+        """Write the look-up item; False where the message is there already. One without a message is of
+        somebody who died after he had written it: it is taken over."""
         item = self._table.lookup_item(place)
         if self._table.put(item, NOT_THERE)[0]:
             return True

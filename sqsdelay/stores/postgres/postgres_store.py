@@ -71,13 +71,10 @@ class Head:
 
 
 class Heads:
-    """Heads by the destinations that are passed over, each moved by looks to what they found first.
-
-    What lies before it was removed: while a long snapshot elsewhere still sees an hour of that, to walk
-    through it took 40 ms a claim. They are kept while a store is watched, since what is stored or moved to a
-    time before is notified; and begun anew every ``seconds``, for what another dispatcher had locked and let
-    go.
-    """
+    """Heads by the destinations that are passed over, each moved by looks to what they found first. What lies
+    before it was removed: while a long snapshot elsewhere still sees an hour of that, to walk through it took
+    40 ms a claim. They are kept while a store is watched, since what is stored or moved to a time before is
+    notified; and begun anew every ``seconds``, for what another dispatcher had locked and let go."""
 
     def __init__(self, clock: Clock, *, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds

@@ -125,8 +125,7 @@ class S3Store(Changes, Pages, DelayedMessageStore):
 
         Without ``lookup`` an id is no key: messages that differ in anything are different ones, and what
         is stored again for the same due time is one only once its slot's objects are merged. What is not
-        known to be there already is answered True.
-        """
+        known to be there already is answered True."""
         check_no_transaction("an S3 store", None, transaction)
         self._wheel.check_version()
         looked_up = [shared.needs_lookup(message, lookup=self._lookup) for message in messages]

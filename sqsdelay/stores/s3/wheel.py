@@ -113,8 +113,7 @@ class Wheel:
     def listed(self, *, until_ms: int | None = None, or_first: bool = False) -> list[Waiting]:
         """Objects whose slot starts by then (None: all), by first due time; those that count. ``or_first``:
         where there are none, those of the first slot that has any; where it has many, the earliest, as if
-        none of their messages had gone. What was left behind by writers that were given up is deleted.
-        """
+        none of their messages had gone. What was left behind by writers that were given up is deleted."""
         self.check_version()
         names: list[layout.ObjectName] = []
         states: dict[layout.ObjectName, str] = {}

@@ -127,8 +127,7 @@ class SchedulerStore(Pages, ParkingPlace):
     def _free_prefix(self, message: StoredMessage) -> str | None:
         """Under which of its two names a message can be made; None where one of its id has the second.
 
-        Whoever moves the message that was cancelled would write over one of the same name.
-        """
+        Whoever moves the message that was cancelled would write over one of the same name."""
         message_id = message.message_id
         if tells_due(message_id, message.due_ms):
             return self._names  # Nobody has sent it before.
@@ -278,8 +277,7 @@ class SchedulerStore(Pages, ParkingPlace):
         """Keep amendments, each as a schedule that ends with its lifetime.
 
         Its target is a send that SQS refuses (an empty body): so it disappears by itself, after one
-        invocation that fails.
-        """
+        invocation that fails."""
         self._group.each(self._amend, list(latest_amendments(amendments).values()))
 
     def _amend(self, amendment: Amendment) -> None:
