@@ -161,10 +161,8 @@ class DynamoDbStore(Waiting, Pages, DelayedMessageStore):
 
         def waiting(one: tuple[Lease, int | None]) -> int:
             lease, hour = one
-            if hour is None:
-                return self._table.count_behind(lease.shard, None)
-            passed = due_ms_of(lease.cursor) // HOUR_MS > hour
-            return 0 if passed else self._table.count_behind(lease.shard, hour, lease.cursor)
+            after = "" if hour is None else lease.cursor
+            return self._table.count_behind(lease.shard, hour, after)
 
         return sum(self._table.each(waiting, product(leases.shards, hours)))
 
@@ -205,11 +203,8 @@ class DynamoDbStore(Waiting, Pages, DelayedMessageStore):
                 return
 
             def of_shard(lease: Lease, hour: int = hour) -> list[Entry]:
-                if due_ms_of(start(lease)) // HOUR_MS > hour:
-                    return []
-                entries = self._table.entries(
-                    lease.shard, hour, start(lease), limit=min(limit + 1, 1000)
-                )
+                page = min(limit + 1, 1000)
+                entries = self._table.entries(lease.shard, hour, start(lease), limit=page)
                 return list(islice(entries, limit + 1))
 
             found = self._table.each(of_shard, leases.shards)
