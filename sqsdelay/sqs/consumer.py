@@ -184,14 +184,14 @@ class DelayConsumer:
         Raises:
             ConfigurationError, QueueMissing, QueueUnavailable
         """
-        if not self._serving:
-            self.start()
         longest = self._wait_seconds if wait_seconds is None else wait_seconds
         if longest > self._longest_wait:
             raise InvalidSetting(
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )
+        if not self._serving:
+            self.start()
         outcomes = [o for each in self._parked(threading.Event()) for o in each]
         for intake in [each.intake for each in self._serving]:
             outcomes += self._told(intake.settle(intake.receive(wait_seconds=longest)))
