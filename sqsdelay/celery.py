@@ -180,7 +180,6 @@ def _may_have_been_sent(error: SqsDelayError) -> bool:
     refused = error.__cause__
     if not isinstance(refused, ClientError):
         return True
-    status = refused.response.get("ResponseMetadata", {}).get(
-        "HTTPStatusCode", HTTPStatus.INTERNAL_SERVER_ERROR
-    )
-    return bool(status >= HTTPStatus.INTERNAL_SERVER_ERROR)
+    failed = HTTPStatus.INTERNAL_SERVER_ERROR
+    status = refused.response.get("ResponseMetadata", {}).get("HTTPStatusCode", failed)
+    return bool(status >= failed)

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from sqsdelay.core import received_message
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import DEDUPLICATION_ID, DUE_AT, Attribute, size_of, string, text_of
-from sqsdelay.core.outgoing import delayed, with_message_id
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, whole_number
+from sqsdelay.core.message import DEDUPLICATION_ID, Attribute, size_of, string, text_of
+from sqsdelay.core.outgoing import delayed, due_at_of, with_message_id
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import InvalidMessage, MalformedMessage, MessageTooLarge, StoreError
 from sqsdelay.limits import (
@@ -36,11 +36,9 @@ SOONEST_SECONDS: Final = VISIBLE_SECONDS + MAX_MESSAGE_TIMER_SECONDS + CREATION_
 
 
 def firing_second(message_id: str, due_ms: int) -> int:
-    """When the schedule of a message fires, epoch seconds.
-
-    Spread by the hash of the id over what a message timer holds, which hides the message until
-    `VISIBLE_SECONDS` before it is due: a million due in one second need 1,111 invocations a second.
-    """
+    """When the schedule of a message fires, epoch seconds: spread by the hash of the id over what a message
+    timer holds, which hides the message until `VISIBLE_SECONDS` before it is due. A million due in one
+    second need 1,111 invocations a second."""
     spread = zlib.crc32(message_id.encode("utf-8", "surrogatepass")) % MAX_MESSAGE_TIMER_SECONDS
     return due_ms // 1000 - VISIBLE_SECONDS - spread
 
@@ -70,12 +68,9 @@ COPY: Final = "sqsdelay.Copy"
 
 
 def prefix_of(queue_url: str, kind: str) -> str:
-    """How the names of one endpoint's schedules begin: others may use the same group.
-
-    Args:
-        queue_url: the delay queue's.
-        kind: ``m`` or ``n`` for messages, ``s`` for notes that ``n`` is in use, ``a`` for amendments.
-    """
+    """How the names of one endpoint's schedules begin, by the URL of its delay queue: others may use the
+    same group. ``kind``: ``m`` or ``n`` for messages, ``s`` for notes that ``n`` is in use, ``a`` for
+    amendments."""
     return f"{kind}.{_digest(queue_url, 16)}."
 
 
@@ -84,7 +79,7 @@ def name_of(message_id: str, prefix: str) -> str:
     return prefix + _digest(message_id, 45)
 
 
-def _digest(text: str, letters: int) -> str:
+def _digest(text: str, letters: int = 64) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:letters]
 
 
@@ -117,6 +112,7 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
         kept_since_ms: when the message came into the store, broker's clock. It travels in the
             deduplication id: amendments left later apply, earlier ones do not.
     """
+    told = f"{message.message_id}:{kept_since_ms}:{message.due_ms}"
     copy = ReceivedMessage(
         body=_body(message),
         attributes=_attributes(message, fires_at),
@@ -125,7 +121,8 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
         received_at=0,
         sent_ms=fires_at * 1000,
         group_id=message.message_id,
-        deduplication_id=_deduplication_id(message, kept_since_ms),
+        # The same at each attempt of the schedule, which may be invoked more than once.
+        deduplication_id=f"hop.{kept_since_ms}.{_digest(told)}",
         trace_header=message.trace_header,
     )
     record = received_message.as_lambda_record(copy)
@@ -181,12 +178,6 @@ def _body(message: StoredMessage) -> str:
     return body
 
 
-def _deduplication_id(message: StoredMessage, kept_since_ms: int) -> str:
-    """The same at each attempt of the schedule, which may be invoked more than once."""
-    told = f"{message.message_id}:{kept_since_ms}:{message.due_ms}"
-    return f"hop.{kept_since_ms}.{hashlib.sha256(told.encode('utf-8')).hexdigest()}"
-
-
 def kept_since_ms_of(text: str) -> int:
     """When the message of an input came into the store, epoch milliseconds."""
     return copy_of(text).first_sent_ms or 0
@@ -197,7 +188,7 @@ def message_of(text: str, destination: str) -> StoredMessage:
     one of ours."""
     try:
         copy = copy_of(text)
-        due_ms = whole_number(text_of(copy.attributes, DUE_AT))
+        due_ms = due_at_of(copy.attributes)
         said = DelayedMessage(copy.message_id, -1 if due_ms is None else due_ms)
         return parked(copy, said, destination)
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, cast
 
 from sqsdelay.core import endpoint as endpoints
@@ -15,13 +15,17 @@ from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import (
     DELAY_SECONDS,
     MESSAGE_ID,
+    MOST_ADDED_BYTES,
     CheckedMessage,
+    Message,
     OutgoingMessage,
     Route,
     check_limits,
+    checked,
+    size_of,
     string,
 )
-from sqsdelay.core.received_message import FifoIds
+from sqsdelay.core.received_message import DelayedMessage, FifoIds
 from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.errors import (
     ConfigurationError,
@@ -38,12 +42,13 @@ from sqsdelay.ledger.events import Ledger
 from sqsdelay.limits import (
     DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
+    MAX_MESSAGE_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
     MIN_QUEUE_LIMIT_BYTES,
 )
 from sqsdelay.parking.parking import Parking, ParkingSettings, Stores
 from sqsdelay.ports.queues import LargeBodies, Queues, Tracing
-from sqsdelay.sending.sizes import SizeLimits
+from sqsdelay.sending.sizes import SizeLimits, as_new, put_body, stand_in
 
 A = TypeVar("A", Endpoint, QueueRef)
 T = TypeVar("T")
@@ -91,48 +96,12 @@ ALWAYS_PARKED_BYTES: Final = 32 * 1024
 """What every place keeps that this package has; above it the place is asked."""
 
 
-@dataclass(slots=True)
-class ToQueue:
-    """A checked message on its way to a queue: which, in which shape, and what to report."""
+class Call:
+    """One call's endpoint, and what it has asked the queue service about that, errors included: nothing is
+    asked again for each message."""
 
-    queue_url: str
-    entry: OutgoingMessage
-    route: Route
-    message_id: str | None
-    due_ms: int
-    absolute: bool = False
-    named: bool = False
-    """Its sender named its id: a message before it may have had the same, and been cancelled."""
-
-    def set_timer(self, now_ms: int) -> None:
-        """Update the message timer of an absolute due time: earlier batches took time."""
-        if not self.absolute:
-            return
-        remaining = seconds_until(self.due_ms, now_ms)
-        if self.entry.delay_seconds is not None:
-            self.entry.delay_seconds = remaining
-        elif DELAY_SECONDS in self.entry.attributes:
-            self.entry.attributes[DELAY_SECONDS] = string(str(remaining))
-
-    def sent_after(self, amended_ms: int) -> None:
-        """Tell the delay consumer that amendments left until then do not apply to this message."""
-        deduplication_id = self.entry.deduplication_id or ""
-        self.entry.deduplication_id = outgoing.after_amendment(deduplication_id, amended_ms)
-
-
-@dataclass(slots=True)
-class ToStore:
-    """A checked message on its way into a store."""
-
-    parking: Parking
-    stored: StoredMessage
-
-
-class Asked:
-    """What one call has asked the queue service about its endpoint, errors included: it is not asked again
-    per message."""
-
-    def __init__(self) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
         self._answers: dict[Any, Any] = {}
 
     def once(self, ask: Callable[[A], T], about: A) -> T:
@@ -149,8 +118,38 @@ class Asked:
         return cast(T, answer)
 
 
+@dataclass(slots=True)
+class ToQueue:
+    """A checked message on its way to a queue: which, in which shape, and what to report."""
+
+    queue_url: str
+    entry: OutgoingMessage
+    route: Route
+    message: CheckedMessage
+    message_id: str | None
+    due_ms: int
+
+    def set_timer(self, now_ms: int) -> None:
+        """Update the message timer of an absolute due time: earlier batches took time."""
+        if not self.message.due.absolute:
+            return
+        remaining = seconds_until(self.due_ms, now_ms)
+        if self.entry.delay_seconds is not None:
+            self.entry.delay_seconds = remaining
+        elif DELAY_SECONDS in self.entry.attributes:
+            self.entry.attributes[DELAY_SECONDS] = string(str(remaining))
+
+
+@dataclass(slots=True)
+class ToStore:
+    """A checked message on its way into a store."""
+
+    parking: Parking
+    stored: StoredMessage
+
+
 class Router:
-    """Prepares messages for the route their delay asks for."""
+    """Prepares messages for the route their delay asks for: each check is made before anything is sent."""
 
     def __init__(self, queues: Queues, settings: SenderSettings) -> None:
         self._queues = queues
@@ -161,22 +160,41 @@ class Router:
         self._alone: set[QueueRef] = set()
 
     def prepare(
-        self, endpoint: Endpoint, message: CheckedMessage, asked: Asked
+        self, call: Call, message: Message | CheckedMessage, *, put: bool = True
     ) -> ToQueue | ToStore:
-        """Choose the route and check the message for it.
+        """Choose the route and check the message for it; a body that is too large is put elsewhere, unless
+        ``put`` is False. Raises every error of a send that comes before its request."""
+        if not isinstance(message, CheckedMessage):
+            message = checked(message, fifo=call.endpoint.fifo)
+        bodies = self._settings.large_bodies
+        if bodies is None:
+            return self._routed(call, message)
+        message = as_new(message)
+        if not (
+            message.size > bodies.above_bytes
+            or self._too_large_to_send(call.endpoint, message)
+            or self._too_large_to_park(call.endpoint, message)
+        ):
+            return self._routed(call, message)
+        # All else is checked before the body is put.
+        prepared = self._routed(call, stand_in(message))
+        if put and isinstance(prepared, ToStore):
+            pointer = put_body(bodies, message, prepared.stored.due_ms)
+            prepared.stored = replace(prepared.stored, body=pointer.encode("utf-8"))
+        elif put and isinstance(prepared, ToQueue):
+            pointer = prepared.entry.body = put_body(bodies, message, prepared.due_ms)
+            prepared.entry.size = size_of(pointer, prepared.entry.attributes)
+        return prepared
 
-        Raises:
-            InvalidDelay, InvalidMessage, DelayTooLong, ConfigurationError
-            DelayQueueMissing, QueueMissing, QueueUnavailable
-        """
-        clock = self._queues.broker_clock
-        now_ms = self.broker_now(endpoint, asked) if message.due.absolute else clock.now_ms()
+    def _routed(self, call: Call, message: CheckedMessage) -> ToQueue | ToStore:
+        endpoint, clock = call.endpoint, self._queues.broker_clock
+        now_ms = self.broker_now(call) if message.due.absolute else clock.now_ms()
         due_ms = message.due.due_ms(now_ms)
         self.check_max_delay(due_ms, now_ms)
         remaining = seconds_until(due_ms, now_ms)
         route = self._route(endpoint, remaining)
         if route is Route.DIRECT:
-            return self._direct(endpoint, message, due_ms, remaining, asked)
+            return self._direct(call, message, due_ms, remaining)
         if route is not Route.DUE_QUEUE and not self._settings.unrestricted:
             raise DelayTooLong(
                 f"delay of {(due_ms - now_ms) / 1000} s exceeds the {MAX_MESSAGE_TIMER_SECONDS} s of "
@@ -184,23 +202,11 @@ class Router:
                 "DelaySender(unrestricted=True) and an endpoint with a delay queue "
                 f"({endpoint.delay_queue.name})"
             )
-        asked.once(self._check_collision, endpoint)
+        call.once(self._check_collision, endpoint)
         if route is Route.DUE_QUEUE:
-            return self._through_due_queue(endpoint, message, remaining, asked)
-        parked = self._to_store(endpoint, message, asked) if route is Route.STORE else None
-        return parked or self._through_delay_queue(endpoint, message, asked)
-
-    def _to_store(
-        self, endpoint: Endpoint, message: CheckedMessage, asked: Asked
-    ) -> ToStore | None:
-        """None where the store cannot keep a message of this size: it hops."""
-        parking = self._parking(endpoint)
-        latest_ms = self.broker_latest(endpoint, asked)
-        stored = as_stored(message, endpoint.address, now_ms=latest_ms)
-        if parking is None or parking.store.too_large(stored):
-            return None
-        self._check_arrival(endpoint, message)
-        return ToStore(parking, stored)
+            return self._through_due_queue(call, message, remaining)
+        parked = self._to_store(call, message) if route is Route.STORE else None
+        return parked or self._through_delay_queue(call, message)
 
     def _route(self, endpoint: Endpoint, remaining: int) -> Route:
         if remaining <= self._settings.hop_seconds:
@@ -214,23 +220,89 @@ class Router:
         now_ms = self._queues.broker_clock.now_ms()
         return self._route(endpoint, seconds_until(message.due.due_ms(now_ms), now_ms))
 
-    def check_max_delay(self, due_ms: int, now_ms: int) -> None:
-        """Refuse what the delay consumer would send to the error queue.
+    def _to_store(self, call: Call, message: CheckedMessage) -> ToStore | None:
+        """None where the store cannot keep a message of this size: it hops."""
+        parking = self._parking(call.endpoint)
+        stored = as_stored(message, call.endpoint.address, now_ms=self.broker_latest(call))
+        if parking is None or parking.store.too_large(stored):
+            return None
+        self._check_arrival(call.endpoint, message)
+        return ToStore(parking, stored)
 
-        Raises:
-            InvalidDelay
-        """
+    def _direct(self, call: Call, message: CheckedMessage, due_ms: int, remaining: int) -> ToQueue:
+        """Straight to the destination; a message timer goes with it, but to a FIFO queue, which takes
+        none. It carries an id only if its sender named one."""
+        named, fifo = message.message_id, call.endpoint.fifo
+        added = {} if named is None else {MESSAGE_ID: string(named)}
+        entry = OutgoingMessage(
+            body=message.body,
+            attributes={**message.attributes, **added},
+            size=check_limits(message.body, message.attributes, added),
+            delay_seconds=remaining if message.due.given and not fifo else None,
+            group_id=message.group_id,
+            deduplication_id=message.ids(due_ms).deduplication_id if fifo else None,
+            trace_header=message.trace_header,
+        )
+        queue_url = call.once(self._queues.url, call.endpoint.queue)
+        return ToQueue(queue_url, entry, Route.DIRECT, message, named, due_ms)
+
+    def _through_due_queue(self, call: Call, message: CheckedMessage, remaining: int) -> ToQueue:
+        """A FIFO queue takes no message timers: the due queue before it does."""
+        # The due time orders the messages of a group: it must be the broker's, as near as can be.
+        # That is up to a second behind, so the timer of a relative delay is the whole delay.
+        due_ms = message.due.due_ms(self.broker_now(call))
+        message_id, deduplication_id = message.ids(due_ms)
+        ids = FifoIds(message.group_id or "", deduplication_id or "")
+        entry = outgoing.last_leg(
+            message.body,
+            message.attributes,
+            DelayedMessage(message_id, due_ms),
+            delay_seconds=remaining,
+            ids=ids,
+            group_id=None,
+            trace_header=message.trace_header,
+            at_ms=due_ms,
+        )
+        added = ids.attributes() | outgoing.identity(message_id, due_ms, waits=True)
+        check_limits(message.body, message.attributes, added)
+        self._check_arrival(call.endpoint, message)
+        queue_url = call.once(self._queues.url, call.endpoint.due_queue)
+        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message, message_id, due_ms)
+
+    def _through_delay_queue(self, call: Call, message: CheckedMessage) -> ToQueue:
+        # Now that the queue service has been asked about the endpoint, a first send knows its clock, too,
+        # and the id that is made up tells the due time by it.
+        endpoint, now_ms = call.endpoint, self._queues.broker_clock.now_ms()
+        due_ms = message.due.due_ms(now_ms)
+        ids = message.ids(due_ms)
+        idempotent = self._settings.idempotent or self._settings.parking is not None
+        entry = outgoing.first_copy(
+            message, ids, remaining_ms=due_ms - now_ms, due_ms=due_ms, idempotent=idempotent
+        )
+        queue_url = call.once(self._delay_queue_url, endpoint)
+        self._check_arrival(endpoint, message)
+        if entry.size > MIN_QUEUE_LIMIT_BYTES:
+            self._limits.check(endpoint.delay_queue, entry.size)
+        return ToQueue(queue_url, entry, Route.DELAY_QUEUE, message, ids.message_id, due_ms)
+
+    def check_max_delay(self, due_ms: int, now_ms: int) -> None:
+        """Refuse what the delay consumer would send to the error queue. Raises InvalidDelay."""
         if problem := too_far(due_ms, now_ms, self._settings.max_delay_seconds):
             raise InvalidDelay(problem)
 
-    def broker_now(self, endpoint: Endpoint, asked: Asked) -> int:
+    def broker_now(self, call: Call) -> int:
         """The broker's now, for an absolute due time; SQS is asked if no recent answer had it."""
         clock = self._queues.broker_clock
         proven = clock.proven_ms()
         if proven is not None:
             return proven
-        asked.once(self._learn_time, endpoint)
+        call.once(self._learn_time, call.endpoint)
         return clock.now_ms()
+
+    def broker_latest(self, call: Call) -> int:
+        """What a relative delay counts from that waits in a store, so that it is never early."""
+        self.broker_now(call)
+        return self._queues.broker_clock.latest_ms()
 
     def _learn_time(self, endpoint: Endpoint) -> None:
         try:
@@ -240,68 +312,18 @@ class Router:
             if not self._queues.broker_clock.synchronised:
                 raise
 
-    def broker_latest(self, endpoint: Endpoint, asked: Asked) -> int:
-        """What a relative delay counts from that waits in a store, so that it is never early."""
-        self.broker_now(endpoint, asked)
-        return self._queues.broker_clock.latest_ms()
-
-    def _direct(
-        self, endpoint: Endpoint, message: CheckedMessage, due_ms: int, remaining: int, asked: Asked
-    ) -> ToQueue:
-        """Straight to the destination; a message timer goes with it, but to a FIFO queue, which takes
-        none. It carries an id only if its sender named one."""
-        named = message.message_id
-        added = {} if named is None else {MESSAGE_ID: string(named)}
-        timed = message.due.given and not endpoint.fifo
-        entry = OutgoingMessage(
-            body=message.body,
-            attributes={**message.attributes, **added},
-            size=check_limits(message.body, message.attributes, added),
-            delay_seconds=remaining if timed else None,
-            group_id=message.group_id,
-            deduplication_id=message.ids(due_ms).deduplication_id if endpoint.fifo else None,
-            trace_header=message.trace_header,
-        )
-        queue_url = asked.once(self._queues.url, endpoint.queue)
-        return ToQueue(queue_url, entry, Route.DIRECT, named, due_ms, message.due.absolute)
-
-    def _through_due_queue(
-        self, endpoint: Endpoint, message: CheckedMessage, remaining: int, asked: Asked
-    ) -> ToQueue:
-        """A FIFO queue takes no message timers: the due queue before it does."""
-        # The due time orders the messages of a group: it must be the broker's, as near as can be.
-        # That is up to a second behind, so the timer of a relative delay is the whole delay.
-        due_ms = message.due.due_ms(self.broker_now(endpoint, asked))
-        message_id, deduplication_id = message.ids(due_ms)
-        ids = FifoIds(message.group_id or "", deduplication_id or "")
-        entry = outgoing.for_due_queue(
-            message.body,
-            message.attributes,
-            ids,
-            message_id=message_id,
-            due_ms=due_ms,
-            delay_seconds=remaining,
-            trace_header=message.trace_header,
-        )
-        added = ids.attributes() | outgoing.identity(message_id, due_ms, waits=True)
-        check_limits(message.body, message.attributes, added)
-        self._check_arrival(endpoint, message)
-        queue_url = asked.once(self._queues.url, endpoint.due_queue)
-        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, message.due.absolute)
-
     def _parking(self, endpoint: Endpoint) -> Parking | None:
         return None if self.stores is None else self.stores.parking(endpoint.name)
 
-    def limit(self, endpoint: Endpoint, message: CheckedMessage, *, size: int) -> int:
-        """The least that the queues on the message's way take, bytes.
-
-        Args:
-            size: the message's own.
-        """
+    def _too_large_to_send(self, endpoint: Endpoint, message: CheckedMessage) -> bool:
+        """Whether a queue on the message's way may refuse it, with what sqsdelay adds."""
+        most = message.size + MOST_ADDED_BYTES
         queues = endpoint.queues[:-1] if message.due.given else (endpoint.queue,)
-        return min(self._limits.of(queue, size=size) for queue in queues)
+        return most > MAX_MESSAGE_BYTES or any(
+            most > self._limits.of(queue, size=most) for queue in queues
+        )
 
-    def too_large_to_park(self, endpoint: Endpoint, message: CheckedMessage) -> bool:
+    def _too_large_to_park(self, endpoint: Endpoint, message: CheckedMessage) -> bool:
         """Whether the message would be parked, were it smaller."""
         parking = self._parking(endpoint)
         if parking is None or message.size <= ALWAYS_PARKED_BYTES:
@@ -314,43 +336,15 @@ class Router:
     def _check_arrival(self, endpoint: Endpoint, message: CheckedMessage) -> None:
         """Refuse now, not when the message is due. What sqsdelay adds does not count: it is left out
         rather than the message refused."""
-        own = message.size
-        if own <= MIN_QUEUE_LIMIT_BYTES:
-            return  # No queue has a lower limit.
-        for queue in {endpoint.hand_over_queue, endpoint.queue}:
-            self._limits.check(queue, own)
+        if message.size > MIN_QUEUE_LIMIT_BYTES:  # No queue has a lower limit.
+            for queue in {endpoint.hand_over_queue, endpoint.queue}:
+                self._limits.check(queue, message.size)
 
     def _check_collision(self, endpoint: Endpoint) -> None:
         """Once for each endpoint: a delayed message must not reach the other one's destination."""
         if endpoint.queue not in self._alone:
             refuse_collision(self._queues, endpoint)
             self._alone.add(endpoint.queue)
-
-    def _through_delay_queue(
-        self, endpoint: Endpoint, message: CheckedMessage, asked: Asked
-    ) -> ToQueue:
-        # Now that the queue service has been asked about the endpoint, a first send knows its clock, too,
-        # and the id that is made up tells the due time by it.
-        now_ms = self._queues.broker_clock.now_ms()
-        due_ms = message.due.due_ms(now_ms)
-        message_id, _ = ids = message.ids(due_ms)
-        idempotent = self._settings.idempotent or self._settings.parking is not None
-        entry = outgoing.first_copy(
-            message, ids, remaining_ms=due_ms - now_ms, due_ms=due_ms, idempotent=idempotent
-        )
-        queue_url = asked.once(self._delay_queue_url, endpoint)
-        self._check_arrival(endpoint, message)
-        if entry.size > MIN_QUEUE_LIMIT_BYTES:
-            self._limits.check(endpoint.delay_queue, entry.size)
-        return ToQueue(
-            queue_url,
-            entry,
-            Route.DELAY_QUEUE,
-            message_id,
-            due_ms,
-            absolute=message.due.absolute,
-            named=message.message_id is not None,
-        )
 
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
         hop = self._settings.hop_seconds

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sqsdelay.core.endpoint import QueueRef
-from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, CheckedMessage
+from sqsdelay.core.message import Attribute, CheckedMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import MalformedMessage, MessageTooLarge, SqsDelayError
@@ -129,46 +129,32 @@ _PLACEHOLDER: Final = Pointer("b" * 63, "k" * 1024).to_body()
 """As long as a pointer can be: S3 takes bucket names of 63 characters and keys of 1,024 bytes."""
 
 
-class Offloading:
-    """Takes large bodies off messages."""
+def as_new(message: CheckedMessage) -> CheckedMessage:
+    """The message without the attributes that marked its body as a pointer.
 
-    def __init__(self, bodies: LargeBodies) -> None:
-        self._bodies = bodies
-
-    def as_new(self, message: CheckedMessage) -> CheckedMessage:
-        """The message without the attributes that marked its body as a pointer.
-
-        They are on what is received, and on what is sent again with all that was received. One whose
-        body is a pointer still keeps them.
-        """
-        if not _SIZES & message.attributes.keys():
-            return message
-        try:
-            read_pointer(message.body, message.attributes)
-        except MalformedMessage:
-            left = {n: value for n, value in message.attributes.items() if n not in _SIZES}
-            return replace(message, attributes=left)
+    They are on what is received, and on what is sent again with all that was received. One whose
+    body is a pointer still keeps them.
+    """
+    if not _SIZES & message.attributes.keys():
         return message
+    try:
+        read_pointer(message.body, message.attributes)
+    except MalformedMessage:
+        left = {n: value for n, value in message.attributes.items() if n not in _SIZES}
+        return replace(message, attributes=left)
+    return message
 
-    def wants(self, message: CheckedMessage, limit: Callable[[int], int]) -> bool:
-        """Whether the message is too large to carry its body itself.
 
-        Args:
-            limit: what the queues on its way take, bytes, for a message of so many.
-        """
-        size = message.size
-        most = size + MOST_ADDED_BYTES
-        return size > self._bodies.above_bytes or most > MAX_MESSAGE_BYTES or most > limit(most)
+def stand_in(message: CheckedMessage) -> CheckedMessage:
+    """The message with a pointer's room for a body: all else can be checked before the body is put."""
+    attributes = {**message.attributes, PAYLOAD_SIZE: payload_size(message.body)}
+    return replace(message, body=_PLACEHOLDER, attributes=attributes)
 
-    def stand_in(self, message: CheckedMessage) -> CheckedMessage:
-        """The message with a pointer's room for a body: all else can be checked before the body is put."""
-        attributes = {**message.attributes, PAYLOAD_SIZE: payload_size(message.body)}
-        return replace(message, body=_PLACEHOLDER, attributes=attributes)
 
-    def put(self, body: str, *, due_ms: int) -> str:
-        """Keep the body until the last day of its message in the destination queue at least; the pointer.
+def put_body(bodies: LargeBodies, message: CheckedMessage, due_ms: int) -> str:
+    """Keep the body until the last day of its message in the destination queue at least; the pointer.
 
-        Raises:
-            ConfigurationError, BodyStoreMissing, BodyStoreUnavailable
-        """
-        return self._bodies.put(body, needed_until_ms=due_ms + MAX_RETENTION_SECONDS * 1000)
+    Raises:
+        ConfigurationError, BodyStoreMissing, BodyStoreUnavailable
+    """
+    return bodies.put(message.body, needed_until_ms=due_ms + MAX_RETENTION_SECONDS * 1000)

@@ -120,9 +120,8 @@ class TimeoutSettings:
 
 
 class TimeoutManager:
-    """Serves one endpoint's timeouts. Several may share queues and store.
-
-    `run` does so with a thread for each of `store_arrivals`, `announce` and `dispatch`, which do one batch.
+    """Serves one endpoint's timeouts. Several may share queues and store. `run` has a thread for each of
+    `store_arrivals`, `announce` and `dispatch`, which do one batch.
 
     Args:
         store: where messages wait.
@@ -167,11 +166,8 @@ class TimeoutManager:
         self._look = threading.Event()
 
     def start(self) -> None:
-        """Check store and queues. `run` calls it.
-
-        Raises:
-            ConfigurationError, StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable
-        """
+        """Check store and queues; `run` calls it. Raises ConfigurationError, StoreMissing, StoreUnavailable,
+        QueueMissing, QueueUnavailable."""
         self._store.initialize(TransactionMode.AT_LEAST_ONCE)
         self._transport.check()
 
@@ -291,8 +287,7 @@ class TimeoutManager:
         Each is announced once: it is held in the store while its id is in the dispatcher queue. What comes
         out of the store again has failed, or its id was lost: it is dispatched straight from there, like
         what is for a destination that is not well. So the queue never has an id twice, nor one that cannot
-        be sent. A process that dies between hold and announcement leaves them to be dispatched later.
-        Returns how many were announced, dispatched, rejected, or are tried later.
+        be sent. Returns how many were announced, dispatched, rejected, or are tried later.
 
         Raises:
             StoreError, CriticalError: the storage failed.
@@ -348,11 +343,9 @@ class TimeoutManager:
         take_turns(self._store, turn, wake=self._look, stop=stop, poll_seconds=poll_seconds)
 
     def dispatch(self) -> int:
-        """Receive what ids the queue gives, find their messages in one query, and dispatch them. Returns how
-        many ids were received.
-
-        What fails waits in the store, not in the queue. Where that does not find messages by ids, ids are
-        dropped: `announce` dispatches from it.
+        """Receive what ids the queue gives, find their messages in one query, and dispatch them; what fails
+        waits in the store. Where that does not find messages by ids, ids are dropped: `announce` dispatches
+        from it. Returns how many ids were received.
 
         Raises:
             StoreError, CriticalError: the storage failed; the ids come back, and what was sent is

@@ -402,7 +402,7 @@ def test_the_route_that_is_expected_is_the_one_it_takes(
     sender = QueueSender(queues, SenderSettings(parking=parking))
     group = "g" if fifo else None
     message = Message("x", delay=delay, message_id="m", message_group_id=group)
-    expected, most = sender.batches.together(Endpoint.parse(endpoint), checked(message, fifo=fifo))
+    (_, expected), most = sender._together(Endpoint.parse(endpoint), checked(message, fifo=fifo))
     previewed = sender.preview(endpoint, message)
     (sent,) = sender.send_many(endpoint, [message])
     assert previewed == replace(sent, sqs_message_id=None)
