@@ -14,8 +14,8 @@ from typing import Any, Final, Self
 
 from pika import BasicProperties
 
-from sqsdelay.core.coalescing import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.core.delay import Delay, DueTime, SystemClock, due_time, seconds_until, utc
+from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq import message as amqp

@@ -8,9 +8,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, ParamSpec, Self, TypeVar
 
-from sqsdelay.core.coalescing import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls, NeverLeft
+from sqsdelay.core.coalescing import NeverLeft
 from sqsdelay.core.delay import Delay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.core.message import AttributeInput, CheckedMessage, Message, Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.parking.parking import Change

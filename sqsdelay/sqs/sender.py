@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sqsdelay.core.coalescing import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
+from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import (
     ANSWER_SECONDS,
