@@ -161,10 +161,8 @@ class Coalescer(Generic[T]):
 
 def own(error: E) -> E:
     """The error as an object of the caller's own: type, text, attributes, notes and cause, no traceback.
-
-    Several callers may share a call that failed. Python appends frames and notes to the object that is
-    raised, so each of them would show those of all.
-    """
+    Python appends frames and notes to the object that is raised: callers that share a call that failed would
+    each show those of all."""
     made = type(error).__new__(type(error), *error.args)
     made.__dict__.update(error.__dict__)
     if notes := getattr(error, "__notes__", None):

@@ -70,8 +70,7 @@ def due_at_ms(due_at: datetime) -> int:
 
 
 def checked_due_ms(due_ms: int) -> int:
-    """``due_ms`` itself, if some clock can still show it. Raises InvalidDelay: it lies after the year
-    9999."""
+    """``due_ms`` itself, if some clock can still show it. Raises InvalidDelay: it is after the year 9999."""
     if due_ms > MAX_DUE_MS:
         raise InvalidDelay(
             f"due time {due_ms} ms is after the limit of {MAX_DUE_MS} ms (end of the year 9999); "
@@ -163,8 +162,8 @@ def check_hop(hop_seconds: int) -> None:
 
 
 def checked_max_delay(seconds: int) -> int:
-    """``seconds`` itself, if an endpoint can be limited to it. Raises ConfigurationError: below what one
-    message timer holds, or past the year 9999; no whole number."""
+    """``seconds`` itself, if an endpoint can be limited to it. Raises ConfigurationError: no whole number, or
+    out of range."""
     most = MAX_DUE_MS // 1000
     # From a settings file it may be anything.
     whole = isinstance(seconds, int) and not isinstance(seconds, bool)

@@ -62,7 +62,6 @@ _ESCAPED: Final = "\\u003caws.scheduler."
 _MAX_DESCRIPTION_CHARS: Final = 512
 """Source: CreateSchedule API reference, Description."""
 
-
 COPY: Final = "sqsdelay.Copy"
 """The attribute of what a schedule sends: all of the copy but its body, as JSON."""
 
@@ -113,9 +112,10 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
             deduplication id: amendments left later apply, earlier ones do not.
     """
     told = f"{message.message_id}:{kept_since_ms}:{message.due_ms}"
+    body = _body(message)
     copy = ReceivedMessage(
-        body=_body(message),
-        attributes=_attributes(message, fires_at),
+        body=body,
+        attributes=_attributes(message, body, fires_at),
         receipt_handle="",
         sqs_message_id="",
         received_at=0,
@@ -126,12 +126,11 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
         trace_header=message.trace_header,
     )
     record = received_message.as_lambda_record(copy)
-    # As it is: JSON within JSON has four characters for a quote.
-    body = record.pop("body")
     request = {
         "QueueUrl": queue_url,
         "DelaySeconds": hidden_seconds(message.due_ms, fires_at=fires_at),
-        "MessageBody": body,
+        # As it is: JSON within JSON has four characters for a quote.
+        "MessageBody": record.pop("body"),
         "MessageAttributes": {COPY: string(json.dumps(record, ensure_ascii=False))},
     }
     text = json.dumps(request, ensure_ascii=False).replace(_CONTEXT, _ESCAPED)
@@ -144,7 +143,7 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
     return text
 
 
-def _attributes(message: StoredMessage, fires_at: int) -> dict[str, Attribute]:
+def _attributes(message: StoredMessage, body: str, fires_at: int) -> dict[str, Attribute]:
     deduplication_id = text_of(message.attributes, DEDUPLICATION_ID)
     users = {n: value for n, value in message.attributes.items() if n != DEDUPLICATION_ID}
     wired = users | delayed(
@@ -154,7 +153,6 @@ def _attributes(message: StoredMessage, fires_at: int) -> dict[str, Attribute]:
         message_group_id=message.group_id,
         deduplication_id=deduplication_id,
     )
-    body = _body(message)
     size = size_of(body, wired)
     if len(wired) > MAX_ATTRIBUTES or size > MAX_MESSAGE_BYTES:
         raise InvalidMessage(

@@ -238,9 +238,8 @@ AMENDMENT_LIFETIME_MS: Final = AMENDMENT_LIFETIME_SECONDS * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amendment:
-    """A cancellation or a new due time, for copies first sent before it was left.
-
-    A message sent later is a different one, even with the same id.
+    """A cancellation or a new due time, for copies first sent before it was left. A message sent later is a
+    different one, even with the same id.
 
     Args:
         message_id: the message it applies to.

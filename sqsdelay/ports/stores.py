@@ -28,11 +28,10 @@ class TransactionMode(StrEnum):
 class Claim(Protocol):
     """Due messages held for one dispatcher, until its context ends.
 
-    When the context has ended, removals and counts are committed and what is neither removed nor
-    held is free again. Where the context ends by an exception they may be undone (exactly once:
-    they are). When the process dies the messages come free by themselves. Lists answer per id, in
-    order: False means that the message was no longer there or no longer ours. All methods raise
-    StoreUnavailable.
+    Then removals and counts are committed, and what is neither removed nor held is free again. Where it
+    ends by an exception they may be undone (exactly once: they are). When the process dies the messages
+    come free by themselves. Lists answer per id, in order: False means that the message was no longer there
+    or no longer ours. All methods raise StoreUnavailable.
     """
 
     @property
@@ -129,9 +128,8 @@ class ParkingPlace(Protocol):
     def amend(self, amendments: Sequence[Amendment]) -> None:
         """Keep amendments until their ``until_ms``, the latest of each message.
 
-        A later one replaces the one before but keeps its cancellation (`Amendment.after`): what was
-        cancelled is not rescheduled. An amendment is no message: the message it applies to need not be
-        stored, and it is never claimed.
+        A later one replaces the one before but keeps its cancellation (`Amendment.after`). An amendment is
+        no message: it is never claimed, and the message it applies to need not be stored.
         """
 
     @abstractmethod
@@ -195,13 +193,9 @@ class DelayedMessageStore(ParkingPlace, Protocol):
 
     @abstractmethod
     def initialize(self, mode: TransactionMode) -> None:
-        """Make ready to be claimed from in ``mode``. (``Initialize``.)
-
-        Raises:
-            ConfigurationError: the store cannot give this mode.
-            SchemaMismatch: its tables are of another version; the error says what to do.
-            StoreMissing, StoreUnavailable
-        """
+        """Make ready to be claimed from in ``mode``. (``Initialize``.) Raises ConfigurationError: the store
+        cannot give this mode; SchemaMismatch: its tables are of another version; StoreMissing,
+        StoreUnavailable."""
 
     @abstractmethod
     def claim(

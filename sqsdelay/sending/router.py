@@ -58,13 +58,9 @@ DEFAULT_CONCURRENCY: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderSettings:
-    """The settings of a sender; `sqsdelay.DelaySender` says what they mean.
-
-    With a store it is idempotent in any case: it sees what was cancelled or rescheduled.
-
-    Raises:
-        ConfigurationError: a setting out of range, or a hop without a delay queue.
-    """
+    """The settings of a sender; `sqsdelay.DelaySender` says what they mean. With a store it is idempotent in
+    any case: it sees what was cancelled or rescheduled. Raises ConfigurationError: a setting out of range, or
+    a hop without a delay queue."""
 
     unrestricted: bool = True
     hop_seconds: int = DEFAULT_HOP_SECONDS
@@ -125,13 +121,15 @@ class ToQueue:
     queue_url: str
     entry: OutgoingMessage
     route: Route
-    message: CheckedMessage
     message_id: str | None
     due_ms: int
+    absolute: bool
+    named: bool = False
+    """Its sender named its id: a message before it may have had the same, and been cancelled."""
 
     def set_timer(self, now_ms: int) -> None:
         """Update the message timer of an absolute due time: earlier batches took time."""
-        if not self.message.due.absolute:
+        if not self.absolute:
             return
         remaining = seconds_until(self.due_ms, now_ms)
         if self.entry.delay_seconds is not None:
@@ -244,7 +242,7 @@ class Router:
             trace_header=message.trace_header,
         )
         queue_url = call.once(self._queues.url, call.endpoint.queue)
-        return ToQueue(queue_url, entry, Route.DIRECT, message, named, due_ms)
+        return ToQueue(queue_url, entry, Route.DIRECT, named, due_ms, message.due.absolute)
 
     def _through_due_queue(self, call: Call, message: CheckedMessage, remaining: int) -> ToQueue:
         """A FIFO queue takes no message timers: the due queue before it does."""
@@ -267,7 +265,7 @@ class Router:
         check_limits(message.body, message.attributes, added)
         self._check_arrival(call.endpoint, message)
         queue_url = call.once(self._queues.url, call.endpoint.due_queue)
-        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message, message_id, due_ms)
+        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, message.due.absolute)
 
     def _through_delay_queue(self, call: Call, message: CheckedMessage) -> ToQueue:
         # Now that the queue service has been asked about the endpoint, a first send knows its clock, too,
@@ -283,7 +281,8 @@ class Router:
         self._check_arrival(endpoint, message)
         if entry.size > MIN_QUEUE_LIMIT_BYTES:
             self._limits.check(endpoint.delay_queue, entry.size)
-        return ToQueue(queue_url, entry, Route.DELAY_QUEUE, message, ids.message_id, due_ms)
+        known = message.due.absolute, message.message_id is not None
+        return ToQueue(queue_url, entry, Route.DELAY_QUEUE, ids.message_id, due_ms, *known)
 
     def check_max_delay(self, due_ms: int, now_ms: int) -> None:
         """Refuse what the delay consumer would send to the error queue. Raises InvalidDelay."""
@@ -371,12 +370,8 @@ class Router:
 
 
 def refuse_collision(queues: Queues, endpoint: Endpoint) -> None:
-    """Raise if another endpoint of the account has the same queues.
-
-    Raises:
-        ConfigurationError: it has, with what to do.
-        QueueUnreachable
-    """
+    """Raise ConfigurationError, with what to do, if another endpoint of the account has the same queues;
+    QueueUnreachable."""
     if problem := collision(queues, endpoint):
         raise ConfigurationError(problem)
 

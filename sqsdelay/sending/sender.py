@@ -17,7 +17,6 @@ from sqsdelay.core.message import (
     AttributeInput,
     CheckedMessage,
     Message,
-    OutgoingMessage,
     Route,
     checked,
     full_batches,
@@ -284,11 +283,8 @@ class QueueSender:
         Otherwise the delay queue, which forgets nothing for five minutes, would swallow them, or the
         delay consumer would take them for what the amendment was about.
         """
-        stores, named = self.router.stores, list[tuple[str, OutgoingMessage]]()
-        for prepared in batch:
-            message_id = prepared.message.message_id  # one that is made up had none before it
-            if message_id is not None and prepared.route is Route.DELAY_QUEUE:
-                named.append((message_id, prepared.entry))
+        stores = self.router.stores
+        named = [(p.message_id or "", p.entry) for p in batch if p.named]
         if stores is None or not named:
             return
         amendments = stores.parking(endpoint.name).amendments([name for name, _ in named])

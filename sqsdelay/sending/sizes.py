@@ -36,10 +36,8 @@ class SizeLimits:
         self._known: dict[QueueRef, tuple[int, float]] = {}
 
     def of(self, queue: QueueRef, *, size: int) -> int:
-        """The queue's limit in bytes, as far as it matters for a message of ``size`` bytes.
-
-        No queue's limit is below 1 KiB: for smaller messages it is not asked.
-        """
+        """The queue's limit in bytes, as far as it matters for a message of ``size`` bytes. No queue's limit
+        is below 1 KiB: for smaller messages it is not asked."""
         if size <= MIN_QUEUE_LIMIT_BYTES:
             return MAX_MESSAGE_BYTES
         now = self._queues.broker_clock.local.monotonic()
@@ -64,12 +62,8 @@ class SizeLimits:
         try:
             return limit_of(self._queues.attributes(self._queues.url(queue)).get(LIMIT))
         except SqsDelayError as error:
-            logger.info(
-                "the limit of %s is not known, %s is assumed: %s",
-                queue.name,
-                MAX_MESSAGE_BYTES,
-                one_line(error),
-            )
+            told = queue.name, MAX_MESSAGE_BYTES, one_line(error)
+            logger.info("the limit of %s is not known, %s is assumed: %s", *told)
             return MAX_MESSAGE_BYTES
 
 
@@ -105,11 +99,8 @@ def payload_size(body: str) -> Attribute:
 
 
 def read_pointer(body: str, attributes: Mapping[str, Attribute]) -> Pointer | None:
-    """The pointer a received message is; None if it holds its body itself.
-
-    Raises:
-        MalformedMessage: it claims to be a pointer and is not.
-    """
+    """The pointer a received message is; None if it holds its body itself. Raises MalformedMessage: it
+    claims to be a pointer and is not."""
     if PAYLOAD_SIZE not in attributes and LEGACY_PAYLOAD_SIZE not in attributes:
         return None
     try:
@@ -130,11 +121,8 @@ _PLACEHOLDER: Final = Pointer("b" * 63, "k" * 1024).to_body()
 
 
 def as_new(message: CheckedMessage) -> CheckedMessage:
-    """The message without the attributes that marked its body as a pointer.
-
-    They are on what is received, and on what is sent again with all that was received. One whose
-    body is a pointer still keeps them.
-    """
+    """The message without the attributes that marked its body as a pointer: who sends again what he received
+    passes them on. One whose body is a pointer still keeps them."""
     if not _SIZES & message.attributes.keys():
         return message
     try:
@@ -152,9 +140,6 @@ def stand_in(message: CheckedMessage) -> CheckedMessage:
 
 
 def put_body(bodies: LargeBodies, message: CheckedMessage, due_ms: int) -> str:
-    """Keep the body until the last day of its message in the destination queue at least; the pointer.
-
-    Raises:
-        ConfigurationError, BodyStoreMissing, BodyStoreUnavailable
-    """
+    """Keep the body until the last day of its message in the destination queue at least; the pointer. Raises
+    ConfigurationError, BodyStoreMissing, BodyStoreUnavailable."""
     return bodies.put(message.body, needed_until_ms=due_ms + MAX_RETENTION_SECONDS * 1000)

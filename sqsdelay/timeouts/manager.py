@@ -53,7 +53,6 @@ _SOON_MS: Final = 5_000
 T = TypeVar("T")
 Arrived = tuple[Delivery[StoredMessage], StoredMessage]
 
-
 DEFAULT_OUTAGE_SECONDS: Final = 120.0
 """NServiceBus raises a critical error when its timeout storage has failed for two minutes."""
 
@@ -178,9 +177,8 @@ class TimeoutManager:
         with an error sets ``stop``, and the others finish the batch in hand.
 
         Raises:
-            ConfigurationError, StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable:
-                from `start`.
             CriticalError: the storage has failed for too long, and there is no ``on_critical``.
+            What `start` raises.
         """
         self.start()
         store, dispatch = partial(_repeat, self.store_arrivals), partial(_repeat, self.dispatch)
@@ -195,12 +193,8 @@ class TimeoutManager:
 
     def store_arrivals(self) -> int:
         """Receive what the timeouts queue gives, and store it; what is due already is sent on. Returns how
-        many were received.
-
-        Raises:
-            StoreError, CriticalError: the storage failed; the messages come back.
-            QueueMissing, QueueUnavailable
-        """
+        many were received. Raises StoreError, CriticalError: the storage failed, and the messages come back;
+        QueueMissing, QueueUnavailable."""
         received = self._transport.receive_timeouts(wait_seconds=self._settings.wait_seconds)
         keep: list[Arrived] = []
         due: list[Arrived] = []

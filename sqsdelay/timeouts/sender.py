@@ -1,7 +1,5 @@
-"""Sending to a timeout manager: into its timeouts queue, with destination and due time in headers.
-
-sqsdelay's own names come first, NServiceBus's are understood as well.
-"""
+"""Sending to a timeout manager: into its timeouts queue, with destination and due time in headers. sqsdelay's
+own names come first, NServiceBus's are understood as well."""
 
 from __future__ import annotations
 

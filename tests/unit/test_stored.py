@@ -234,6 +234,13 @@ def test_an_amendment_is_kept_by_when_it_may_be_forgotten() -> None:
     assert amendment_from_row("a", None, amendment.until_ms).new_due_ms(NOW_MS) is None
     moved_twice = replace(amendment, at_ms=NOW_MS + 1, cancelled_ms=None).after(amendment)
     assert moved_twice.cancelled_ms == NOW_MS - 9
+    first_sent = (None, NOW_MS - 9, NOW_MS - 8, NOW_MS, NOW_MS + 1)
+    assert [amendment.cancels(each) for each in first_sent] == [True, True, False, False, False]
+    due = [amendment.new_due_ms(each) for each in first_sent]
+    assert due == [None, None, NOW_MS + 9, NOW_MS + 9, None]
+    gone, moved = (replace(amendment, due_ms=due, cancelled_ms=None) for due in (None, NOW_MS + 9))
+    assert [gone.cancels(each) for each in first_sent] == [True, True, True, True, False]
+    assert (moved.cancels(None), moved.new_due_ms(None)) == (False, NOW_MS + 9)
 
 
 def test_a_store_that_lacks_a_method_is_not_made() -> None:
