@@ -7,6 +7,7 @@ import json
 import zlib
 from typing import Any, Final
 
+from sqsdelay import limits
 from sqsdelay.core import received_message
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DEDUPLICATION_ID, Attribute, size_of, string, text_of
@@ -14,13 +15,6 @@ from sqsdelay.core.outgoing import delayed, due_at_of, with_message_id
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import InvalidMessage, MalformedMessage, MessageTooLarge, StoreError
-from sqsdelay.limits import (
-    FORBIDDEN_BODY_CHARACTER,
-    ID,
-    MAX_ATTRIBUTES,
-    MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
 
 CREATION_SECONDS: Final = 60
 """No schedule fires earlier than this after it was made: the time until it takes effect is not
@@ -31,7 +25,7 @@ VISIBLE_SECONDS: Final = 840
 fits a message timer, and a run that fails is made up for by the next. A schedule fires up to a minute
 late. Source: EventBridge Scheduler User Guide, "Schedule types": 60 seconds of precision."""
 
-SOONEST_SECONDS: Final = VISIBLE_SECONDS + MAX_MESSAGE_TIMER_SECONDS + CREATION_SECONDS
+SOONEST_SECONDS: Final = VISIBLE_SECONDS + limits.MAX_MESSAGE_TIMER_SECONDS + CREATION_SECONDS
 """How far ahead a message must be due to wait as a schedule: half an hour."""
 
 
@@ -39,8 +33,8 @@ def firing_second(message_id: str, due_ms: int) -> int:
     """When the schedule of a message fires, epoch seconds: spread by the hash of the id over what a message
     timer holds, which hides the message until `VISIBLE_SECONDS` before it is due. A million due in one
     second need 1,111 invocations a second."""
-    spread = zlib.crc32(message_id.encode("utf-8", "surrogatepass")) % MAX_MESSAGE_TIMER_SECONDS
-    return due_ms // 1000 - VISIBLE_SECONDS - spread
+    hashed = zlib.crc32(message_id.encode("utf-8", "surrogatepass"))
+    return due_ms // 1000 - VISIBLE_SECONDS - hashed % limits.MAX_MESSAGE_TIMER_SECONDS
 
 
 def hidden_seconds(due_ms: int, *, fires_at: int) -> int:
@@ -89,7 +83,7 @@ def check_keepable(message: StoredMessage, endpoint: Endpoint) -> None:
             f"message {message.message_id} goes to {message.destination!r}, and schedules of endpoint "
             f"{endpoint.name} send to {endpoint.parking_queue.name} alone; use the store of that endpoint"
         )
-    if not ID.fullmatch(message.message_id):
+    if not limits.ID.fullmatch(message.message_id):
         raise InvalidMessage(
             "cannot be a message group of SQS; use 1 to 128 letters, digits and punctuation characters",
             message_id=message.message_id,
@@ -154,7 +148,7 @@ def _attributes(message: StoredMessage, body: str, fires_at: int) -> dict[str, A
         deduplication_id=deduplication_id,
     )
     size = size_of(body, wired)
-    if len(wired) > MAX_ATTRIBUTES or size > MAX_MESSAGE_BYTES:
+    if len(wired) > limits.MAX_ATTRIBUTES or size > limits.MAX_MESSAGE_BYTES:
         raise InvalidMessage(
             f"message {message.message_id} has {len(users)} attributes, which leaves no room for those "
             "of its delay; use fewer"
@@ -168,7 +162,7 @@ def _body(message: StoredMessage) -> str:
         body = message.body.decode("utf-8")
     except UnicodeDecodeError:
         body = ""
-    if not body or FORBIDDEN_BODY_CHARACTER.search(body):
+    if not body or limits.FORBIDDEN_BODY_CHARACTER.search(body):
         raise InvalidMessage(
             f"the body of {message.message_id} is not text that SQS accepts; a schedule sends to SQS: encode "
             "it, e.g. as base64"

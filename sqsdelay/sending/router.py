@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, cast
 
+from sqsdelay import errors, limits
 from sqsdelay.core import endpoint as endpoints
 from sqsdelay.core import outgoing
 from sqsdelay.core.coalescing import checked_linger
@@ -27,25 +28,7 @@ from sqsdelay.core.message import (
 )
 from sqsdelay.core.received_message import DelayedMessage, FifoIds
 from sqsdelay.core.stored_message import StoredMessage, as_stored
-from sqsdelay.errors import (
-    ConfigurationError,
-    DelayQueueMissing,
-    DelayTooLong,
-    InvalidDelay,
-    InvalidSetting,
-    QueueMissing,
-    QueueUnavailable,
-    QueueUnreachable,
-    SqsDelayError,
-)
 from sqsdelay.ledger.events import Ledger
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    DEFAULT_MAX_DELAY_SECONDS,
-    MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
-    MIN_QUEUE_LIMIT_BYTES,
-)
 from sqsdelay.parking.parking import Parking, ParkingSettings, Stores
 from sqsdelay.ports.queues import LargeBodies, Queues, Tracing
 from sqsdelay.sending.sizes import SizeLimits, as_new, put_body, stand_in
@@ -63,8 +46,8 @@ class SenderSettings:
     a hop without a delay queue."""
 
     unrestricted: bool = True
-    hop_seconds: int = DEFAULT_HOP_SECONDS
-    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
+    hop_seconds: int = limits.DEFAULT_HOP_SECONDS
+    max_delay_seconds: int = limits.DEFAULT_MAX_DELAY_SECONDS
     concurrency: int = DEFAULT_CONCURRENCY
     parking: ParkingSettings | None = None
     large_bodies: LargeBodies | None = None
@@ -80,9 +63,9 @@ class SenderSettings:
         checked_max_delay(self.max_delay_seconds)
         checked_linger(self.linger_ms)
         if self.concurrency < 1:
-            raise InvalidSetting("use 1 or more", concurrency=self.concurrency)
-        if not self.unrestricted and self.hop_seconds != DEFAULT_HOP_SECONDS:
-            raise InvalidSetting(
+            raise errors.InvalidSetting("use 1 or more", concurrency=self.concurrency)
+        if not self.unrestricted and self.hop_seconds != limits.DEFAULT_HOP_SECONDS:
+            raise errors.InvalidSetting(
                 "with unrestricted=False; without a delay queue there is no hop; leave hop_seconds out",
                 hop_seconds=self.hop_seconds,
             )
@@ -106,10 +89,10 @@ class Call:
         if key not in self._answers:
             try:
                 self._answers[key] = ask(about)
-            except SqsDelayError as error:
+            except errors.SqsDelayError as error:
                 self._answers[key] = error
         answer = self._answers[key]
-        if isinstance(answer, SqsDelayError):
+        if isinstance(answer, errors.SqsDelayError):
             raise answer
         return cast(T, answer)
 
@@ -194,8 +177,8 @@ class Router:
         if route is Route.DIRECT:
             return self._direct(call, message, due_ms, remaining)
         if route is not Route.DUE_QUEUE and not self._settings.unrestricted:
-            raise DelayTooLong(
-                f"delay of {(due_ms - now_ms) / 1000} s exceeds the {MAX_MESSAGE_TIMER_SECONDS} s of "
+            raise errors.DelayTooLong(
+                f"delay of {(due_ms - now_ms) / 1000} s exceeds the {limits.MAX_MESSAGE_TIMER_SECONDS} s of "
                 "a message timer, and unrestricted=False; shorten it, or use "
                 "DelaySender(unrestricted=True) and an endpoint with a delay queue "
                 f"({endpoint.delay_queue.name})"
@@ -279,7 +262,7 @@ class Router:
         )
         queue_url = call.once(self._delay_queue_url, endpoint)
         self._check_arrival(endpoint, message)
-        if entry.size > MIN_QUEUE_LIMIT_BYTES:
+        if entry.size > limits.MIN_QUEUE_LIMIT_BYTES:
             self._limits.check(endpoint.delay_queue, entry.size)
         known = message.due.absolute, message.message_id is not None
         return ToQueue(queue_url, entry, Route.DELAY_QUEUE, ids.message_id, due_ms, *known)
@@ -287,7 +270,7 @@ class Router:
     def check_max_delay(self, due_ms: int, now_ms: int) -> None:
         """Refuse what the delay consumer would send to the error queue. Raises InvalidDelay."""
         if problem := too_far(due_ms, now_ms, self._settings.max_delay_seconds):
-            raise InvalidDelay(problem)
+            raise errors.InvalidDelay(problem)
 
     def broker_now(self, call: Call) -> int:
         """The broker's now, for an absolute due time; SQS is asked if no recent answer had it."""
@@ -306,7 +289,7 @@ class Router:
     def _learn_time(self, endpoint: Endpoint) -> None:
         try:
             self._queues.synchronise(endpoint.queue)
-        except QueueUnavailable:
+        except errors.QueueUnavailable:
             # A refusal is dated, too: to send one need not be allowed to ask for a queue's URL.
             if not self._queues.broker_clock.synchronised:
                 raise
@@ -318,7 +301,7 @@ class Router:
         """Whether a queue on the message's way may refuse it, with what sqsdelay adds."""
         most = message.size + MOST_ADDED_BYTES
         queues = endpoint.queues[:-1] if message.due.given else (endpoint.queue,)
-        return most > MAX_MESSAGE_BYTES or any(
+        return most > limits.MAX_MESSAGE_BYTES or any(
             most > self._limits.of(queue, size=most) for queue in queues
         )
 
@@ -335,7 +318,7 @@ class Router:
     def _check_arrival(self, endpoint: Endpoint, message: CheckedMessage) -> None:
         """Refuse now, not when the message is due. What sqsdelay adds does not count: it is left out
         rather than the message refused."""
-        if message.size > MIN_QUEUE_LIMIT_BYTES:  # No queue has a lower limit.
+        if message.size > limits.MIN_QUEUE_LIMIT_BYTES:  # No queue has a lower limit.
             for queue in {endpoint.hand_over_queue, endpoint.queue}:
                 self._limits.check(queue, message.size)
 
@@ -347,12 +330,12 @@ class Router:
 
     def _delay_queue_url(self, endpoint: Endpoint) -> str:
         hop = self._settings.hop_seconds
-        shorter = hop < MAX_MESSAGE_TIMER_SECONDS
+        shorter = hop < limits.MAX_MESSAGE_TIMER_SECONDS
         try:
             queue_url = self._queues.url(endpoint.delay_queue)
-        except QueueMissing as error:
+        except errors.QueueMissing as error:
             option = f" --hop {hop}" if shorter else ""
-            raise DelayQueueMissing(
+            raise errors.DelayQueueMissing(
                 f"queue {endpoint.delay_queue.name} does not exist, so endpoint {endpoint.name} accepts "
                 f"no delays above {hop} s; create it with: sqsdelay endpoint create {endpoint.name}{option}"
             ) from error
@@ -360,7 +343,7 @@ class Router:
             # A hop longer than what the sender counts on would make every message late.
             deployed = int(self._queues.attributes(queue_url).get("DelaySeconds", "0"))
             if deployed > hop:
-                raise ConfigurationError(
+                raise errors.ConfigurationError(
                     f"is too short for {endpoint.delay_queue.name}, which holds messages for {deployed} s; "
                     f"use {deployed}",
                     hop_seconds=hop,
@@ -373,7 +356,7 @@ def refuse_collision(queues: Queues, endpoint: Endpoint) -> None:
     """Raise ConfigurationError, with what to do, if another endpoint of the account has the same queues;
     QueueUnreachable."""
     if problem := collision(queues, endpoint):
-        raise ConfigurationError(problem)
+        raise errors.ConfigurationError(problem)
 
 
 def collision(queues: Queues, endpoint: Endpoint) -> str | None:
@@ -382,13 +365,13 @@ def collision(queues: Queues, endpoint: Endpoint) -> str | None:
     def exists(queue: QueueRef) -> bool:
         try:
             queues.url(queue)
-        except QueueUnreachable as error:
+        except errors.QueueUnreachable as error:
             # Nothing else would be answered, either, and each call takes its time. Named for what was asked
             # for: the queues looked for here are often not there.
-            raise QueueUnreachable(
+            raise errors.QueueUnreachable(
                 f"queue {endpoint.name} cannot be used now: {error.__cause__}; try again later"
             ) from error.__cause__
-        except (QueueMissing, QueueUnavailable):
+        except (errors.QueueMissing, errors.QueueUnavailable):
             # Denied: a policy that names our queues only is no reason to send nothing.
             return False
         return True

@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from sqsdelay import errors
 from sqsdelay.core.coalescing import Interrupted, NeverLeft, SharedCalls, own
 from sqsdelay.core.delay import Delay, begun_within, due_time, utc
 from sqsdelay.core.endpoint import Endpoint
@@ -24,14 +25,7 @@ from sqsdelay.core.message import (
 )
 from sqsdelay.core.outgoing import after_amendment
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import (
-    InvalidDelay,
-    NoStore,
-    QueueUnavailable,
-    SchemaMismatch,
-    SqsDelayError,
-    Unconfirmed,
-)
+from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Change, Schedule
@@ -163,7 +157,7 @@ class QueueSender:
         except NeverLeft:
             raise too_late(endpoint) from None
         except Interrupted as error:
-            raise Unconfirmed(
+            raise errors.Unconfirmed(
                 f"this message may or may not have been sent, with those of other threads: {error}"
             ) from error
 
@@ -250,7 +244,7 @@ class QueueSender:
     ) -> list[SendReceipt | Failure]:
         try:
             self._heed_amendments(endpoint, [prepared for _, prepared in batch])
-        except SchemaMismatch as error:
+        except errors.SchemaMismatch as error:
             return [Failure(type(error).__name__, error, transient=False)] * len(batch)
         now_ms = self._queues.broker_clock.proven_ms()
         if now_ms is not None:
@@ -357,7 +351,7 @@ class QueueSender:
             QueueMissing, QueueUnavailable
         """
         if (delay is None) == (due_at is None):
-            raise InvalidDelay("give either delay or due_at, the new due time")
+            raise errors.InvalidDelay("give either delay or due_at, the new due time")
         due = due_time(delay, due_at)
         schedule, now_ms = self._schedule_now(endpoint)
         due_ms = due.due_ms(now_ms)
@@ -392,7 +386,7 @@ class QueueSender:
     def _schedule(self, endpoint: str) -> Schedule:
         name = Endpoint.parse(endpoint).name
         if self.router.stores is None:
-            raise NoStore(
+            raise errors.NoStore(
                 f"without a store the waiting messages of {name} cannot be listed, cancelled or rescheduled, "
                 "because SQS has no such call; give DelaySender(store=…), and the delay consumer "
                 "the same store"
@@ -419,9 +413,9 @@ def sent(result: SendResult) -> SendResult:
     return result
 
 
-def too_late(endpoint: Endpoint) -> QueueUnavailable:
+def too_late(endpoint: Endpoint) -> errors.QueueUnavailable:
     """The error of a send whose time was over before a request had its message."""
-    return QueueUnavailable(
+    return errors.QueueUnavailable(
         f"queue {endpoint.name} cannot be used now: the time for this call (deadline_seconds) is over; "
         "try again later"
     )
