@@ -83,7 +83,7 @@ class Bulk:
         self._stored, self._known = NOTHING_SENT, ""
         self._ids, self._contents = array("q"), array("q")
         self._pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="staging")
-        self._writing: set[Future[None]] = set()
+        self._writing: set[Future[object]] = set()
         self._plain_endpoint = cache(self._looked_at)
         settings = SenderSettings(
             hop_seconds=options.hop_seconds,

@@ -233,6 +233,7 @@ class Batches:
 
     def _counting(self, batch: str) -> frozenset[str] | bool | None:
         """Whose objects count: those of these attempts, all, or none; None while nothing is decided."""
+        counting: frozenset[str] | bool | None
         if batch not in self._known:
             if job_of(batch):
                 record, _ = self._bucket.get_json(f"{self.folder(batch)}{RECORD}")
