@@ -37,6 +37,7 @@ from sqsdelay.stores.shared import VERSION
 logger = logging.getLogger(__name__)
 
 _FULL: Final = 1 << 64
+_OTHERS: Final = ".others.marks"
 
 
 def wheel_of(url: str, endpoint: str) -> Wheel:
@@ -134,10 +135,10 @@ class Job:
             counting, ends = list(runs), range(len(runs) + 1)
             known = next((n for n in ends if _known(counting[:n]) == first), None)
             if more or known != len(runs):
-                self.abort(staged)
                 others = [runs[each] for each in counting[known:]]
                 stored = sum(o["messages"] for o in others), sum(o["total"] for o in others) % _FULL
                 if not more and known is not None and stored == (messages, total):
+                    self.abort(staged)
                     return messages
                 raise StoreUnavailable(
                     f"another run of the job {self.run.job!r} has stored messages at the same time; none "
@@ -162,7 +163,9 @@ class Job:
             return False
         slots = [f"{batches.root}{each}/v{VERSION}/" for each in self.endpoints(staged)]
         listed = [bucket.listed(each) for each in (*slots, f"{self._folder}{batch}~")]
-        bucket.each(bucket.delete, [key for keys in listed for key, _ in keys if batch in key])
+        keys = [key for found in listed for key, _ in found if batch in key]
+        # Spark may have it given up twice, and its endpoints are to be known then.
+        bucket.each(bucket.delete, [key for key in keys if not key.endswith(_OTHERS)])
         return True
 
     def _marks(self, batch: str, attempt: str) -> str:
@@ -170,7 +173,7 @@ class Job:
 
     def _others(self, attempt: str) -> str:
         # As marks, they are swept with the job.
-        return self._marks(self.run.batch, f"{attempt}.others")
+        return f"{self._folder}{self.run.batch}~{attempt}{_OTHERS}"
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Any], str | None]:
         """The job's record, the runs in it that count, and its ETag. Raises SchemaMismatch."""
