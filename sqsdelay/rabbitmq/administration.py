@@ -173,16 +173,10 @@ def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoin
         if refused is not None:
             break
     if sent:
-        _settle_acks(session, topology.undeliverable)
+        session.settle_acks(topology.undeliverable)
     if refused is not None:
         raise refused
     return sent
-
-
-def _settle_acks(session: Session, queue: str) -> None:
-    """Wait until the queue has applied the channel's acknowledgements: its next get comes after them.
-    What this get takes returns to its place as the channel closes."""
-    session.get(queue)
 
 
 def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
@@ -386,7 +380,7 @@ def _move_level(
                 done.moved += 1
             else:
                 done.left[str(result.error)] += 1
-    _settle_acks(session, name)
+    session.settle_acks(name)
 
 
 def _destination(routing_key: str, properties: BasicProperties, level: int) -> tuple[str, datetime]:

@@ -338,6 +338,11 @@ class Session:
         self.wait(lambda: self._got)
         return self._got.pop()
 
+    def settle_acks(self, queue: str) -> None:
+        """Wait until a queue has applied the channel's acknowledgements: its next get comes after them. What
+        that takes returns to its place as the channel closes."""
+        self.get(queue)
+
     def consume(self, queue: str, count: int) -> deque[Taken]:
         """Where so many messages arrive, if there are as many, whenever the session waits for something."""
         arrived: deque[Taken] = deque()
