@@ -186,6 +186,7 @@ def test_twenty_thousand_undeliverable_messages(broker: Broker) -> None:
         next(_undeliverable(session, acme))
         # All together, 20,000 of 1 MiB would be 20 GiB on their way, and the broker out of memory.
         assert broker.count(acme.undeliverable) >= MANY - PREFETCH
+    assert broker.wait_count(acme.undeliverable, MANY) == MANY
     texts = {problem.subject: problem.text for problem in verify(broker.url, acme)}
     ghost, other = (texts[f"endpoint {name}"] for name in ("ghost", "other"))
     if f" of {MANY}) were due" not in ghost:  # a busy broker does not give all within ten seconds
