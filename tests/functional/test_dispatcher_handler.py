@@ -29,6 +29,7 @@ from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 from tests.services.lambda_function import Context
 
@@ -59,10 +60,10 @@ def store(sqs: Any) -> Iterator[DynamoDbStore]:
 
 
 def parked(message_id: str, in_seconds: int, destination: str = "orders") -> StoredMessage:
-    return StoredMessage(
-        message_id=message_id,
-        destination=destination,
-        due_ms=START_MS + in_seconds * 1000,
+    return a_message(
+        message_id,
+        START_MS + in_seconds * 1000,
+        to=destination,
         body=f"body of {message_id}".encode(),
     )
 

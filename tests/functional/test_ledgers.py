@@ -28,6 +28,7 @@ from sqsdelay.ledger.events import Event, EventKind, Source, from_json, record_s
 from sqsdelay.ports.stores import Claim
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryLedger
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 
 WRITERS, BATCHES, BATCH = 4, 250, 10
@@ -202,12 +203,7 @@ def test_exactly_once_effects_are_recorded_when_they_are_committed(tmp_path: Pat
     ledger = InMemoryLedger()
     with closing(Undone(tmp_path / "store.db", endpoint="orders")) as store:
         store.set_up()
-        store.store(
-            [
-                StoredMessage(message_id=name, destination="orders", due_ms=n, body=b"x")
-                for n, name in enumerate(("good", "bad"))
-            ]
-        )
+        store.store([a_message(name, n) for n, name in enumerate(("good", "bad"))])
 
         def deliver(transaction: Any, messages: Sequence[StoredMessage]) -> None:
             if any(message.message_id == "bad" for message in messages):

@@ -22,11 +22,11 @@ from sqsdelay.cdk import function_names
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger.events import LEDGER_VERSION, Event, EventKind, Source, from_json, to_json
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import run, running
 
@@ -70,12 +70,7 @@ def test_the_commands(local_aws: LocalAws, tmp_path: Path) -> None:
     now_ms = SystemClock().now_ms()  # a local AWS has the machine's
     due = {"order-8": 3_600_000, "order-9": 3_600_000, "order-10": 1_500}
     with closing(open_store(f"sqlite:///{tmp_path}/orders.db", endpoint=name)) as store:
-        store.store(
-            [
-                StoredMessage(message_id=i, destination=name, due_ms=now_ms + ms, body=b"x")
-                for i, ms in due.items()
-            ]
-        )
+        store.store([a_message(i, now_ms + ms, to=name) for i, ms in due.items()])
     ok(command["cancel"])
     ok(command["reschedule"])
     workers = (

@@ -39,6 +39,7 @@ from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import DynamoDbStore, open_store
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
+from tests.messages import a_message
 from tests.services.lambda_function import Context
 from tests.services.network import closed_port
 
@@ -143,10 +144,7 @@ def test_dispatchers(printed: Quiet) -> None:
     queues = InMemoryQueues(clock)
     endpoint = queues.create_endpoint("orders")
     store = InMemoryStore(clock)
-    message = StoredMessage(
-        message_id="m", destination="orders", due_ms=clock.true_ms, body=SECRET.encode(),
-        attributes=ATTRIBUTES,
-    )  # fmt: skip
+    message = a_message("m", clock.true_ms, body=SECRET.encode(), attributes=ATTRIBUTES)  # fmt: skip
     store.store(
         [
             replace(message, message_id="bytes", body=SECRET.encode() + b"\xff"),
@@ -185,10 +183,7 @@ def test_functions(printed: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
         store.set_up()
         store.store(
             [
-                StoredMessage(
-                    message_id="lost", destination="nowhere", due_ms=1, body=SECRET.encode(),
-                    attributes=ATTRIBUTES,
-                )
+                a_message("lost", 1, to="nowhere", body=SECRET.encode(), attributes=ATTRIBUTES)
             ]
         )  # fmt: skip
         client.delete_queue(QueueUrl=client.get_queue_url(QueueName="secrets")["QueueUrl"])

@@ -28,6 +28,7 @@ from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.s3.s3_store import S3Store
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
+from tests.messages import a_message
 from tests.services.in_memory_s3 import InMemoryS3
 
 HOUR_MS = 3_600_000
@@ -62,10 +63,10 @@ class World:
             self.add(f"m{number}", hours=number + 1)
 
     def add(self, message_id: str, *, hours: float, to: str = "orders", body: bytes = b"x") -> None:
-        message = StoredMessage(
-            message_id=message_id,
-            destination=to,
-            due_ms=self.clock.true_ms + round(hours * HOUR_MS),
+        message = a_message(
+            message_id,
+            self.clock.true_ms + round(hours * HOUR_MS),
+            to=to,
             body=body,
             attributes={"kind": string("reminder")},
         )
@@ -293,12 +294,7 @@ class Party:
         self.due = {
             f"m{n:04}": self.clock.true_ms + self.random.randrange(7_200_000) for n in range(1500)
         }
-        self.stores[0].store(
-            [
-                StoredMessage(message_id=name, destination="orders", due_ms=due_ms, body=b"x")
-                for name, due_ms in self.due.items()
-            ]
-        )
+        self.stores[0].store([a_message(name, due_ms) for name, due_ms in self.due.items()])
         self.at_work: list[Dispatcher] = []
         self.sends = 0
         self.busy = 0

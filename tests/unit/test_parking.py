@@ -65,7 +65,7 @@ def test_another_version_is_refused_by_the_sender(site: Site, delay: int) -> Non
     def refused(*_: object, **__: object) -> Any:
         raise SchemaMismatch("table orders")
 
-    site.store.amendments = site.store.store = refused  # type: ignore[method-assign]
+    site.store.amendments = site.store.store = refused
     for sender in (site.sender, site.new_sender(parking=site.parking)):
         with pytest.raises(SchemaMismatch):
             sender.send("orders", "x", delay=delay, message_id="m-1")
@@ -238,7 +238,7 @@ def test_one_amendment_that_nobody_can_read_holds_up_its_own_message_only(site: 
             raise StoreError("not an amendment of sqsdelay")
         return ask(message_ids)
 
-    site.store.amendments = amendments  # type: ignore[method-assign]
+    site.store.amendments = amendments
     site.clock.advance(900)
     assert site.fates() == {"mangled": Status.FAILED, "beside": Status.HANDED_OVER}
 
@@ -253,7 +253,7 @@ def test_what_may_have_been_cancelled_while_it_was_parked_is_taken_back(site: Si
         site.store.down, site.store.failures = {"amendments"}, 1
         return keep(messages, **given)
 
-    site.store.store = meanwhile  # type: ignore[method-assign]
+    site.store.store = meanwhile
     site.clock.advance(900)
     for status in (Status.FAILED, Status.CANCELLED):
         assert site.statuses() == [status]
@@ -277,10 +277,10 @@ def test_nothing_is_lost_with_the_answer_to_what_is_taken_back(site: Site, answe
             raise StoreUnavailable("no answer")
         return cancel(message_ids)
 
-    site.store.store, site.store.cancel = meanwhile, unanswered  # type: ignore[method-assign]
+    site.store.store, site.store.cancel = meanwhile, unanswered
     site.clock.advance(900)
     assert site.statuses() == [Status.FAILED]
-    site.store.store = keep  # type: ignore[method-assign]
+    site.store.store = keep
     site.clock.advance(300)
     assert site.statuses() == [Status.PARKED]
     assert [m.message_id for m in site.store.pending(9)] == ["kept"]
@@ -347,7 +347,7 @@ def test_an_amendment_left_while_a_message_is_being_parked_counts(site: Site) ->
         site.store.amend([Amendment(message_id="moved", at_ms=now_ms, due_ms=now_ms + 7)])
         return keep(messages, **given)
 
-    site.store.store = late  # type: ignore[method-assign]
+    site.store.store = late
     site.put(DAY, "gone")
     site.put(DAY, "moved")
     site.clock.advance(900)
@@ -367,7 +367,7 @@ def test_the_last_of_two_moves_stands(site: Site) -> None:
             confirmed.append(schedule.reschedule("m-1", last, now_ms=site.clock.true_ms))
         return move(message_id, due_ms)
 
-    site.store.reschedule = moved  # type: ignore[method-assign]
+    site.store.reschedule = moved
     site.put(3 * DAY)
     site.store.amend([Amendment(message_id="m-1", at_ms=site.clock.true_ms, due_ms=first)])
     site.clock.advance(900)
@@ -394,7 +394,7 @@ def test_a_negative_park_after_is_refused() -> None:
 
 def test_a_message_being_released_is_not_taken_for_parked(site: Site) -> None:
     """The store has had this id and cannot show it: to delete the copy could be to lose it."""
-    site.store.store = lambda messages, **_: [False] * len(messages)  # type: ignore[method-assign]
+    site.store.store = lambda messages, **_: [False] * len(messages)
     site.put(90_000)
     site.clock.advance(900)
     assert site.statuses() == [Status.REQUEUED]

@@ -39,6 +39,7 @@ from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Change, Parking
 from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.testing import InMemoryStore
+from tests.messages import a_copy
 from tests.unit.relay_site import Site
 
 DAY = 86_400
@@ -335,7 +336,7 @@ def test_a_message_met_again_after_it_was_moved(site: Site, released: bool) -> N
         moved.append(due_ms)
         return move(message_id, due_ms)
 
-    site.store.store, site.store.reschedule = meanwhile, counted  # type: ignore[method-assign]
+    site.store.store, site.store.reschedule = meanwhile, counted
     (outcome,) = site.relay.process(copies)
     assert outcome.status is (Status.CANCELLED if released else Status.PARKED)
     assert [message.due_ms for message in site.store.pending(9)] == ([] if released else moved)
@@ -362,11 +363,11 @@ def test_an_old_copy_takes_no_later_message_of_its_id_away(site: Site, when: str
         keep = site.store.store
 
         def meanwhile(messages: Any, **given: Any) -> list[bool]:
-            site.store.store = keep  # type: ignore[method-assign]
+            site.store.store = keep
             cancel_and_send_anew()
             return keep(messages, **given)
 
-        site.store.store = meanwhile  # type: ignore[method-assign]
+        site.store.store = meanwhile
     assert site.statuses() == [Status.REQUEUED if when == "before" else Status.PARKED]
     assert hopped(site) == [Status.CANCELLED] * (when == "before")
     assert [message.message_id for message in site.store.pending(9)] == ["m"]
@@ -598,14 +599,8 @@ def test_eight_attributes_leave_no_room_for_an_id_but_are_not_refused(site: Site
 
 def test_nservicebus_own_id_is_the_fallback(site: Site) -> None:
     """A copy of a former version's hop that an NServiceBus endpoint requeued has lost ours."""
-    copy = ReceivedMessage(
-        body="x",
-        attributes={N_ID: string("n-1")},
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0.0,
-        group_id="hop." + "a" * 64,
-        deduplication_id="hop." + "a" * 64,
+    copy = a_copy(
+        {N_ID: string("n-1")}, group_id="hop." + "a" * 64, deduplication_id="hop." + "a" * 64
     )
     assert (copy.message_id, copy.first_sent_ms) == ("n-1", None)
     assert replace(copy, attributes={N_ID: string("no id")}).message_id == "hop." + "a" * 64

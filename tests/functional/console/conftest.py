@@ -30,13 +30,13 @@ from sqsdelay.core.message import (
 )
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sqs import SqsQueues, create_endpoint
 from sqsdelay.stores import open_place
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.page import Page
+from tests.messages import a_copy, a_message
 from tests.patience import PATIENCE_SECONDS
 
 HOUR_MS = 3_600_000
@@ -71,12 +71,7 @@ class Running:
     def park(self, *ids: str, due_in_ms: int = 24 * HOUR_MS, body: bytes = b"{}") -> int:
         """Park messages; gives their due time."""
         due_ms = time.time_ns() // 1_000_000 + due_in_ms
-        self.store.store(
-            [
-                StoredMessage(message_id=each, destination=self.endpoint, due_ms=due_ms, body=body)
-                for each in ids
-            ]
-        )
+        self.store.store([a_message(each, due_ms, to=self.endpoint, body=body) for each in ids])
         self.services.source(self.endpoint).changed()
         return due_ms
 
@@ -89,13 +84,10 @@ class Running:
         }
         for each in ids:
             fifo = {GROUP_ID: string("g"), DEDUPLICATION_ID: string(each)}
-            copy = ReceivedMessage(
+            copy = a_copy(
+                (dict(dated) if due else {}) | (fifo if self.endpoint.endswith(".fifo") else {}),
                 body=body,
-                attributes=(dict(dated) if due else {})
-                | (fifo if self.endpoint.endswith(".fifo") else {}),
-                receipt_handle="r",
                 sqs_message_id=f"sqs-{each}",
-                received_at=0,
                 sent_ms=time.time_ns() // 1_000_000,
                 receive_count=1,
                 group_id=each,
