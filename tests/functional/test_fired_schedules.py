@@ -28,12 +28,13 @@ from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying import parker
 from sqsdelay.relaying.outcomes import Outcome
-from sqsdelay.sqs import DelayConsumer, create_endpoint
+from sqsdelay.sqs import DelayConsumer
 from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
 from sqsdelay.stores import SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
 
 ROLE = "arn:aws:iam::123456789012:role/orders"
@@ -45,7 +46,7 @@ class Site:
     def __init__(self, client: Callable[[str], Any], name: str = "orders") -> None:
         self.sqs = client("sqs")
         self.name = name
-        create_endpoint(self.sqs, Endpoint.parse(name))
+        create_endpoint(self.sqs, name)
         create_queue(self.sqs, Endpoint.parse(name).parking_queue, due_queue_attributes())
         self.store = SchedulerStore(name, role_arn=ROLE, endpoint=name, client=client("scheduler"))
         self.store.set_up()

@@ -16,7 +16,6 @@ import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, string
 from sqsdelay.errors import (
     BodyMissing,
@@ -34,10 +33,10 @@ from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.sizes import PAYLOAD_SIZE, Pointer
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import environment, run, running
 
 LARGE = "ä" * 600_000
@@ -303,7 +302,7 @@ def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> Non
     name = f"orders-{uuid.uuid4().hex[:8]}"
     s3 = local_aws.client("s3")
     s3.create_bucket(Bucket=name)
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name), hop_seconds=1)
+    create_endpoint(local_aws.client("sqs"), name, hop_seconds=1)
     env = local_aws.environment()
     with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
         worker.wait_for("consuming")
@@ -341,7 +340,7 @@ def test_a_client_of_awss_own_library_needs_large_bodies(local_aws: LocalAws) ->
     """It offloads what boto3 sends, and a delayed message is checked before that."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     local_aws.client("s3").create_bucket(Bucket=name)
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name), hop_seconds=1)
+    create_endpoint(local_aws.client("sqs"), name, hop_seconds=1)
     env = local_aws.environment()
     told = []
     with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
@@ -363,7 +362,7 @@ def test_receive_reads_bodies_and_keeps_what_it_cannot_read(local_aws: LocalAws)
     s3 = local_aws.client("s3")
     s3.create_bucket(Bucket=name)
     sqs = local_aws.client("sqs")
-    create_endpoint(sqs, Endpoint.parse(name))
+    create_endpoint(sqs, name)
     env = local_aws.environment()
 
     def send() -> None:

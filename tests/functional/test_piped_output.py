@@ -14,10 +14,11 @@ from sqsdelay.cli import app
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID, OutgoingMessage, string
 from sqsdelay.core.rejection import rejected
-from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.sqs import SqsQueues
 from sqsdelay.testing.local_aws import LocalAws
 from tests.messages import a_copy
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import SQSDELAY, environment, run
 
 REASON = "SQS refused it: " + "because it said so, and went on to say, " * 20 + "the end"
@@ -141,8 +142,13 @@ def test_every_command_that_shows_data_speaks_json() -> None:
 
 
 def test_help_is_plain_in_a_pipe(local_aws: LocalAws) -> None:
-    """No boxes, and no option's name cut in them."""
+    """No boxes, and no option's name cut in them; commands stand under the boxes' headings."""
     printed = ok(local_aws, "dispatch", "--help")
     assert "--recovery-failures" in printed
     assert "│" not in printed
     assert "…" not in printed.replace("://…", "")
+    lines = ok(local_aws, "--help").splitlines()
+    headings = ["Send and receive:", "Look:", "Run:", "Operate:", "Plan and account:"]
+    assert [line for line in lines if line in headings] == headings
+    assert "Commands:" not in lines
+    assert "Commands:" in ok(local_aws, "errors", "--help").splitlines()

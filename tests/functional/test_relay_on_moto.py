@@ -20,8 +20,8 @@ from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import QueueMissing
 from sqsdelay.relaying.outcomes import Status
-from sqsdelay.sqs import create_endpoint
 from tests.functional.counted_requests import TravellingClock
+from tests.services.endpoints import create_endpoint
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -32,7 +32,7 @@ class World:
     def __init__(self, travel: time_machine.Traveller) -> None:
         self.travel = travel
         self.client: Any = boto3.client("sqs")
-        create_endpoint(self.client, Endpoint.parse("orders"))
+        create_endpoint(self.client, "orders")
         self.url = self.client.get_queue_url(QueueName="orders")["QueueUrl"]
         clock = TravellingClock()
         self.sender = DelaySender(self.client, clock=clock)

@@ -23,7 +23,6 @@ from moto.sqs.models import sqs_backends
 
 from sqsdelay import FileLedger, unrestricted
 from sqsdelay.core.delay import SystemClock
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import (
     ConfigurationError,
     DelayQueueMissing,
@@ -32,8 +31,8 @@ from sqsdelay.errors import (
     StoreMissing,
 )
 from sqsdelay.s3 import Bucket
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryStore
+from tests.services.endpoints import create_endpoint
 
 YEAR = 31_536_000
 ATTRIBUTES = {
@@ -59,7 +58,7 @@ class Shop:
     def __init__(self) -> None:
         self.client: Any = boto3.client("sqs")
         for name in ("orders", "payments.fifo"):
-            create_endpoint(self.client, Endpoint.parse(name))
+            create_endpoint(self.client, name)
         self.url = self.url_of("orders")
         self.fifo_url = self.url_of("payments.fifo")
         self.requests: list[tuple[str, bytes]] = []

@@ -34,12 +34,12 @@ from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.sizes import PAYLOAD_SIZE, read_pointer
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import DynamoDbStore, open_store
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
 from tests.messages import a_message
+from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
 from tests.services.network import closed_port
 
@@ -178,7 +178,7 @@ def test_functions(printed: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQSDELAY_STORE", "dynamodb://parked")
     with mock_aws():
         client = boto3.client("sqs")
-        create_endpoint(client, Endpoint.parse("secrets"))
+        create_endpoint(client, "secrets")
         store = DynamoDbStore("parked", endpoint="secrets")
         store.set_up()
         store.store(
@@ -205,7 +205,7 @@ def test_functions(printed: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
         dispatcher_function.function.cache_clear()
         try:
             answer = consumer_function.handler({"Records": records}, Context())
-            create_endpoint(client, Endpoint.parse("secrets"))
+            create_endpoint(client, "secrets")
             counts = dispatcher_function.handler({}, Context())
         finally:
             consumer_function.function.cache_clear()

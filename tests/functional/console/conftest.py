@@ -32,12 +32,13 @@ from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.sqs import SqsQueues
 from sqsdelay.stores import open_place
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.page import Page
 from tests.messages import a_copy, a_message
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 
 HOUR_MS = 3_600_000
 
@@ -160,7 +161,7 @@ def start(aws_here: LocalAws, tmp_path: Path) -> Iterator[Callable[..., Running]
             url: str | None = None, *, fifo: bool = False, clock: Clock | None = None
         ) -> Running:
             name = f"orders-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}"
-            create_endpoint(aws_here.client("sqs"), Endpoint.parse(name))
+            create_endpoint(aws_here.client("sqs"), name)
             url = (url or f"sqlite:///{tmp_path}/store.db").format(name=name)
             store = open_place(url, endpoint=name)
             running.enter_context(closing(store))
