@@ -67,11 +67,6 @@ def store(
         yield made
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def put(store: DelayedMessageStore, to: str, count: int, due_ms: int, body: bytes = b"x") -> None:
     names = [f"{to}-{uuid.uuid4().hex}" for _ in range(count)]
     for start in range(0, count, 1000):

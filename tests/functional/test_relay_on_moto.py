@@ -94,7 +94,7 @@ def test_1925_seconds_take_two_hops_and_a_message_timer(world: World) -> None:
 def test_a_day_of_hops_arrives_to_the_second(world: World) -> None:
     """Each received 0.4 s late: lateness does not add up.
 
-    A year of them is in tests/unit/test_on_time.py, without boto3 and moto's web of calls.
+    More of them are in tests/unit/test_on_time.py, without boto3 and moto's web of calls.
     """
     sent = world.sender.send_many("orders", [Message("x", delay=86_400)])
     assert sent[0].error is None
