@@ -12,7 +12,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
 from sqsdelay.relaying import DueRelay, Status
-from sqsdelay.relaying.intake import GATHERED_SECONDS, Intake
+from sqsdelay.relaying.gathering import GATHERED_SECONDS, Intake
 from tests.unit.relay_site import DAY, S3Site
 
 DELAY = "orders-delay.fifo"
