@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.sizes import PAYLOAD_SIZE, Pointer
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 from tests.services.endpoints import create_endpoint
 from tests.services.processes import environment, run, running
 
@@ -310,10 +309,9 @@ def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> Non
         options = ("--file", "-", "--hop", "1", "--bucket", name)
         sent = run("send", name, *options, env=env, stdin=line)
         assert sent.returncode == 0, sent.stderr
-        received = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", OFFICIAL, name],
-            env=environment(env), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
-        )  # fmt: skip
+        received = ended(
+            [sys.executable, "-W", "ignore", "-c", OFFICIAL, name], env=environment(env)
+        )
     assert received.returncode == 0, received.stderr
     assert received.stdout.strip() == "1200000 ä ä ['sqsdelay.MessageId', 'sqsdelay.WasDueAt']"
 
@@ -346,10 +344,9 @@ def test_a_client_of_awss_own_library_needs_large_bodies(local_aws: LocalAws) ->
     with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
         worker.wait_for("consuming")
         for program in (DELAYED, OFFICIAL):
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", program, name],
-                env=environment(env), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
-            )  # fmt: skip
+            done = ended(
+                [sys.executable, "-W", "ignore", "-c", program, name], env=environment(env)
+            )
             assert done.returncode == 0, done.stderr
             told.append(done.stdout)
     assert "the limit is 1048576" in told[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +26,7 @@ from sqsdelay.relaying import DueRelay
 from sqsdelay.sqs.outbox import SqsOutbox
 from tests.contract.vectors import Sqs
 from tests.messages import a_copy
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 from tests.unit import relay_site
 
 THEIRS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
@@ -228,13 +227,7 @@ def test_where_it_is_not_installed_nothing_is_imported() -> None:
         "import sqsdelay.opentelemetry as o; o.find_spec = u.find_spec\n"
         "print(if_installed(None), [m for m in sys.modules if m.split('.')[0] == 'opentelemetry'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    done = ended([sys.executable, "-c", program], check=True)
     assert done.stdout == "(None, None) []\n"
 
 

@@ -25,7 +25,7 @@ from sqsdelay import DelayConsumer
 from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.testing import LocalAws
 from tests.guides.page import ROOT
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, ended
 from tests.services.endpoints import create_endpoint
 from tests.services.processes import Running, environment, running
 
@@ -102,15 +102,7 @@ class Site:
             worker.end()
 
     def python(self, code: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment(self.env),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        done = ended([sys.executable, "-c", code], env=environment(self.env), cwd=ROOT)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
