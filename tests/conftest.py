@@ -74,14 +74,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Each mock of moto prepares 2,000 answers for a library that no test uses, and makes boto3's session
-    anew: 30 ms."""
     if "moto" in sys.modules:
-        from moto.core.config import default_user_config
-        from moto.core.models import RESPONSES_METHODS
+        from tests.services.quick_moto import quicken
 
-        RESPONSES_METHODS.clear()
-        default_user_config["core"]["reset_boto3_session"] = False
+        quicken()
 
 
 @pytest.hookimpl(tryfirst=True)

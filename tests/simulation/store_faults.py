@@ -11,7 +11,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from moto import mock_aws
-from moto.dynamodb.models.table import Table
 
 from tests.simulation.model import dynamodb_world, s3_world
 from tests.simulation.model.store_world import BATCH, StoreWorld
@@ -42,20 +41,13 @@ def tally(world: StoreWorld) -> Tally:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """No thread renews leases: it would go by the machine's own time, and by its speed. moto, which sorts
-    a table for each query, sorts it by keys that are text."""
-    renewals = "sqsdelay.stores.dynamodb.dynamodb_store.kept_alive"
-    with (
-        patch(renewals, lambda renew, lease_seconds: nullcontext()),
-        patch.object(Table, "all_items", _sorted),
+def without_renewals() -> Iterator[None]:
+    """No thread renews leases: it would go by the machine's own time, and by its speed."""
+    with patch(
+        "sqsdelay.stores.dynamodb.dynamodb_store.kept_alive",
+        lambda renew, lease_seconds: nullcontext(),
     ):
         yield
-
-
-def _sorted(table: Any) -> list[Any]:
-    items = [item for of_one_key in table.items.values() for item in of_one_key.values()]
-    return sorted(items, key=lambda item: (item.hash_key.value, item.range_key.value))
 
 
 def on_dynamodb(
@@ -65,7 +57,7 @@ def on_dynamodb(
     keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "test")
     with (
         patch.dict(os.environ, keys),
-        one_thread(),
+        without_renewals(),
         mock_aws(),
         closing(dynamodb_world.DynamoDbWorld(seed, **told)) as world,
     ):
