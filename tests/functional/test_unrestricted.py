@@ -422,6 +422,7 @@ def test_an_unrestricted_client_gets_the_new_settings(shop: Shop, sqs: Any) -> N
 
 def test_the_given_client_and_its_class_are_not_touched(shop: Shop) -> None:
     """Nothing is patched: not the instance, not its class, not boto3."""
+    assert shop.client.exceptions  # made by boto3 when they are first asked for
     before = dict(vars(shop.client)), dict(vars(type(shop.client))), type(shop.client)
     base = dict(vars(BaseClient))
     sqs = unrestricted(shop.client)
