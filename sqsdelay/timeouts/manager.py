@@ -22,15 +22,9 @@ from typing import Any, Final, TypeVar
 from sqsdelay.core.delay import Clock, Reject, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import AtLeastOnce
-from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, take_turns
-from sqsdelay.dispatching.settlement import (
-    OUTAGE_PAUSE_SECONDS,
-    CircuitBreaker,
-    Round,
-    Settlement,
-    ids_of,
-)
+from sqsdelay.dispatching import settlement
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, CircuitBreaker, take_turns
+from sqsdelay.dispatching.settlement import AtLeastOnce, Round, Settlement, ids_of
 from sqsdelay.errors import (
     CriticalError,
     InvalidMessage,
@@ -408,7 +402,7 @@ class TimeoutManager:
         tried = {*ids_of(done.released + done.rejected + done.failed + done.held)}
         # As soon as their destinations are in reach; those tried just now perhaps are, for others.
         untried = [message_id for message_id in ids_of(due) if message_id not in tried]
-        for ids, seconds in ((untried, 0.0), (ids_of(done.held), OUTAGE_PAUSE_SECONDS)):
+        for ids, seconds in ((untried, 0.0), (ids_of(done.held), settlement.OUTAGE_PAUSE_SECONDS)):
             if ids:
                 claim.hold(ids, seconds=seconds)
         if len(done.released) < len(due):

@@ -345,10 +345,10 @@ def test_a_writer_that_dies_behind_the_cursor_stores_again(
     store.store([made_up(due_ms - 1000)])
     events.register("before-call.dynamodb.PutItem", stop)
     events.register("after-call.dynamodb.PutItem", die)
-    dying._waiting.prepare([])
-    [entry] = dying._waiting.entries([kept])
+    dying._prepare([])
+    [entry] = dying._entries([kept])
     with pytest.raises(KeyboardInterrupt):
-        dying._waiting.put(entry)
+        dying._put(entry)
     assert kept.message_id not in released(store, clock)
     assert store.store([kept]) == [True]
     assert kept.message_id in released(store, clock)

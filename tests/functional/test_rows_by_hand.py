@@ -12,10 +12,10 @@ import pytest
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching import settlement
-from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import StoreError
+from sqsdelay.ledger import events
 from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -199,6 +199,6 @@ def test_the_constraints_limits_are_the_codes(file: str) -> None:
 def test_their_events_can_be_read_back(due_ms: int, told: int | None) -> None:
     """A ledger with such a row's rejection stays a ledger."""
     odd = a_message("", due_ms, to="", unreadable="odd")
-    (event,) = settlement.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
+    (event,) = events.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
     again = from_json(to_json(event))
     assert (again.endpoint, again.message_id, again.due_ms) == ("-", "-", told)

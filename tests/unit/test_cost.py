@@ -31,9 +31,8 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.sqs.receivers import LEAST_RECEIVERS
 from sqsdelay.stores.dynamodb.layout import Entry, Lane, Layout, Place
 from sqsdelay.stores.dynamodb.layout import item_bytes as item_size
-from sqsdelay.stores.s3.layout import DEFAULT_SLOTS
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, MAX_OBJECT_MESSAGES
 from sqsdelay.stores.s3.s3_store import GATHER_MS, TURN_SECONDS, S3Store
-from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES
 from tests.messages import a_message
 
 DAY = 24 * 3600

@@ -12,8 +12,8 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import SENT_BEFORE, AtLeastOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
+from sqsdelay.dispatching.settlement import SENT_BEFORE, AtLeastOnce
 from sqsdelay.errors import (
     CriticalError,
     InvalidMessage,
@@ -33,7 +33,7 @@ def test_what_was_sent_is_remembered_up_to_a_number(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its removal failed. The oldest is forgotten, and sent once more: memory has an end."""
-    monkeypatch.setattr("sqsdelay.dispatching.destinations._REMEMBERED", 2)
+    monkeypatch.setattr("sqsdelay.dispatching.settlement._REMEMBERED", 2)
     bench.put("q", 3)
     messages, claim = bench.store.pending(3), cast(Claim, None)
     destination = AtLeastOnce(bench.outbox, bench.clock)
@@ -397,7 +397,7 @@ def test_pauses_double_to_a_minute_and_end_with_a_success(clock: ManualClock) ->
 
 def test_so_many_queues_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that has been away for longest is forgotten, and tried as if it were in reach."""
-    monkeypatch.setattr("sqsdelay.dispatching.destinations._REMEMBERED_DESTINATIONS", 2)
+    monkeypatch.setattr("sqsdelay.dispatching.settlement._REMEMBERED_DESTINATIONS", 2)
     destination = AtLeastOnce(bench.outbox, bench.clock)
     for name, known in (("a", {"a"}), ("b", {"a", "b"}), ("c", {"b", "c"})):
         destination.failed(name, AWAY)

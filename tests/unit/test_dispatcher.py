@@ -10,9 +10,8 @@ from typing import Any, cast
 import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import ExactlyOnce, retry_seconds
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings, wait_for
-from sqsdelay.dispatching.settlement import Round
+from sqsdelay.dispatching.settlement import ExactlyOnce, Round, retry_seconds
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,

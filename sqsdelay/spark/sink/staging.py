@@ -37,8 +37,14 @@ from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, See
 from sqsdelay.spark.sink.rows import Plain, Rows, due_column, plain_rows, spelled
 from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
 from sqsdelay.spark.sink.stored_job import Job, wheel_of
-from sqsdelay.stores.s3.layout import ObjectName, Slot, line_of
-from sqsdelay.stores.s3.wheel import MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES, Wheel
+from sqsdelay.stores.s3.layout import (
+    MAX_OBJECT_BYTES,
+    MAX_OBJECT_MESSAGES,
+    ObjectName,
+    Slot,
+    line_of,
+)
+from sqsdelay.stores.s3.wheel import Wheel
 
 GATHERED_BYTES: Final = 32 * 2**20
 """Of lines, before they are cut into slots: a piece for each slot is copied then."""

@@ -43,6 +43,12 @@ JOBS: Final = "jobs/"
 RECORD: Final = "record.json"
 """What a job of Spark's has stored, below the endpoint's prefix."""
 
+MAX_OBJECT_MESSAGES: Final = 5_000
+"""Messages in one object: what one dispatcher leases at once, and a hot slot is spread by."""
+
+MAX_OBJECT_BYTES: Final = 8 * 2**20
+"""Bytes in one object, before it is compressed, unless a single message is larger."""
+
 _LINE_BYTES: Final = 300
 """What a line takes in memory besides its text."""
 
