@@ -14,7 +14,7 @@ def quicken() -> None:
     30 ms. Each query sorts the whole table by values that are cast for each comparison."""
     RESPONSES_METHODS.clear()
     default_user_config["core"]["reset_boto3_session"] = False
-    Table.all_items = _by_text  # type: ignore[method-assign]
+    Table.all_items = _by_text  # type: ignore[method-assign,assignment]
 
 
 def _by_text(table: Any) -> list[Any]:

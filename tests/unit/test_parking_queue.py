@@ -18,6 +18,7 @@ from sqsdelay.core.message import (
     DELAY_SECONDS,
     ERROR,
     GROUP_ID,
+    Attribute,
     OutgoingMessage,
     string,
     text_of,
@@ -119,7 +120,7 @@ def site() -> Site:
 
 def test_ten_copies_are_one_message_and_all_are_parked_in_one_call(site: Site) -> None:
     """Whatever they are, their ids and due times included; the queues are empty afterwards."""
-    binary = {"Trace": {"DataType": "Binary.raw", "BinaryValue": b"\x00\xff"}}
+    binary: dict[str, Attribute] = {"Trace": {"DataType": "Binary.raw", "BinaryValue": b"\x00\xff"}}
     for n in range(40):
         delay = {DELAY_SECONDS: string(str(90 * DAY + n))}
         site.put({**delay, **binary}, f"m{n}", f'"{n} ü\u2028')
@@ -147,7 +148,7 @@ def test_what_is_near_is_handed_over_at_once(site: Site) -> None:
 def test_what_is_not_far_and_what_cannot_be_read_is_not_parked(site: Site) -> None:
     """A store is for what has more than 2.25 hours left; how much that is must be known."""
     for name, seconds in (("at", 8100 + 900), ("above", 8101 + 900), ("poison", "soon")):
-        site.put(seconds, name)  # type: ignore[arg-type]
+        site.put(seconds, name)
     copies = site.left(DELAY, after=900)
     parks = {copy.message_id: site.relay.parks(copy) for copy in copies}
     assert parks == {"at": False, "above": True, "poison": False}

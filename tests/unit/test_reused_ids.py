@@ -26,7 +26,6 @@ from sqsdelay.core.message import (
 )
 from sqsdelay.core.outgoing import was_due_ms
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
-from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -327,12 +326,12 @@ def test_a_message_met_again_after_it_was_moved(site: Site, released: bool) -> N
         changes.append(lambda: site.sender.cancel("orders", "m"))
     keep, move, moved = site.store.store, site.store.reschedule, []
 
-    def meanwhile(messages: Any, **given: Any) -> list[bool]:
+    def meanwhile(messages: Any, **given: Any) -> Any:
         if changes:
             assert changes.pop(0)() is Change.DONE
         return keep(messages, **given)
 
-    def counted(message_id: str, due_ms: int) -> bool:
+    def counted(message_id: str, due_ms: int) -> Any:
         moved.append(due_ms)
         return move(message_id, due_ms)
 
@@ -362,7 +361,7 @@ def test_an_old_copy_takes_no_later_message_of_its_id_away(site: Site, when: str
     else:
         keep = site.store.store
 
-        def meanwhile(messages: Any, **given: Any) -> list[bool]:
+        def meanwhile(messages: Any, **given: Any) -> Any:
             site.store.store = keep
             cancel_and_send_anew()
             return keep(messages, **given)
@@ -411,7 +410,7 @@ def test_amendments_that_a_sender_cannot_read_are_taken_for_left(
     other messages nothing is asked."""
     asked: list[Any] = []
 
-    def away(message_ids: Any) -> dict[str, Amendment]:
+    def away(message_ids: Any) -> Any:
         asked.append(list(message_ids))
         raise StoreUnavailable("away")
 
@@ -437,7 +436,7 @@ def test_a_sender_reads_amendments_in_part(site: Site, monkeypatch: pytest.Monke
     site.sender.cancel("orders", "moved")
     site.clock.advance(10)
 
-    def in_part(message_ids: Any) -> dict[str, Amendment]:
+    def in_part(message_ids: Any) -> Any:
         found = InMemoryStore.amendments(site.store, message_ids)
         raise ReadInPart("1 of 3 were not read", found, ["unread"])
 
