@@ -10,11 +10,22 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core import message as wire
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import Attribute, Message, OutgoingMessage, string
+from sqsdelay.core.message import (
+    DEDUPLICATION_ID,
+    DELAY_SECONDS,
+    DUE_AT,
+    ERROR,
+    GROUP_ID,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Attribute,
+    Message,
+    OutgoingMessage,
+    string,
+)
 from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMessage, read_fifo_ids
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueUnavailable
@@ -25,6 +36,7 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.messages import a_copy
 
 FIFO, DUE, DELAY, ERRORS = "orders.fifo", "orders-due", "orders-delay.fifo", "orders-delay-error"
 ENDPOINT = Endpoint.parse(FIFO)
@@ -104,8 +116,8 @@ def test_up_to_900_seconds_waits_on_the_due_queue(queues: InMemoryQueues) -> Non
     )  # a trace of its own
     assert copy.attributes == {
         "a": string("b"),
-        wire.MESSAGE_ID: string("m"),
-        wire.WAS_DUE_AT: string(str(queues.clock.true_ms - 500)),
+        MESSAGE_ID: string("m"),
+        WAS_DUE_AT: string(str(queues.clock.true_ms - 500)),
     }
 
 
@@ -139,7 +151,7 @@ def test_above_900_seconds_hops_and_then_waits_on_the_due_queue(queues: InMemory
     assert [o.status for o in deliver(queues)] == [Status.DELIVERED]
     (copy,) = received(queues)
     assert (copy.group_id, copy.deduplication_id) == ("g" * 128, sent.message_id)
-    assert set(copy.attributes) == {wire.MESSAGE_ID, wire.WAS_DUE_AT}
+    assert set(copy.attributes) == {MESSAGE_ID, WAS_DUE_AT}
 
 
 def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues) -> None:
@@ -167,7 +179,7 @@ def test_through_the_store_it_arrives_the_same(queues: InMemoryQueues) -> None:
     for copy in arrived:
         entry = outgoing.delivered(copy, FifoIds("g", "d"))
         assert read_fifo_ids(copy) == FifoIds("g", "d")
-        assert set(entry.attributes) == {wire.MESSAGE_ID, wire.WAS_DUE_AT}
+        assert set(entry.attributes) == {MESSAGE_ID, WAS_DUE_AT}
     assert sorted(copy.message_id for copy in arrived) == ["by-consumer", "by-hand", "by-sender"]
 
 
@@ -201,7 +213,7 @@ def test_what_is_received_together_goes_in_order_of_due_times(queues: InMemoryQu
 
 def put_due(queues: InMemoryQueues, body: str, **more: Attribute) -> None:
     """On the due queue, by somebody else's sender."""
-    attributes = {wire.GROUP_ID: string("g"), wire.DEDUPLICATION_ID: string(body), **more}
+    attributes = {GROUP_ID: string("g"), DEDUPLICATION_ID: string(body), **more}
     queues.send_batch(DUE, [OutgoingMessage(body, attributes, 1)])
 
 
@@ -211,7 +223,7 @@ def test_what_does_not_say_when_it_was_due_goes_by_when_it_was_sent(queues: InMe
     between = queues.clock.true_ms + 20
     queues.clock.advance(0.04)
     put_due(queues, "c")
-    put_due(queues, "b", **{wire.DUE_AT: string(str(between))})
+    put_due(queues, "b", **{DUE_AT: string(str(between))})
     outcomes = DueRelay(queues, ENDPOINT).process(received(queues, DUE)[::-1])
     assert [copy.body for copy in received(queues)] == ["a", "b", "c"]
     assert {o.copy.body: (o.due_ms, o.late_ms) for o in outcomes} == {
@@ -225,7 +237,7 @@ def test_without_the_brokers_time_a_copy_stays_on_the_due_queue(
     queues: InMemoryQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Received before by a consumer that died; SQS cannot be asked what time it is."""
-    put_due(queues, "x", **{wire.DUE_AT: string(str(queues.clock.true_ms))})
+    put_due(queues, "x", **{DUE_AT: string(str(queues.clock.true_ms))})
     received(queues, DUE)
     queues.clock.advance(200)
 
@@ -305,13 +317,13 @@ def test_a_message_without_fifo_ids_goes_to_the_error_queue(
     queues: InMemoryQueues, queue: str
 ) -> None:
     """It was meant for another queue; it blocks nobody and is not lost."""
-    attributes = {wire.DELAY_SECONDS: string("1000"), wire.GROUP_ID: string("g")}
+    attributes = {DELAY_SECONDS: string("1000"), GROUP_ID: string("g")}
     queues.send_batch(queue, [OutgoingMessage("x", attributes, 1, None, "m", "m")])
     queues.clock.advance(900)
     outcomes = hop(queues) if queue == DELAY else deliver(queues)
     assert [o.status for o in outcomes] == [Status.REJECTED]
     (rejected,) = received(queues, ERRORS)
-    reason = json.loads(rejected.attributes[wire.ERROR]["StringValue"])["reason"]
+    reason = json.loads(rejected.attributes[ERROR]["StringValue"])["reason"]
     assert reason.startswith("sqsdelay.MessageDeduplicationId is None: the message was not sent")
 
 
@@ -330,7 +342,7 @@ def test_a_fifo_message_in_a_standard_endpoints_delay_queue_is_rejected(clock: M
     """The second line of defence against endpoints of one name."""
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders")
-    attributes = {wire.DELAY_SECONDS: string("1000"), wire.DEDUPLICATION_ID: string("d")}
+    attributes = {DELAY_SECONDS: string("1000"), DEDUPLICATION_ID: string("d")}
     queues.send_batch(DELAY, [OutgoingMessage("x", attributes, 1, None, "m", "m")])
     clock.advance(900)
     (outcome,) = Relay(queues, Endpoint.parse("orders")).process(received(queues, DELAY))
@@ -409,16 +421,12 @@ def test_who_may_not_ask_for_the_twin_sends_all_the_same() -> None:
 
 def test_what_the_ids_were_is_shown_to_forty_characters() -> None:
     """Or that there were none, and how that may have come about."""
-    (copy,) = [
-        ReceivedMessage(
-            body="x", attributes={}, receipt_handle="r", sqs_message_id="s", received_at=0.0
-        )
-    ]
+    (copy,) = [a_copy()]
     reason = "the message was not sent for a FIFO queue (was it sent for a standard endpoint of "
     assert getattr(read_fifo_ids(copy), "reason", None) == (
         f"sqsdelay.MessageGroupId is None: {reason}the same name?)"
     )
-    spaced = replace(copy, attributes={wire.GROUP_ID: string("a " * 21)})
+    spaced = replace(copy, attributes={GROUP_ID: string("a " * 21)})
     assert getattr(read_fifo_ids(spaced), "reason", None) == (
         f"sqsdelay.MessageGroupId is {'a ' * 20!r}: {reason}the same name?)"
     )
@@ -426,15 +434,8 @@ def test_what_the_ids_were_is_shown_to_forty_characters() -> None:
 
 def test_the_last_leg_keeps_trace_and_kind() -> None:
     """To the due queue of a FIFO endpoint with the ids in attributes, else as any message."""
-    ids = {wire.GROUP_ID: string("g"), wire.DEDUPLICATION_ID: string("d")}
-    copy = ReceivedMessage(
-        body="x",
-        attributes=ids,
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0.0,
-        trace_header="Root=1;Lineage=1:a",
-    )
+    ids = {GROUP_ID: string("g"), DEDUPLICATION_ID: string("d")}
+    copy = a_copy(ids, trace_header="Root=1;Lineage=1:a")
     message = DelayedMessage("m", 1_800_000_000_000)
     on_due_queue = outgoing.handed_over(copy, message, ENDPOINT, delay_seconds=5)
     assert (on_due_queue.trace_header, on_due_queue.group_id) == ("Root=1", None)

@@ -10,19 +10,35 @@ from typing import Any
 
 import pytest
 
-from sqsdelay import errors
-from sqsdelay.core import message as wire
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.message import (
+    DELAY_MS,
+    DELAY_SECONDS,
+    DUE_AT,
+    ERROR,
+    MESSAGE_ID,
+    WAS_DUE_AT,
+    Message,
+    OutgoingMessage,
+    size_of,
+    string,
+)
 from sqsdelay.core.outgoing import was_due_ms
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
-from sqsdelay.core.stored_message import Amendment
+from sqsdelay.errors import (
+    ConfigurationError,
+    InvalidDelay,
+    MessageConflict,
+    ReadInPart,
+    StoreUnavailable,
+)
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Change, ParkingSettings
 from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.testing import InMemoryStore
+from tests.messages import a_copy
 from tests.unit.relay_site import Site
 
 DAY = 86_400
@@ -72,8 +88,7 @@ def waiting(site: Site) -> list[ReceivedMessage]:
 
 @pytest.mark.parametrize("age", [0, 900, 2 * DAY, 40 * DAY])
 @pytest.mark.parametrize(
-    ("stale", "by_nservicebus"),
-    [(wire.DUE_AT, True), (wire.WAS_DUE_AT, True), (wire.WAS_DUE_AT, False)],
+    ("stale", "by_nservicebus"), [(DUE_AT, True), (WAS_DUE_AT, True), (WAS_DUE_AT, False)]
 )
 def test_a_message_sent_again_with_all_its_attributes_waits_for_its_new_delay(
     site: Site, age: float, stale: str, by_nservicebus: bool
@@ -84,22 +99,22 @@ def test_a_message_sent_again_with_all_its_attributes_waits_for_its_new_delay(
     site.clock.advance(age)
     attributes = {
         "user": string("x"),
-        wire.MESSAGE_ID: string("former"),
+        MESSAGE_ID: string("former"),
         stale: string(str(due_ms)),
-        wire.DELAY_SECONDS: string("2000"),
-        wire.DELAY_MS: string("1999500"),
+        DELAY_SECONDS: string("2000"),
+        DELAY_MS: string("1999500"),
     }
     if by_nservicebus:
         attributes[N_ID] = string("n-1")
     else:
-        del attributes[wire.DELAY_MS]
+        del attributes[DELAY_MS]
     site.put(attributes, "n-1")
     sent_ms = site.clock.true_ms
     seconds, copy = arrived(site, site.new_relay())
     assert 2000 <= seconds <= 2100
     assert was_due_ms(copy.attributes) == sent_ms + 2_000_000
-    assert copy.attributes[wire.MESSAGE_ID] == string("n-1")
-    assert wire.DUE_AT not in copy.attributes
+    assert copy.attributes[MESSAGE_ID] == string("n-1")
+    assert DUE_AT not in copy.attributes
 
 
 @pytest.mark.parametrize(
@@ -115,7 +130,7 @@ def test_the_attribute_is_the_id_whatever_group_and_deduplication_id_are(
     site: Site, group: str, deduplication: str
 ) -> None:
     """A sender in any language gets its own id back: where it arrives, and where it is cancelled."""
-    attributes = {wire.DELAY_SECONDS: string("2000"), wire.MESSAGE_ID: string("order-7")}
+    attributes = {DELAY_SECONDS: string("2000"), MESSAGE_ID: string("order-7")}
 
     def send() -> None:
         size = size_of("x", attributes)
@@ -124,7 +139,7 @@ def test_the_attribute_is_the_id_whatever_group_and_deduplication_id_are(
 
     send()
     _, copy = arrived(site)
-    assert copy.attributes[wire.MESSAGE_ID] == string("order-7")
+    assert copy.attributes[MESSAGE_ID] == string("order-7")
     site.clock.advance(300)
     send()
     assert site.sender.cancel("orders", "order-7") is Change.REQUESTED
@@ -133,23 +148,23 @@ def test_the_attribute_is_the_id_whatever_group_and_deduplication_id_are(
 
 def test_an_attribute_that_is_no_id_is_none(site: Site) -> None:
     """It could be no message group of the next hop."""
-    site.put({wire.DELAY_SECONDS: string("2000"), wire.MESSAGE_ID: string("order 7")}, "m-1")
+    site.put({DELAY_SECONDS: string("2000"), MESSAGE_ID: string("order 7")}, "m-1")
     _, copy = arrived(site, site.new_relay())
-    assert copy.attributes[wire.MESSAGE_ID] == string("m-1")
+    assert copy.attributes[MESSAGE_ID] == string("m-1")
 
 
 def test_what_was_due_steers_nothing_on_the_delay_queue(site: Site) -> None:
     """Whatever it says, beside a due time that steers; it is gone with the next hop."""
     due_ms = site.clock.true_ms + 2_500_000
     attributes = {
-        wire.DELAY_SECONDS: string("2500"),
-        wire.DUE_AT: string(str(due_ms)),
-        wire.WAS_DUE_AT: string("tomorrow"),
+        DELAY_SECONDS: string("2500"),
+        DUE_AT: string(str(due_ms)),
+        WAS_DUE_AT: string("tomorrow"),
     }
     site.put(attributes, "m-1")
     assert hopped(site, site.new_relay()) == [Status.REQUEUED]
     (copy,) = waiting(site)
-    assert set(copy.attributes) == {wire.DELAY_SECONDS, wire.DUE_AT, wire.MESSAGE_ID}
+    assert set(copy.attributes) == {DELAY_SECONDS, DUE_AT, MESSAGE_ID}
     assert read_delay(copy) == DelayedMessage("m-1", due_ms)
 
 
@@ -159,12 +174,12 @@ def test_copies_of_a_former_version_arrive_when_they_are_due(site: Site, hop: st
     let the seconds drift by an hour since."""
     due_ms = site.clock.true_ms + 1_700_500
     late = 3600 if hop else 0
-    attributes = {wire.DELAY_SECONDS: string(str(1701 + late)), wire.DUE_AT: string(str(due_ms))}
+    attributes = {DELAY_SECONDS: string(str(1701 + late)), DUE_AT: string(str(due_ms))}
     entry = OutgoingMessage("x", attributes, 100, None, "m-1", hop or "m-1")
     site.queues.send_batch(DELAY, [entry])
     seconds, copy = arrived(site, site.new_relay())
     assert 1700.5 <= seconds <= 1800
-    assert copy.attributes[wire.MESSAGE_ID] == string("m-1")
+    assert copy.attributes[MESSAGE_ID] == string("m-1")
 
 
 def test_a_receiver_passes_on_what_it_got(site: Site) -> None:
@@ -180,7 +195,7 @@ def test_a_receiver_passes_on_what_it_got(site: Site) -> None:
         seconds, again = arrived(site, relay)
         assert 1000 <= seconds <= 1100
         assert again.attributes["user"] == string("x")
-        assert again.attributes[wire.MESSAGE_ID] == string(result.message_id or "")
+        assert again.attributes[MESSAGE_ID] == string(result.message_id or "")
         assert result.message_id != "m-1"
     sender.send("orders", "x", attributes=first.attributes)
     (direct,) = site.received()
@@ -311,16 +326,16 @@ def test_a_message_met_again_after_it_was_moved(site: Site, released: bool) -> N
         changes.append(lambda: site.sender.cancel("orders", "m"))
     keep, move, moved = site.store.store, site.store.reschedule, []
 
-    def meanwhile(messages: Any, **given: Any) -> list[bool]:
+    def meanwhile(messages: Any, **given: Any) -> Any:
         if changes:
             assert changes.pop(0)() is Change.DONE
         return keep(messages, **given)
 
-    def counted(message_id: str, due_ms: int) -> bool:
+    def counted(message_id: str, due_ms: int) -> Any:
         moved.append(due_ms)
         return move(message_id, due_ms)
 
-    site.store.store, site.store.reschedule = meanwhile, counted  # type: ignore[method-assign]
+    site.store.store, site.store.reschedule = meanwhile, counted
     (outcome,) = site.relay.process(copies)
     assert outcome.status is (Status.CANCELLED if released else Status.PARKED)
     assert [message.due_ms for message in site.store.pending(9)] == ([] if released else moved)
@@ -346,12 +361,12 @@ def test_an_old_copy_takes_no_later_message_of_its_id_away(site: Site, when: str
     else:
         keep = site.store.store
 
-        def meanwhile(messages: Any, **given: Any) -> list[bool]:
-            site.store.store = keep  # type: ignore[method-assign]
+        def meanwhile(messages: Any, **given: Any) -> Any:
+            site.store.store = keep
             cancel_and_send_anew()
             return keep(messages, **given)
 
-        site.store.store = meanwhile  # type: ignore[method-assign]
+        site.store.store = meanwhile
     assert site.statuses() == [Status.REQUEUED if when == "before" else Status.PARKED]
     assert hopped(site) == [Status.CANCELLED] * (when == "before")
     assert [message.message_id for message in site.store.pending(9)] == ["m"]
@@ -380,12 +395,10 @@ def test_sent_means_this_message(site: Site) -> None:
     due_at = utc(site.clock.true_ms + 5 * DAY * 1000)
     first = sender.send("orders", "x", due_at=due_at, message_id="m")
     assert sender.send("orders", "x", due_at=due_at, message_id="m") == first
-    with pytest.raises(
-        errors.MessageConflict, match=r"is in the store and due at 2027-.* not 2027-"
-    ):
+    with pytest.raises(MessageConflict, match=r"is in the store and due at 2027-.* not 2027-"):
         sender.send("orders", "x", due_at=due_at + timedelta(days=1), message_id="m")
     site.clock.advance(60)
-    with pytest.raises(errors.MessageConflict, match="give its due time instead"):
+    with pytest.raises(MessageConflict, match="give its due time instead"):
         sender.send("orders", "x", delay=5 * DAY, message_id="m")
     assert [utc(message.due_ms) for message in site.store.pending(9)] == [first.due]
 
@@ -397,9 +410,9 @@ def test_amendments_that_a_sender_cannot_read_are_taken_for_left(
     other messages nothing is asked."""
     asked: list[Any] = []
 
-    def away(message_ids: Any) -> dict[str, Amendment]:
+    def away(message_ids: Any) -> Any:
         asked.append(list(message_ids))
-        raise errors.StoreUnavailable("away")
+        raise StoreUnavailable("away")
 
     monkeypatch.setattr(site.store, "amendments", away)
     site.sender.send_many(
@@ -423,9 +436,9 @@ def test_a_sender_reads_amendments_in_part(site: Site, monkeypatch: pytest.Monke
     site.sender.cancel("orders", "moved")
     site.clock.advance(10)
 
-    def in_part(message_ids: Any) -> dict[str, Amendment]:
+    def in_part(message_ids: Any) -> Any:
         found = InMemoryStore.amendments(site.store, message_ids)
-        raise errors.ReadInPart("1 of 3 were not read", found, ["unread"])
+        raise ReadInPart("1 of 3 were not read", found, ["unread"])
 
     monkeypatch.setattr(site.store, "amendments", in_part)
     site.sender.send_many("orders", messages)
@@ -436,7 +449,7 @@ def test_another_message_group_is_another_message(site: Site) -> None:
     """It orders by it at its destination: "sent" would lose it."""
     due_at = utc(site.clock.true_ms + 5 * DAY * 1000)
     site.sender.send("orders", "x", due_at=due_at, message_id="m", message_group_id="a")
-    with pytest.raises(errors.MessageConflict, match="message group"):
+    with pytest.raises(MessageConflict, match="message group"):
         site.sender.send("orders", "x", due_at=due_at, message_id="m", message_group_id="b")
     site.sender.send("orders", "x", due_at=due_at, message_id="m", message_group_id="a")
     assert [message.group_id for message in site.store.pending(9)] == ["a"]
@@ -526,7 +539,7 @@ def test_a_strangers_message_swallows_nobodys(site: Site, other: dict[str, Any])
     changed = given | other
     if "due" in changed:
         changed["due_at"] = utc(site.clock.true_ms + changed.pop("due") * 1000)
-    site.put({wire.DELAY_SECONDS: string("2000"), "user": string("x")}, "m")
+    site.put({DELAY_SECONDS: string("2000"), "user": string("x")}, "m")
     for arguments in (given, given, changed):
         sender.send("orders", **arguments)
     assert len(waiting(site)) == 3
@@ -548,7 +561,7 @@ def nservicebus_hop(site: Site, *, remaining: int) -> None:
     """As DelayedMessagesPump requeues: its deduplication id for both ids, its own attribute added."""
     for copy in waiting(site):
         attributes = dict(copy.attributes)
-        attributes[wire.DELAY_SECONDS] = string(str(remaining))
+        attributes[DELAY_SECONDS] = string(str(remaining))
         attributes.setdefault(N_ID, string("11111111-2222-3333-4444-555555555555"))
         site.put(attributes, copy.deduplication_id or "", copy.body)
     # In production its second hop would be swallowed within five minutes; a hop lasts longer.
@@ -566,7 +579,7 @@ def test_the_senders_id_survives_hops_of_nservicebus(site: Site, order: str, use
         else:
             assert hopped(site) == [Status.REQUEUED]
     seconds, copy = arrived(site)
-    assert copy.attributes[wire.MESSAGE_ID] == string("m-1")
+    assert copy.attributes[MESSAGE_ID] == string("m-1")
     assert len(copy.attributes) <= 10
     assert 0 <= seconds + len(order) * 900 - 8_000 <= 101
 
@@ -577,26 +590,20 @@ def test_eight_attributes_leave_no_room_for_an_id_but_are_not_refused(site: Site
     site.new_sender().send("orders", "x", delay=4000, message_id="m-1", attributes=users)
     site.clock.advance(900)
     (copy,) = site.received(DELAY)
-    assert set(copy.attributes) == {*users, wire.DELAY_SECONDS}
+    assert set(copy.attributes) == {*users, DELAY_SECONDS}
     site.clock.advance(181)
     _, delivered = arrived(site, site.new_relay(), after=0)
-    assert set(delivered.attributes) == {*users, wire.MESSAGE_ID, wire.WAS_DUE_AT}
+    assert set(delivered.attributes) == {*users, MESSAGE_ID, WAS_DUE_AT}
 
 
 def test_nservicebus_own_id_is_the_fallback(site: Site) -> None:
     """A copy of a former version's hop that an NServiceBus endpoint requeued has lost ours."""
-    copy = ReceivedMessage(
-        body="x",
-        attributes={N_ID: string("n-1")},
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0.0,
-        group_id="hop." + "a" * 64,
-        deduplication_id="hop." + "a" * 64,
+    copy = a_copy(
+        {N_ID: string("n-1")}, group_id="hop." + "a" * 64, deduplication_id="hop." + "a" * 64
     )
     assert (copy.message_id, copy.first_sent_ms) == ("n-1", None)
     assert replace(copy, attributes={N_ID: string("no id")}).message_id == "hop." + "a" * 64
-    ours = {**copy.attributes, wire.MESSAGE_ID: string("m-1")}
+    ours = {**copy.attributes, MESSAGE_ID: string("m-1")}
     assert replace(copy, attributes=ours).message_id == "m-1"
 
 
@@ -610,7 +617,7 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(site: Site) -> Non
     site.put((MAX_DUE_MS - site.clock.true_ms) // 1000, "9999")
     assert hopped(site, relay) == [Status.REQUEUED, Status.REJECTED]
     (rejected,) = site.received(ERRORS)
-    reason = rejected.attributes[wire.ERROR]["StringValue"]
+    reason = rejected.attributes[ERROR]["StringValue"]
     assert "this endpoint allows delays of up to 315360000 s; shorten it, or raise" in reason
 
 
@@ -618,7 +625,7 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(site: Site) -> Non
 def test_a_limit_out_of_range_is_refused(limit: int) -> None:
     """At the start, with the range."""
     for settings in (SenderSettings, RelaySettings):
-        with pytest.raises(errors.ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
+        with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
             settings(max_delay_seconds=limit)
 
 
@@ -632,8 +639,8 @@ def test_a_sender_refuses_what_would_be_rejected(site: Site) -> None:
         due_at = utc(site.clock.true_ms + 2_001_000)
         for when in ({"delay": 2001}, {"delay": 2000.001}, {"due_at": due_at}):
             with pytest.raises(
-                errors.InvalidDelay, match=r"due in 2001 s, .* of up to 2000 s; shorten it"
+                InvalidDelay, match=r"due in 2001 s, .* of up to 2000 s; shorten it"
             ):
                 sender.send("orders", "x", **when)
-    with pytest.raises(errors.InvalidDelay, match="due in 2001 s"):
+    with pytest.raises(InvalidDelay, match="due in 2001 s"):
         sender.reschedule("orders", "m", delay=2001)
