@@ -45,7 +45,7 @@ def translated(bucket: str, *, key: str | None = None) -> Iterator[None]:
     try:
         yield
     except (ClientError, BotoCoreError) as error:
-        response = error.response if isinstance(error, ClientError) else {}
+        response: Any = error.response if isinstance(error, ClientError) else {}
         code = response.get("Error", {}).get("Code", "")
         if code == "NoSuchKey":
             raise errors.BodyMissing(

@@ -133,9 +133,9 @@ _SUFFIXES: Final = {
 def waiting_queue(scope: Construct, which: str, endpoint: str, **settings: Any) -> EndpointQueue:
     """Where messages wait for a function: the ``DelayQueue``, hop by hop; the ``DueQueue``, where the message
     timers of a FIFO endpoint run; the ``ParkingQueue``, where what is to be parked gathers."""
-    visibility = Duration.seconds(limits.DELAY_QUEUE_VISIBILITY_SECONDS)
-    given = {"queue_name": beside(endpoint, _SUFFIXES[which]), "visibility_timeout": visibility}
-    return EndpointQueue(scope, which, no_redrive=_ONLY_WAITING, **given, **settings)
+    settings["queue_name"] = beside(endpoint, _SUFFIXES[which])
+    settings["visibility_timeout"] = Duration.seconds(limits.DELAY_QUEUE_VISIBILITY_SECONDS)
+    return EndpointQueue(scope, which, no_redrive=_ONLY_WAITING, **settings)
 
 
 class DestinationQueue(Construct):
