@@ -10,7 +10,6 @@ import boto3
 import pytest
 from kombu.transport.SQS import Channel
 from moto import mock_aws
-from sqsdelay.stores.postgres.watching import POLL_SECONDS
 
 from benchmarks import cost_by_delay
 from benchmarks.support.blocks import rewritten
@@ -42,7 +41,7 @@ from sqsdelay.sending.sizes import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.postgres.pool import LOCK_SECONDS, SERVER_SETTINGS
-from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from sqsdelay.stores.postgres.postgres_store import POLL_SECONDS, PostgresStore
 from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, VERSION, check_version
 from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteStore
 from tests.guides.page import ROOT
