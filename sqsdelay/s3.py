@@ -53,9 +53,8 @@ def translated(bucket: str, *, key: str | None = None) -> Iterator[None]:
                 "object or look for what deleted it (a lifecycle rule, another receiver)"
             ) from error
         if code in _MISSING_BUCKET:
-            raise errors.BodyStoreMissing(
-                f"bucket {bucket} does not exist; create it, or correct the name"
-            ) from error
+            told = f"bucket {bucket} does not exist; create it, or correct the name"
+            raise errors.BodyStoreMissing(told) from error
         raise errors.BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
 
 
@@ -66,7 +65,7 @@ _DAY_MS: Final = 24 * 3600 * 1000
 
 def expiry_rules(client: S3Client, bucket: str, prefix: str) -> list[Any]:
     """The bucket's rules that delete objects of this prefix; none where they may not be read: the log says
-    so. Raises ClientError: the bucket cannot be asked, for another reason."""
+    so."""
     try:
         rules: list[Any] = client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
     except ClientError as error:
@@ -120,11 +119,8 @@ class Bucket:
             raise errors.InvalidSetting(
                 f"use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS", above_bytes=above_bytes
             )
-        self.name = name
-        self._above_bytes = above_bytes
-        self._prefix = prefix
-        self._clock = clock or SystemClock()
-        self._client = client or default_client()
+        self.name, self._above_bytes, self._prefix = name, above_bytes, prefix
+        self._clock, self._client = clock or SystemClock(), client or default_client()
         self._rules: list[Any] | None = None
         self._lock = threading.Lock()
 
@@ -182,9 +178,7 @@ class BodyReader:
     """
 
     def __init__(self, bucket: str, client: S3Client | None = None, *, prefix: str = "") -> None:
-        self._bucket = bucket
-        self._prefix = prefix
-        self._client = client or default_client()
+        self._bucket, self._prefix, self._client = bucket, prefix, client or default_client()
 
     def read(self, body: str, attributes: Mapping[str, Attribute]) -> str:
         """The body of a received message: the object it points to, or itself if it is no pointer.
@@ -204,10 +198,8 @@ class BodyReader:
         try:
             return content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise errors.MalformedMessage(
-                f"the object {pointer.key!r} in bucket {pointer.bucket} is not a body, because it is "
-                f"not UTF-8: {error}"
-            ) from error
+            told = f"the object {pointer.key!r} in bucket {pointer.bucket} is not a body, because it is "
+            raise errors.MalformedMessage(f"{told}not UTF-8: {error}") from error
 
     def delete(self, body: str, attributes: Mapping[str, Attribute]) -> None:
         """Delete the object that a message points to, if any. Delete the message first.
