@@ -443,7 +443,7 @@ class Settlement:
         sent = (
             (m, how) for m, how in outcomes if not (isinstance(how, Failure) or how is SENT_BEFORE)
         )
-        self._record(events.released(sent, at_ms=done.now_ms))
+        self._record(events.released, sent, done.now_ms)
         if done.released:
             removed = claim.remove(ids_of(done.released))
             if not all(removed):
@@ -475,14 +475,17 @@ class Settlement:
         done.outage = next((f.error for _, f in stay if f.transient), done.outage)
         _tell(logger.error, "not rejected", stay)
         done.rejected = [message for message, _ in gone]
-        self._record(events.rejected(gone, at_ms=self.destination.now_ms()))
+        self._record(events.rejected, gone, self.destination.now_ms())
         self._count_failures(claim, [message for message, _ in stay], done)
         claim.remove(ids_of(done.rejected))
 
-    def _record(self, told: Iterable[Event]) -> None:
-        if self.ledger is not None and self.destination.mode is TransactionMode.EXACTLY_ONCE:
+    def _record(self, made: Callable[..., Iterable[Event]], messages: Any, at_ms: int) -> None:
+        if self.ledger is None:
+            return
+        told = made(messages, at_ms=at_ms)
+        if self.destination.mode is TransactionMode.EXACTLY_ONCE:
             self._waiting.append(told)
-        elif self.ledger is not None:
+        else:
             record_safely(self.ledger, told)
 
     def _count_failures(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
