@@ -37,9 +37,8 @@ def check(page: str) -> Node:
             assert each.attributes["src"].startswith("/static/")
         for name in ("href", "src", "action", "hx-get"):
             assert (each.attributes.get(name) or "/").startswith(("/", "#"))
-    assert not re.search(
-        "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028]", page
-    )
+    acting = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028]"
+    assert not re.search(acting, page)
     return root
 
 
@@ -58,9 +57,8 @@ def hostile(running: Running) -> Running:
         for n, each in enumerate(IDS)
     ]
     running.store.store(messages)
-    running.reject(
-        "h-1", reason='<script>alert("why")</script> \x1b[31m', body="<script>alert(2)</script>"
-    )
+    reason = '<script>alert("why")</script> \x1b[31m'
+    running.reject("h-1", reason=reason, body="<script>alert(2)</script>")
     for each in IDS:
         running.record(EventKind.REJECTED, each, Source.CONSUMER, reason=f"<b>{each}</b>")
     return running

@@ -107,9 +107,8 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
     url = f"sqlite:///{tmp_path}/store.db"
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
-        store.store(
-            [StoredMessage(message_id="m", destination="orders", due_ms=2**41, body=b'"' * 2**16)]
-        )
+        given: Any = {"destination": "orders", "due_ms": 2**41, "body": b'"' * 2**16}
+        store.store([StoredMessage(message_id="m", **given)])
 
     def bound(*where: Any) -> socket.socket:
         listening = listen(*where)
