@@ -51,10 +51,9 @@ _FRESH_MS: Final = 5_000
 
 
 class S3Store(Changes, Pages, DelayedMessageStore):
-    """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how.
-
-    A page of `pending` reads the objects that may hold a part of it: for people, not for loops. All that
-    share the last message's due time and id are on it: it may be longer.
+    """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how. A page
+    of `pending` reads the objects that may hold a part of it: for people, not for loops. All that share the
+    last message's due time and id are on it: it may be longer.
 
     Args:
         bucket: its name.

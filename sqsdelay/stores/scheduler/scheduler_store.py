@@ -48,7 +48,7 @@ class SchedulerStore(Pages, ParkingPlace):
     timers make it exact to the second. What has fired is no longer here: it is cancelled and moved by an
     amendment, as any message in the delay queue.
 
-    A page of `pending` reads every schedule: a GetSchedule call for each message, and a ListSchedules call for
+    A page of `pending` reads every schedule: a GetSchedule call for each message, a ListSchedules call for
     each hundred. The calls are free, and limited to some thousand a second: for people, not for loops.
 
     Args:
