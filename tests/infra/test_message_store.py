@@ -33,6 +33,7 @@ from sqsdelay.stores import DynamoDbStore, table_definition
 from sqsdelay.stores.dynamodb.layout import EXPIRY
 from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS
 from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
+from tests.messages import a_message
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ def store(calls: set[str]) -> Iterator[DynamoDbStore]:
 
 
 def stored(message_id: str, queue: str = "orders", due_ms: int = MAX_DUE_MS) -> StoredMessage:
-    return StoredMessage(message_id=message_id, destination=queue, due_ms=due_ms, body=b"body")
+    return a_message(message_id, due_ms, to=queue, body=b"body")
 
 
 def table_grants(template: Template, handler: str) -> set[str]:

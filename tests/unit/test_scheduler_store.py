@@ -29,6 +29,7 @@ from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
 from sqsdelay.stores.shared import VERSION
 from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.messages import a_message
 from tests.services.in_memory_scheduler import InMemoryScheduler, _Schedule
 
 ROLE = "arn:aws:iam::123456789012:role/orders-scheduler"
@@ -448,9 +449,7 @@ def test_context_attributes_in_a_body_are_left_alone(world: World) -> None:
 
 def test_an_id_is_one_message(world: World) -> None:
     """The same again is the same; another under its id is refused, as with any store."""
-    due = StoredMessage(
-        message_id="m1", destination="orders", due_ms=world.clock.true_ms + DAY * 1000, body=b"x"
-    )
+    due = a_message("m1", world.clock.true_ms + DAY * 1000)
     parking = Parking(world.store, after_seconds=7_200)
     assert parking.park([due, due]) == [True, False]
     assert parking.park([due]) == [False]

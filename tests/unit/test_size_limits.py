@@ -27,6 +27,7 @@ from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.sizes import LIMIT, LIMIT_LIFETIME_SECONDS, SizeLimits
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.messages import a_message
 
 TERRAFORMS = 262_144
 DELAY, ERRORS = "orders-delay.fifo", "orders-delay-error"
@@ -211,9 +212,7 @@ def test_the_dispatchers_outbox(clock: ManualClock) -> None:
     outbox = SqsOutbox(queues, Endpoint.parse("orders"))
 
     def stored(body: str, message_id: str) -> StoredMessage:
-        return StoredMessage(
-            message_id=message_id, destination="orders", due_ms=0, body=body.encode()
-        )
+        return a_message(message_id, 0, body=body.encode())
 
     fits, too_large = outbox.send(
         [stored("x" * TERRAFORMS, "a"), stored("x" * (TERRAFORMS + 1), "b")]
