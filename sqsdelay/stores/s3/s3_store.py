@@ -51,7 +51,9 @@ _FRESH_MS: Final = 5_000
 
 
 class S3Store(Changes, Pages, DelayedMessageStore):
-    """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how.
+    """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how. A page
+    of `pending` reads the objects that may hold a part of it: for people, not for loops. All that share the
+    last message's due time and id are on it: it may be longer.
 
     Args:
         bucket: its name.
@@ -317,8 +319,6 @@ class S3Store(Changes, Pages, DelayedMessageStore):
         return sum(self._wheel.count(waiting) for waiting in self._wheel.listed())
 
     def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
-        """Reads the objects that may hold a part of it. All that share the last one's due time and id are on
-        its page: it may be longer."""
         # What is overdue is asked after each look for it: some seconds old will do.
         listed = self._known(before_ms) if before_ms <= self._wheel.now_ms() else None
         listed = self._wheel.listed(until_ms=before_ms) if listed is None else listed
