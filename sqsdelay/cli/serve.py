@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 @contextmanager
 def local_aws(port: int | None = None) -> Iterator[LocalAws]:
     """A local AWS, which a process that SIGTERM ends does not leave behind."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as running:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        running.callback(signal.signal, signal.SIGTERM, before)
         with err.status("starting a local AWS (ministack)"):
             aws = running.enter_context(LocalAws(port=port))
         yield aws
@@ -83,7 +84,7 @@ def console_of(aws: LocalAws, endpoint: str, ledger: Path, *, hop: int) -> Itera
 
 
 EXAMPLE: Final = Path(__file__).with_name("reminders.jsonl")
-ENDPOINT: Final = "reminders"
+ENDPOINT: Final = Endpoint.parse("reminders")
 PLAYED_FROM: Final = datetime(2030, 1, 1, tzinfo=UTC)
 """Absolute due times are played as if it were this instant when the demo starts."""
 PATIENCE_SECONDS: Final = 10
@@ -112,7 +113,7 @@ def demo(
         kept = Path(folder) / "ledger.jsonl" if ledger is None and console else ledger
         tell(f"{hop} s stand for the {DEFAULT_HOP_SECONDS} s of a hop on AWS")
         if console and kept is not None:
-            running.enter_context(console_of(aws, ENDPOINT, kept, hop=hop))
+            running.enter_context(console_of(aws, ENDPOINT.name, kept, hop=hop))
         summary = _run(aws, file, hop, opened_ledger(kept), quiet=as_json)
         if not (as_json or out.is_terminal):
             out.print()  # the table of a pipe or log ends without a line break
@@ -133,19 +134,18 @@ def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quie
     from sqsdelay.sqs.queues import SqsQueues
     from sqsdelay.sqs.sender import DelaySender
 
-    endpoint = Endpoint.parse(ENDPOINT)
-    run = Run(endpoint, SqsQueues(aws.client("sqs")), ledger)
+    run = Run(ENDPOINT, SqsQueues(aws.client("sqs")), ledger)
 
     def hopped(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if outcome.status in (Status.REQUEUED, Status.HANDED_OVER):
                 run.hopped(outcome.copy.message_id, outcome.late_ms)
 
-    consumer = consumer_of(endpoint, aws, hop, hopped, ledger=ledger)
+    consumer = consumer_of(ENDPOINT, aws, hop, hopped, ledger=ledger)
     started_ms = SystemClock().now_ms()
     messages = read_demo_file(file, utc(started_ms))
     sender = DelaySender(aws.client("sqs"), hop_seconds=hop, ledger=ledger)
-    run.sent(messages, sender.send_many(ENDPOINT, messages))
+    run.sent(messages, sender.send_many(ENDPOINT.name, messages))
     run.follow(
         lambda room: _table(run, started_ms, room),
         patience_seconds=PATIENCE_SECONDS,

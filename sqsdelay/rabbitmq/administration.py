@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -43,6 +43,10 @@ meanwhile. Source: rabbit_fifo_client.erl, SOFT_LIMIT."""
 
 MOVED_BYTES: Final = 16 * 1024 * 1024
 """Bodies in hand together, a larger one by itself."""
+
+PREFETCH: Final = 500
+"""Undeliverable messages that a further consumer asks for, once as many have come: what is on its way takes
+memory of the broker's."""
 
 LOOK_SECONDS: Final = 5.0
 """How long messages are looked at to count them by endpoint."""
@@ -173,16 +177,10 @@ def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoin
         if refused is not None:
             break
     if sent:
-        _settle_acks(session, topology.undeliverable)
+        session.settle_acks(topology.undeliverable)
     if refused is not None:
         raise refused
     return sent
-
-
-def _settle_acks(session: Session, queue: str) -> None:
-    """Wait until the queue has applied the channel's acknowledgements: its next get comes after them.
-    What this get takes returns to its place as the channel closes."""
-    session.get(queue)
 
 
 def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
@@ -201,9 +199,11 @@ def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
 def _undeliverable(session: Session, topology: Topology) -> Iterator[tuple[str, Taken]]:
     """Receive every message that is in the catch-all queue now, each with its endpoint. What is not
     acknowledged returns to its place as the channel closes."""
+    arrived: deque[Taken] = deque()
     waiting = session.count(topology.undeliverable) or 0  # NServiceBus declares no catch-all
-    arrived = session.consume(topology.undeliverable, waiting)
-    for _ in range(waiting):
+    for number in range(waiting):
+        if number % PREFETCH == 0:
+            session.consume(topology.undeliverable, PREFETCH, arrived)
         session.wait(lambda: arrived, seconds=QUIET_SECONDS)
         if not arrived:
             return
@@ -386,7 +386,7 @@ def _move_level(
                 done.moved += 1
             else:
                 done.left[str(result.error)] += 1
-    _settle_acks(session, name)
+    session.settle_acks(name)
 
 
 def _destination(routing_key: str, properties: BasicProperties, level: int) -> tuple[str, datetime]:

@@ -208,9 +208,6 @@ class Wire(SelectorIOServicesAdapter):
                 timer.cancel()
 
 
-MAX_PREFETCH: Final = 65_535
-"""Deliveries without an acknowledgement that one consumer can ask for. Source: AMQP 0-9-1, basic.qos."""
-
 Taken = tuple[Any, pika.BasicProperties, bytes]
 """A message that was received and not acknowledged: its method, properties and body."""
 
@@ -338,14 +335,15 @@ class Session:
         self.wait(lambda: self._got)
         return self._got.pop()
 
-    def consume(self, queue: str, count: int) -> deque[Taken]:
-        """Where so many messages arrive, if there are as many, whenever the session waits for something."""
-        arrived: deque[Taken] = deque()
-        if count:
-            self.ask("basic_qos", prefetch_count=min(count, MAX_PREFETCH))
-        for _ in range(0, count, MAX_PREFETCH):
-            self.ask("basic_consume", queue, lambda _, *message: arrived.append(message))
-        return arrived
+    def settle_acks(self, queue: str) -> None:
+        """Wait until a queue has applied the channel's acknowledgements: its next get comes after them. What
+        that takes returns to its place as the channel closes."""
+        self.get(queue)
+
+    def consume(self, queue: str, prefetch: int, arrived: deque[Taken]) -> None:
+        """Let so many messages arrive there, whenever the session waits for something."""
+        self.ask("basic_qos", prefetch_count=prefetch)
+        self.ask("basic_consume", queue, lambda _, *message: arrived.append(message))
 
     def wait(self, until: Callable[[], object], *, seconds: float = inf) -> None:
         """Serve the connection until that is true, or for so many seconds. What ended it, or the channel,

@@ -197,9 +197,9 @@ class Jobs:
                 first, job.after = job.after, None  # no cycle, which would live on for a while
                 (self.publications if first is None else first.waiting).append(job)
 
-    def bound(self, job: BindJob) -> None:
-        """Settle it, and let what waits for it be published."""
-        job.settle()
+    def settle(self, job: BindJob, error: SqsDelayError | None) -> None:
+        """Let what waits for it be published, or fail with it."""
+        job.settle(error)
         self.publications.extend(each for each in job.waiting if not each.settled)
 
     def fail(self, error: SqsDelayError, of: Callable[[Job], bool] = lambda _: True) -> None:
@@ -318,10 +318,7 @@ class Link(Session):
         count = self._asked.index(last) + 1
         settled, self._asked = self._asked[:count], self._asked[count:]
         for job in settled:
-            if error is None:
-                self._jobs.bound(job)
-            else:
-                job.settle(error)
+            self._jobs.settle(job, error)
         while self._jobs.bindings and self._jobs.bindings[0].settled:
             self._jobs.bindings.popleft()
         self.note_heard()

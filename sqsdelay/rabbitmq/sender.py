@@ -207,19 +207,14 @@ class RabbitMqSender:
         properties = amqp.properties_of(
             message, delay_seconds=seconds, due_ms=due_ms, user=self._user
         )
-        return Publication(
-            *self._address(endpoint, seconds),
-            amqp.body_of(message, limit=self._max_message_bytes),
-            properties,
-            due_ms=due_ms,
-            on_write=partial(self._at_write, endpoint, due, properties) if seconds else None,
-        )
+        body = amqp.body_of(message, limit=self._max_message_bytes)
+        on_write = partial(self._at_write, endpoint, due) if seconds else None
+        address = self._address(endpoint, seconds)
+        return Publication(*address, body, properties, due_ms=due_ms, on_write=on_write)
 
-    def _at_write(
-        self, endpoint: str, due: DueTime, properties: BasicProperties, publication: Publication
-    ) -> None:
+    def _at_write(self, endpoint: str, due: DueTime, publication: Publication) -> None:
         """Say where to, and with what properties, if it is written now."""
-        now_ms = self._now_ms()
+        now_ms, properties = self._now_ms(), publication.properties
         publication.due_ms = due_ms = due.due_ms(now_ms)
         seconds = min(seconds_until(due_ms, now_ms), topology.MAX_DELAY_SECONDS)
         publication.properties = amqp.delayed(properties, seconds=seconds, due_ms=due_ms)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -26,7 +27,7 @@ from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.administration import create_missing
-from sqsdelay.rabbitmq.connection import Address, Session, parameters, translated
+from sqsdelay.rabbitmq.connection import Address, Session, Taken, parameters, translated
 from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.message import RabbitMqMessage
 from sqsdelay.rabbitmq.outbox import RabbitMqOutbox, with_headers, with_reason
@@ -73,7 +74,8 @@ class QueueConsumer:
         self._given_back: list[tuple[float, Received]] = []
         self._cancelled: list[Any] = []
         self._channel.add_on_cancel_callback(self._cancelled.append)
-        self._arrived = session.consume(self.queue, PREFETCH)
+        self._arrived: deque[Taken] = deque()
+        session.consume(self.queue, PREFETCH, self._arrived)
         session.seconds = inf
 
     def receive(self, *, wait_seconds: float) -> list[Received]:

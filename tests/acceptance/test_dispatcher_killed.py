@@ -23,7 +23,6 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.dispatcher_process import (
@@ -32,6 +31,7 @@ from tests.acceptance.dispatcher_process import (
     BEFORE_REMOVAL,
     DURING_SEND,
 )
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -57,14 +57,7 @@ class Scene:
         with closing(open_store(self.url, endpoint="orders")) as store:
             store.set_up()
             for start in range(0, count, 1000):
-                store.store(
-                    [
-                        StoredMessage(
-                            message_id=name, destination="orders", due_ms=now_ms, body=b"x"
-                        )
-                        for name in names[start : start + 1000]
-                    ]
-                )
+                store.store([a_message(name, now_ms) for name in names[start : start + 1000]])
         return set(names)
 
     def dispatcher(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, string
 from sqsdelay.errors import (
     BodyMissing,
@@ -34,10 +32,10 @@ from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.sizes import PAYLOAD_SIZE, Pointer
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import environment, run, running
 
 LARGE = "ä" * 600_000
@@ -282,10 +280,8 @@ print(len(message["Body"].encode()), message["Body"][:1], message["Body"][-1:], 
 
 def program(text: str, name: str, env: dict[str, str]) -> str:
     """What it prints."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", text, name],
-        env=environment(env), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-W", "ignore", "-c", text, name]
+    done = ended(command, env=environment(env))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -294,7 +290,7 @@ def made(local_aws: LocalAws, **settings: Any) -> tuple[str, dict[str, str]]:
     """An endpoint and a bucket of the same name, and the environment of who uses them."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     local_aws.client("s3").create_bucket(Bucket=name)
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name), **settings)
+    create_endpoint(local_aws.client("sqs"), name, **settings)
     return name, local_aws.environment()
 
 

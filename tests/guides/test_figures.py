@@ -17,7 +17,6 @@ from sqsdelay import limits, unrestricted
 from sqsdelay.cli.console import EXIT_CRITICAL
 from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.core.delay import due_at_ms
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import parse_due_at
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.cost import Workload, bill, shipped_prices
@@ -38,13 +37,13 @@ from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
 from sqsdelay.sending.sizes import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.postgres.pool import LOCK_SECONDS, SERVER_SETTINGS
 from sqsdelay.stores.postgres.postgres_store import POLL_SECONDS, PostgresStore
 from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, VERSION, check_version
 from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteStore
 from tests.guides.page import ROOT
+from tests.services.endpoints import create_endpoint
 
 PRICES = shipped_prices()
 TENS, SINGLY = (
@@ -185,7 +184,7 @@ def test_so_many_attributes_are_a_boto3_users() -> None:
     with mock_aws():
         sqs: Any = unrestricted(boto3.client("sqs"))
         for name in ("orders", "payments.fifo"):
-            create_endpoint(sqs, Endpoint.parse(name))
+            create_endpoint(sqs, name)
         for queue, count, group in (
             ("orders", plain, {}),
             ("orders", grouped, {"MessageGroupId": "g"}),

@@ -24,14 +24,15 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Attribute, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.sqs import SqsQueues
 from sqsdelay.stores import open_place
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.page import Page
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 
 HOUR_MS = 3_600_000
 
@@ -65,8 +66,7 @@ class Running:
     def park(self, *ids: str, due_in_ms: int = 24 * HOUR_MS, body: bytes = b"{}") -> int:
         """Park messages; gives their due time."""
         due_ms = time.time_ns() // 1_000_000 + due_in_ms
-        given: Any = {"destination": self.endpoint, "due_ms": due_ms, "body": body}
-        self.store.store([StoredMessage(message_id=each, **given) for each in ids])
+        self.store.store([a_message(each, due_ms, to=self.endpoint, body=body) for each in ids])
         self.services.source(self.endpoint).changed()
         return due_ms
 
@@ -149,7 +149,7 @@ def start(aws_here: LocalAws, tmp_path: Path) -> Iterator[Callable[..., Running]
 
         def begin(url: str = "", *, fifo: bool = False, clock: Clock | None = None) -> Running:
             name = f"orders-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}"
-            create_endpoint(aws_here.client("sqs"), Endpoint.parse(name))
+            create_endpoint(aws_here.client("sqs"), name)
             url = (url or f"sqlite:///{tmp_path}/store.db").format(name=name)
             store = open_place(url, endpoint=name)
             running.enter_context(closing(store))

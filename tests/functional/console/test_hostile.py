@@ -9,11 +9,11 @@ import pytest
 from sqsdelay.console.rendering import wire
 from sqsdelay.core.message import string
 from sqsdelay.core.readable import one_line, plain
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger import EventKind, Source
 from tests.functional.console.conftest import Running
 from tests.functional.console.page import Node, parsed
 from tests.hostile.strategies import NUMBERS
+from tests.messages import a_message
 
 IDS = (
     '<img src=x onerror="alert(1)">', '"><script>alert(1)</script>', "'; DROP TABLE x; --", "a&b=c#d?e",
@@ -46,10 +46,10 @@ def check(page: str) -> Node:
 def hostile(running: Running) -> Running:
     """A store, an error queue and a ledger full of them."""
     messages = [
-        StoredMessage(
-            message_id=each,
-            destination='<a href="javascript:x">',
-            due_ms=2_000_000_000_000 + n,
+        a_message(
+            each,
+            2_000_000_000_000 + n,
+            to='<a href="javascript:x">',
             body=BODIES[n % len(BODIES)],
             attributes={"<b>": string("<script>"), "n\u202e": string("\x1b")},
             group_id="<i>",
