@@ -75,14 +75,18 @@ def create_endpoint(
         )
     queues = SqsQueues(client)
     refuse_collision(queues, endpoint)
-    own = fifo_queue_attributes() if endpoint.fifo else standard_queue_attributes()
-    wanted = [(endpoint.queue, own), (endpoint.error_queue, standard_queue_attributes())]
-    if endpoint.fifo:
-        wanted.append((endpoint.due_queue, due_queue_attributes()))
-    wanted.append((endpoint.delay_queue, delay_queue_attributes(hop_seconds)))
-    created = create_missing(client, queues, wanted)
+    created = create_missing(client, queues, _wanted(endpoint, hop_seconds))
     refuse(p for p in check_endpoint(client, endpoint, hop_seconds=hop_seconds) if p.fatal)
     return created
+
+
+def _wanted(endpoint: Endpoint, hop_seconds: int) -> Iterator[tuple[QueueRef, dict[str, str]]]:
+    """The endpoint's queues and their attributes, in the order to create them in."""
+    yield endpoint.queue, fifo_queue_attributes() if endpoint.fifo else standard_queue_attributes()
+    yield endpoint.error_queue, standard_queue_attributes()
+    if endpoint.fifo:
+        yield endpoint.due_queue, due_queue_attributes()
+    yield endpoint.delay_queue, delay_queue_attributes(hop_seconds)
 
 
 def create_missing(
