@@ -78,7 +78,7 @@ class PostgresServer:
     def _start(self) -> None:
         settings = (
             f"{self._settings}-p {self.port} -c listen_addresses={self._address} "
-            f"-c unix_socket_directories='' -c max_connections=200"
+            f"-c unix_socket_directories='' -c max_connections=500"
         )
         log = str(self._log)
         # -t: the default minute is not enough for a busy machine.
@@ -149,17 +149,6 @@ def postgres_server(
             server.stop("immediate")
     finally:
         shutil.rmtree(folder)
-
-
-@contextmanager
-def postgres_conninfo() -> Iterator[str]:
-    """A database to test in: the one of ``SQSDELAY_TEST_POSTGRES``, else a private server's."""
-    given = os.environ.get(VARIABLE)
-    if given:
-        yield given
-        return
-    with postgres_server() as server:
-        yield server.conninfo
 
 
 def _installed() -> Path:
