@@ -148,18 +148,14 @@ def local_aws() -> Iterator[LocalAws]:
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A connection string of a real PostgreSQL, the one of ``SQSDELAY_TEST_POSTGRES``, or a database of this
     process on the run's own; tests use tables of their own."""
-    from psycopg import connect
-
+    from tests.services.postgres import VARIABLE, database
     from tests.services.shared import shared
 
-    if given := os.environ.get("SQSDELAY_TEST_POSTGRES"):
+    if given := os.environ.get(VARIABLE):
         yield given
         return
-    with shared("postgresql", tmp_path_factory) as (url,):
-        name = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-        with connect(url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        yield url.rpartition("/")[0] + f"/{name}"
+    with shared("postgresql", tmp_path_factory) as (url,), database(url) as own:
+        yield own
 
 
 @pytest.fixture(scope="session")

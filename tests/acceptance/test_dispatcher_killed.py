@@ -3,25 +3,23 @@ allows. Real processes, real databases."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores import open_store
@@ -31,13 +29,27 @@ from tests.acceptance.dispatcher_process import (
     BEFORE_COMMIT,
     BEFORE_REMOVAL,
     DURING_SEND,
+    main,
 )
 from tests.patience import PATIENCE_SECONDS
+from tests.services.postgres import database
+from tests.services.processes import FORKS
 
-ROOT = Path(__file__).parents[2]
 LEASE_SECONDS = 3.0
 """Long enough for a busy machine to hold up the renewal by a living dispatcher."""
 BATCH = 50
+
+
+class Dispatching(NamedTuple):
+    """A process, and whether it has come so far that SIGTERM ends it in peace."""
+
+    process: ForkServerProcess
+    ready: Event
+
+    def ended(self) -> int | None:
+        """Its exit code."""
+        self.process.join(PATIENCE_SECONDS)
+        return self.process.exitcode
 
 
 @dataclass
@@ -69,7 +81,7 @@ class Scene:
 
     def dispatcher(
         self, *, step: str | None = None, exactly_once: bool = False, send_seconds: float = 0
-    ) -> subprocess.Popen[bytes]:
+    ) -> Dispatching:
         given = {
             "store": self.url,
             "file": str(self.file),
@@ -78,9 +90,12 @@ class Scene:
             "batch": BATCH,
             "lease_seconds": LEASE_SECONDS,
             "send_seconds": send_seconds,
+            "environment": dict(os.environ),
         }
-        command = [sys.executable, "-m", "tests.acceptance.dispatcher_process", json.dumps(given)]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+        ready = FORKS.Event()
+        process = FORKS.Process(target=main, args=(given, ready.set))
+        process.start()
+        return Dispatching(process, ready)
 
     def wait_until_empty(self, seconds: float = PATIENCE_SECONDS) -> None:
         deadline = time.monotonic() + seconds
@@ -101,20 +116,16 @@ class Scene:
 
 
 @contextmanager
-def ended(*processes: subprocess.Popen[bytes]) -> Iterator[None]:
+def ended(*dispatching: Dispatching) -> Iterator[None]:
     """Processes that end with the block: by SIGTERM, in peace."""
     try:
         yield
     finally:
-        for process in processes:
-            assert process.stdout is not None
-            # Once it has said so it hears SIGTERM.
-            assert process.stdout.readline() == b"dispatching\n"
-            process.terminate()
-        codes = [process.wait(PATIENCE_SECONDS) for process in processes]
-        for process in processes:
-            process.communicate()
-        assert codes == [0] * len(processes)
+        for each in dispatching:
+            assert each.ready.wait(PATIENCE_SECONDS)
+            each.process.terminate()
+        codes = [each.ended() for each in dispatching]
+        assert codes == [0] * len(dispatching)
 
 
 @pytest.fixture
@@ -126,16 +137,10 @@ def sqlite(tmp_path: Path) -> Scene:
 
 @pytest.fixture
 def postgresql(postgres: str, tmp_path: Path) -> Iterator[Scene]:
-    """A database of its own on the test server."""
-    name = f"killed_{uuid.uuid4().hex[:12]}"
-    quoted = sql.Identifier(name)
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(quoted))
-        url = postgres.rpartition("/")[0] + f"/{name}"
+    with database(postgres) as url:
         with psycopg.connect(url) as own:
             own.execute("CREATE TABLE effects (id text)")
         yield Scene(url, tmp_path)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(quoted))
 
 
 @pytest.fixture
@@ -148,8 +153,7 @@ def dynamodb(local_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def killed_once(scene: Scene, step: str, *, exactly_once: bool = False) -> set[str]:
     """A dispatcher dies at a step, and another one empties the store."""
     names = scene.fill(BATCH)
-    with scene.dispatcher(step=step, exactly_once=exactly_once) as doomed:
-        assert doomed.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+    assert scene.dispatcher(step=step, exactly_once=exactly_once).ended() == -signal.SIGKILL
     with ended(scene.dispatcher(exactly_once=exactly_once)):
         scene.wait_until_empty()
     return names
@@ -221,7 +225,7 @@ def killed_again_and_again(
     """Empty the store while dispatchers, picked at random, are killed; returns the kills made."""
     chance = random.Random(1)
 
-    def start() -> subprocess.Popen[bytes]:
+    def start() -> Dispatching:
         return scene.dispatcher(exactly_once=exactly_once, send_seconds=0.04)
 
     running = [start() for _ in range(dispatchers)]
@@ -230,8 +234,8 @@ def killed_again_and_again(
         time.sleep(1)
         while made < kills and store.pending_count():
             victim = chance.randrange(dispatchers)
-            os.kill(running[victim].pid, signal.SIGKILL)
-            running[victim].communicate(timeout=PATIENCE_SECONDS)
+            running[victim].process.kill()
+            running[victim].ended()
             made += 1
             running[victim] = start()
             time.sleep(0.3)

@@ -10,11 +10,14 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sqsdelay.testing.local_aws import free_port
@@ -149,6 +152,19 @@ def postgres_server(
             server.stop("immediate")
     finally:
         shutil.rmtree(folder)
+
+
+@contextmanager
+def database(conninfo: str) -> Iterator[str]:
+    """A database of its own on that server, gone at the end."""
+    name = f"own_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield f"{conninfo.rpartition('/')[0]}/{name}"
+        finally:
+            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+            connection.execute(drop)
 
 
 def _installed() -> Path:
