@@ -172,7 +172,8 @@ class TestRabbitMqOutbox(OnRabbitMq, OutboxContract):
 
 class TestRabbitMqSender(OnRabbitMq, SenderContract):
     @pytest.fixture(scope="class")
-    def broker(self, node: Broker) -> Iterator[Broker]:
+    @classmethod
+    def broker(cls, node: Broker) -> Iterator[Broker]:
         """One for all: what a test sends has arrived at its end."""
         with own_virtual_host(node.url, node.management_url, "sqsdelay-test senders") as broker:
             broker.ready("orders")
