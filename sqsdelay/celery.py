@@ -140,10 +140,7 @@ class _Client:
     def __init__(
         self, channel: Channel, queue: str | None, client: SQSClient, delayed: _Delayed
     ) -> None:
-        self._channel = channel
-        self._queue = queue
-        self._client = client
-        self._delayed = delayed
+        self._channel, self._queue, self._client, self._delayed = channel, queue, client, delayed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -180,7 +177,5 @@ def _may_have_been_sent(error: SqsDelayError) -> bool:
     refused = error.__cause__
     if not isinstance(refused, ClientError):
         return True
-    status = refused.response.get("ResponseMetadata", {}).get(
-        "HTTPStatusCode", HTTPStatus.INTERNAL_SERVER_ERROR
-    )
-    return bool(status >= HTTPStatus.INTERNAL_SERVER_ERROR)
+    answer, failed = refused.response.get("ResponseMetadata", {}), HTTPStatus.INTERNAL_SERVER_ERROR
+    return bool(answer.get("HTTPStatusCode", failed) >= failed)

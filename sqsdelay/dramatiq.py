@@ -55,9 +55,8 @@ def unrestricted_actors(
         raise ConfigurationError(
             f"{type(broker).__name__} is not a broker on SQS; give a dramatiq_sqs.SQSBroker"
         )
-    delays = DelaySender(
-        given.sqs.meta.client, hop_seconds=hop_seconds, max_delay_seconds=max_delay_seconds
-    )
+    client = given.sqs.meta.client
+    delays = DelaySender(client, hop_seconds=hop_seconds, max_delay_seconds=max_delay_seconds)
     plain = given.enqueue
     if isinstance(plain, partial) and plain.func is _enqueue:
         plain = plain.args[0]
@@ -85,9 +84,8 @@ def _enqueue(
         if not retries:
             raise
         # Dramatiq deletes a message whose retry cannot be sent: better that a worker holds it.
-        logger.error(
-            "a retry of message %s waits in a worker: %s", message.message_id, one_line(error)
-        )
+        told = (message.message_id, one_line(error))
+        logger.error("a retry of message %s waits in a worker: %s", *told)
         held = message.copy(options={"eta": current_millis() + delay})
         return cast(Message[Any], plain(held, delay=min(delay, _MOST_PLAIN_MS)))
     broker.emit_after("enqueue", message, delay)

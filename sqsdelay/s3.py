@@ -16,12 +16,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock, utc
 from sqsdelay.core.message import Attribute
-from sqsdelay.errors import (
-    BodyStoreMissing,
-    BodyStoreUnavailable,
-    ConfigurationError,
-    MalformedMessage,
-)
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.sending.sizes import Pointer, read_pointer
 
@@ -59,12 +53,11 @@ def translated(bucket: str, *, key: str | None = None) -> Iterator[None]:
                 "object or look for what deleted it (a lifecycle rule, another receiver)"
             ) from error
         if code in _MISSING_BUCKET:
-            raise BodyStoreMissing(
-                f"bucket {bucket} does not exist; create it, or correct the name"
-            ) from error
-        raise BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
+            told = f"bucket {bucket} does not exist; create it, or correct the name"
+            raise errors.BodyStoreMissing(told) from error
+        raise errors.BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
     except BotoCoreError as error:
-        raise BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
+        raise errors.BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
 
 
 logger = logging.getLogger(__name__)
@@ -74,7 +67,7 @@ _DAY_MS: Final = 24 * 3600 * 1000
 
 def expiry_rules(client: S3Client, bucket: str, prefix: str) -> list[Any]:
     """The bucket's rules that delete objects of this prefix; none where they may not be read: the log says
-    so. Raises ClientError: the bucket cannot be asked, for another reason."""
+    so."""
     try:
         rules: list[Any] = client.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
     except ClientError as error:
@@ -128,11 +121,8 @@ class Bucket:
             raise errors.InvalidSetting(
                 f"use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS", above_bytes=above_bytes
             )
-        self.name = name
-        self._above_bytes = above_bytes
-        self._prefix = prefix
-        self._clock = clock or SystemClock()
-        self._client = client or default_client()
+        self.name, self._above_bytes, self._prefix = name, above_bytes, prefix
+        self._clock, self._client = clock or SystemClock(), client or default_client()
         self._rules: list[Any] | None = None
         self._lock = threading.Lock()
 
@@ -169,7 +159,7 @@ class Bucket:
             now_ms = self._clock.now_ms()
             ends_ms = now_ms + (days or 0) * _DAY_MS if at is None else round(at.timestamp() * 1000)
             if ends_ms < needed_until_ms:
-                raise ConfigurationError(
+                raise errors.ConfigurationError(
                     f"lifecycle rule {rule.get('ID', 'without a name')!r} of bucket {self.name} deletes "
                     f"bodies at {utc(ends_ms):%Y-%m-%d}, and this one is needed until "
                     f"{utc(needed_until_ms):%Y-%m-%d} (its due time and 14 days in the destination queue); "
@@ -190,9 +180,7 @@ class BodyReader:
     """
 
     def __init__(self, bucket: str, client: S3Client | None = None, *, prefix: str = "") -> None:
-        self._bucket = bucket
-        self._prefix = prefix
-        self._client = client or default_client()
+        self._bucket, self._prefix, self._client = bucket, prefix, client or default_client()
 
     def read(self, body: str, attributes: Mapping[str, Attribute]) -> str:
         """The body of a received message: the object it points to, or itself if it is no pointer.
@@ -212,10 +200,8 @@ class BodyReader:
         try:
             return content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise MalformedMessage(
-                f"the object {pointer.key!r} in bucket {pointer.bucket} is not a body, because it is "
-                f"not UTF-8: {error}"
-            ) from error
+            told = f"the object {pointer.key!r} in bucket {pointer.bucket} is not a body, because it is "
+            raise errors.MalformedMessage(f"{told}not UTF-8: {error}") from error
 
     def delete(self, body: str, attributes: Mapping[str, Attribute]) -> None:
         """Delete the object that a message points to, if any. Delete the message first.
@@ -235,7 +221,7 @@ class BodyReader:
         ):
             return pointer
         place = f"bucket {self._bucket!r}" + (f", keys {self._prefix!r}…" if self._prefix else "")
-        raise MalformedMessage(
+        raise errors.MalformedMessage(
             f"the message points to {pointer.key[:80]!r} in bucket {pointer.bucket[:80]!r}, and this "
             f"reader reads {place} only; if you trust who sent it, give the reader that bucket"
         )

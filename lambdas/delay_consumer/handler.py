@@ -21,9 +21,10 @@ from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
-from sqsdelay.relaying.parker import ForwardingRelay
+from sqsdelay.relaying.gathering import ForwardingRelay
+from sqsdelay.relaying.outcomes import Outcome
 from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sqs.consumer import checked_relay
+from sqsdelay.sqs.endpoints import checked_relay
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_place
 
@@ -112,22 +113,20 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
             if not isinstance(record, Mapping) or not record.get("messageId"):
                 raise
             failed.append(str(record["messageId"]))
-    outcomes = (
-        _mover(this, records).process(
+    outcomes: list[Outcome] = []
+    if copies:
+        relay = _relay(this, records)
+        outcomes = relay.process(
             copies, delete=False, held=lambda: this.until.seconds_left() > kept_back
         )
-        if copies
-        else []
-    )
     failed += [outcome.copy.sqs_message_id for outcome in outcomes if not outcome.settled]
-    settings.report_outcomes(
-        this.metrics, this.logger, outcomes, unreadable=len(records) - len(copies)
-    )
+    unreadable = len(records) - len(copies)
+    settings.report_outcomes(this.metrics, this.logger, outcomes, unreadable=unreadable)
     this.metrics.flush_metrics()
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
-def _mover(this: Function, records: list[Mapping[str, Any]]) -> Relay:
+def _relay(this: Function, records: list[Mapping[str, Any]]) -> Relay:
     """Whose queue the event is from; Lambda never mixes two queues in one event."""
     if this.due_relay is not None:
         arns = [str(r.get("eventSourceARN")) for r in records if isinstance(r, Mapping)]

@@ -27,8 +27,8 @@ from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS, SHOR
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import check
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
+from sqsdelay.relaying.gathering import Parker
 from sqsdelay.relaying.outcomes import Outcome, Status
-from sqsdelay.relaying.parker import Parker
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues

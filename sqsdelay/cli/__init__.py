@@ -12,21 +12,20 @@ from typing import Annotated, Final
 import typer
 from typer import Option
 
-from sqsdelay.cli import errors, rabbitmq
+from sqsdelay.cli import rabbitmq
 from sqsdelay.cli.console import EXIT_REFUSED, err, exit_code, in_options, out
 from sqsdelay.cli.cost import cost, cost_of_table
 from sqsdelay.cli.demo import demo, local
 from sqsdelay.cli.operate import endpoint_app, status, store_app
 from sqsdelay.cli.options import Commands, environment, logging_to_stderr
+from sqsdelay.cli.pipeline import events, reconcile, report, schedule
 from sqsdelay.cli.prove import prove
 from sqsdelay.cli.receive import receive
-from sqsdelay.cli.report import events, report
 from sqsdelay.cli.run import consume, dispatch, timeout_manager
-from sqsdelay.cli.schedule import reconcile, schedule
 from sqsdelay.cli.send import send
 from sqsdelay.cli.serve_console import serve_console
 from sqsdelay.cli.spark_job import pipeline
-from sqsdelay.cli.waiting import cancel, pending, reschedule
+from sqsdelay.cli.waiting import cancel, errors_app, pending, reschedule
 from sqsdelay.errors import SqsDelayError
 
 app = typer.Typer(
@@ -72,7 +71,7 @@ for panel, commands in GROUPS.items():
         name = "console" if command is serve_console else None
         app.command(name, rich_help_panel=panel)(command)
 app.add_typer(endpoint_app, name="endpoint", rich_help_panel="Operate")
-app.add_typer(errors.app, name="errors", rich_help_panel="Operate")
+app.add_typer(errors_app, name="errors", rich_help_panel="Operate")
 app.add_typer(store_app, name="store", rich_help_panel="Operate")
 app.add_typer(rabbitmq.app, name="rabbitmq", rich_help_panel="Operate")
 pipeline_app = typer.Typer(cls=Commands, no_args_is_help=True, callback=pipeline)

@@ -16,16 +16,8 @@ from rich.console import Console, ConsoleDimensions
 from rich.table import Column, Table
 from rich.text import Text
 
-from sqsdelay.core.readable import one_line, plain
-from sqsdelay.errors import (
-    CriticalError,
-    InvalidDelay,
-    InvalidEndpoint,
-    InvalidMessage,
-    InvalidSetting,
-    MessageConflict,
-    SqsDelayError,
-)
+from sqsdelay import errors
+from sqsdelay.core.readable import about, one_line, plain
 
 _PIPE_COLUMNS: Final = 10_000_000
 """Width of what goes to a pipe or a file: beyond the longest body, so nothing is cut or wrapped there."""
@@ -119,13 +111,26 @@ def _plain(value: Any) -> str:
     return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
-def show(record: Mapping[str, Any], *lines: str, as_json: bool) -> None:
-    """A result on stdout: the record for programs, or lines of text for people."""
+def show(record: Mapping[str, Any], *parts: str | Table, as_json: bool) -> None:
+    """A result on stdout: the record for programs, or lines of text and tables for people."""
     if as_json:
         print_json(record)
         return
-    for line in lines:
-        say(one_line(line))
+    for part in parts:
+        if isinstance(part, str):
+            say(one_line(part))
+        else:
+            out.print(part)
+
+
+def figures(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table of what is told of the first column, in columns that end alike."""
+    columns = [Column(each, justify="right") for each in headers[1:]]
+    named = Column(headers[0], no_wrap=True)
+    table = Table(named, *columns, box=None, show_header=any(headers))
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def show_rows(
@@ -168,29 +173,23 @@ OTHER_OPTIONS: Final = {
 """Arguments in Python whose options do not bear their names."""
 
 
-def exit_code(error: SqsDelayError) -> int:
+def exit_code(error: errors.SqsDelayError) -> int:
     """1 for what was refused, 2 for a value that cannot be used, 75 for what a supervisor may restart."""
-    if isinstance(error, CriticalError):
+    if isinstance(error, errors.CriticalError):
         return EXIT_CRITICAL
-    if isinstance(error, MessageConflict):
+    if isinstance(error, errors.MessageConflict):
         return EXIT_REFUSED
-    bad = isinstance(error, InvalidDelay | InvalidEndpoint | InvalidMessage | InvalidSetting)
-    return EXIT_BAD_VALUE if bad else EXIT_REFUSED
+    bad = errors.InvalidDelay, errors.InvalidEndpoint, errors.InvalidMessage, errors.InvalidSetting
+    return EXIT_BAD_VALUE if isinstance(error, bad) else EXIT_REFUSED
 
 
-def in_options(error: SqsDelayError) -> str:
+def in_options(error: errors.SqsDelayError) -> str:
     """An error's text on one line; an argument is named as the option that sets it."""
     if not error.argument:
         return one_line(error)
     value = error.value
     shown = f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)
     return one_line(about(error, f"{option(error.argument)} {shown}"))
-
-
-def about(error: SqsDelayError, subject: str) -> str:
-    """The limit and the remedy of an error about an argument, which is shown as ``subject``."""
-    limit = f" {error.limit}" if error.limit else ""
-    return f"{subject}{limit}; {error.remedy}"
 
 
 def option(argument: str) -> str:

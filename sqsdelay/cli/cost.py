@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 from fractions import Fraction
@@ -11,25 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 from typer import Argument, Option
 
-from sqsdelay.cli.console import err, out, print_json, print_rows, say, tell
+from sqsdelay.cli.console import figures, out, print_json, print_rows, say, show, tell
 from sqsdelay.cli.options import DelayOption, PricesFile, whole_seconds
 from sqsdelay.cli.spark_job import format_of, on_spark
-from sqsdelay.cost import (
-    Bill,
-    Prices,
-    Workload,
-    bills,
-    dollars,
-    parse_prices,
-    recommend,
-    shipped_prices,
-    shipped_text,
-)
-from sqsdelay.cost.strategies import OF_STORE, due_queue, ways
-from sqsdelay.cost.workload import TOGETHER
+from sqsdelay.cost.prices import Prices, parse_prices, shipped_prices, shipped_text
+from sqsdelay.cost.strategies import OF_STORE, bills, due_queue, recommend, ways
+from sqsdelay.cost.workload import TOGETHER, Bill, Workload, dollars
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
@@ -85,11 +74,10 @@ def cost(
     found, advice = bills(load, used), recommend(load, used)
     if as_json:
         given = ("delay_seconds", "messages", "message_bytes", "batch")
-        told: dict[str, Any] = {name: getattr(load, name) for name in given}
-        told |= {"due_together": load.together, **_dated(used)}
+        told = {"due_together": load.together, **_dated(used)}
         told["strategies"] = [_record(bill) for bill in found]
         told["recommended"] = [{"deploy": to, "strategy": each.strategy} for to, each in advice]
-        print_json(told)
+        print_json({**{name: getattr(load, name) for name in given}, **told})
         return
     _recommend(load, advice, {each.strategy: each for each in found}, used)
     if every:
@@ -103,22 +91,20 @@ def _recommend(
     """The best with its sum in words, the two next best, and what one would have without sqsdelay."""
     plain = found["eventbridge-scheduler"]
     for deploy, best in advice[:1]:
-        watched = best.part("CloudWatch")
         messages = "1 message" if load.messages == 1 else f"{load.messages:,} messages"
         messages += f", {load.together:,} due together" if load.together > 1 else ""
         first = "Best, though late, is" if best.late_seconds else "Recommended is"
         say(f"{first} {best.name} ({deploy}): {dollars(best.total)} {used.currency} for {messages}")
+        words = ("CloudWatch", "GB-months", "Logs", "GB-seconds")
+        watched, stored, logged, computed = (dollars(best.part(word)) for word in words)
+        others = dollars(best.fixed - best.part("CloudWatch"))
         say(
-            f"  {dollars(best.for_messages)} for the messages; however few they are, "
-            f"{dollars(best.fixed - watched)} for polls, schedules and logs, {dollars(watched)} for "
-            "CloudWatch"
+            f"  {dollars(best.for_messages)} for the messages; however few they are, {others} for polls, "
+            f"schedules and logs, {watched} for CloudWatch"
         )
-        computed = [line.what.partition("(") for line in best.lines if "GB-seconds" in line.what]
-        say(
-            f"  in it storage {dollars(best.part('GB-months'))}, logs {dollars(best.part('Logs'))}, compute "
-            f"{dollars(best.part('GB-seconds'))}; assumed: "
-            + ("; ".join(how.rstrip(")") for _, _, how in computed) or "none")
-        )
+        runs = [line.what.partition("(")[2] for line in best.lines if "GB-seconds" in line.what]
+        assumed = "; ".join(how.rstrip(")") for how in runs) or "none"
+        say(f"  in it storage {stored}, logs {logged}, compute {computed}; assumed: {assumed}")
         fifo = dollars(due_queue(load, used))
         say(f"  not in it: {fifo} more where the destination is a FIFO queue")
         sender = found[OF_STORE.get(deploy.partition("=")[2], "relay")]
@@ -237,12 +223,12 @@ def cost_of_table(
             raise type(why)(f"the cost of {workload} failed: {why}") from error
         return found
 
-    with err.status("reading the workload with Spark"):
-        found = on_spark("cost", run, master=context.obj)
-    if as_json:
-        print_json({**_dated(used), "estimates": [asdict(each) for each in found]})
-    else:
-        _print_estimates(found, [way.name for way in compared])
+    found = on_spark(context, "the workload", run)
+    names = [way.name for way in compared]
+    table = figures(["delay", "messages", *names], _rows(found, names))
+    record = {**_dated(used), "estimates": [asdict(each) for each in found]}
+    show(record, table, as_json=as_json)
+    if not as_json:
         _tell_prices(used, "* cheapest; -: some messages are too large")
 
 
@@ -262,19 +248,13 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
     return reader.load(workload, format="json" if kind == "jsonl" else kind)
 
 
-def _print_estimates(found: Sequence[Estimate], names: Sequence[str]) -> None:
-    table = Table("delay", "messages", *names, box=None)
-    table.columns[0].no_wrap = True
-    for column in table.columns[1:]:
-        column.justify = "right"
+def _rows(found: Sequence[Estimate], names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for band in dict.fromkeys(each.band for each in found):
         cells = [each for each in found if each.band == band]
         costs = [("* " if each.cheapest else "") + _cost([each]) for each in cells]
-        table.add_row(band, f"{cells[0].messages:,}", *costs)
+        yield band, f"{cells[0].messages:,}", *costs
     by_way = [[each for each in found if each.way == name] for name in names]
-    everyone = sum(each.messages for each in by_way[0])
-    table.add_row("all", f"{everyone:,}", *map(_cost, by_way), style="bold")
-    out.print(table)
+    yield "all", f"{sum(each.messages for each in by_way[0]):,}", *map(_cost, by_way)
 
 
 def _cost(cells: Sequence[Estimate]) -> str:

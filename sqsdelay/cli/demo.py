@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -34,29 +35,50 @@ from sqsdelay.testing.local_aws import LocalAws
 
 if TYPE_CHECKING:
     from sqsdelay.ledger import FileLedger
+    from sqsdelay.sqs.consumer import DelayConsumer
+
+
+@contextmanager
+def local_aws(port: int | None = None) -> Iterator[LocalAws]:
+    """A local AWS, which a process that SIGTERM ends does not leave behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with ExitStack() as running:
+        with err.status("starting a local AWS (ministack)"):
+            aws = running.enter_context(LocalAws(port=port))
+        yield aws
+
+
+def consumer_of(
+    endpoint: Endpoint, aws: LocalAws, hop: int, on_outcomes: Callable[..., None], **more: Any
+) -> DelayConsumer:
+    """The delay consumer of an endpoint that is made there."""
+    from sqsdelay.sqs.consumer import DelayConsumer
+    from sqsdelay.sqs.endpoints import create_endpoint
+
+    client = aws.client("sqs")
+    create_endpoint(client, endpoint, hop_seconds=hop)
+    more |= {"hop_seconds": hop, "wait_seconds": 1, "on_outcomes": on_outcomes}
+    return DelayConsumer(endpoint.name, client, **more)
 
 
 @contextmanager
 def console_of(aws: LocalAws, endpoint: str, ledger: Path, *, hop: int) -> Iterator[None]:
     """A console of an endpoint on a local AWS, which is this process's AWS meanwhile; its address is told."""
+    from unittest.mock import patch
+
     from sqsdelay.console import ConsoleSettings
     from sqsdelay.console.guard import Access
     from sqsdelay.console.server import serving
     from sqsdelay.console.services import Services
 
-    before = dict(os.environ)
-    for name in before:
-        if name.startswith("AWS_"):
-            del os.environ[name]
-    os.environ.update(aws.environment())
-    try:
-        settings = ConsoleSettings(endpoints=(endpoint,), ledger=ledger, hop_seconds=hop)
-        with serving(Services(settings, Access()), port=0) as url:
-            tell(f"watch it at {url}")
-            yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    settings = ConsoleSettings(endpoints=(endpoint,), ledger=ledger, hop_seconds=hop)
+    with (
+        patch.dict(os.environ, kept | aws.environment(), clear=True),
+        serving(Services(settings, Access()), port=0) as url,
+    ):
+        tell(f"watch it at {url}")
+        yield
 
 
 EXAMPLE: Final = Path(__file__).with_name("reminders.jsonl")
@@ -83,17 +105,14 @@ def demo(
     Absolute due times in the file count as if the demo started at 2030-01-01T00:00:00Z.
     Exit code 1 if a message is lost, duplicated, early, altered or more than 2 s late.
     """
-    from sqsdelay.testing.local_aws import LocalAws
-
-    with TemporaryDirectory(prefix="sqsdelay-") as folder, ExitStack() as running:
+    with ExitStack() as running:
+        folder = running.enter_context(TemporaryDirectory(prefix="sqsdelay-"))
+        aws = running.enter_context(local_aws())
         kept = Path(folder) / "ledger.jsonl" if ledger is None and console else ledger
-        book = opened_ledger(kept)
-        with err.status("starting a local AWS (ministack)"):
-            aws = running.enter_context(LocalAws())
         tell(f"{hop} s stand for the {DEFAULT_HOP_SECONDS} s of a hop on AWS")
         if console and kept is not None:
             running.enter_context(console_of(aws, ENDPOINT, kept, hop=hop))
-        summary = _run(aws, file, hop, book, quiet=as_json)
+        summary = _run(aws, file, hop, opened_ledger(kept), quiet=as_json)
         if not (as_json or out.is_terminal):
             out.print()  # the table of a pipe or log ends without a line break
         line = (
@@ -110,32 +129,22 @@ def demo(
 
 
 def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quiet: bool) -> Summary:
-    from sqsdelay.sqs.consumer import DelayConsumer
-    from sqsdelay.sqs.endpoints import create_endpoint
     from sqsdelay.sqs.queues import SqsQueues
     from sqsdelay.sqs.sender import DelaySender
 
     endpoint = Endpoint.parse(ENDPOINT)
-    create_endpoint(aws.client("sqs"), endpoint, hop_seconds=hop)
     run = Run(endpoint, SqsQueues(aws.client("sqs")), ledger)
-    started_ms = SystemClock().now_ms()
-    messages = read_demo_file(file, utc(started_ms))
-    sender = DelaySender(aws.client("sqs"), hop_seconds=hop, ledger=ledger)
-    run.sent(messages, sender.send_many(ENDPOINT, messages))
 
     def hopped(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if outcome.status in (Status.REQUEUED, Status.HANDED_OVER):
                 run.hopped(outcome.copy.message_id, outcome.late_ms)
 
-    consumer = DelayConsumer(
-        ENDPOINT,
-        aws.client("sqs"),
-        hop_seconds=hop,
-        wait_seconds=1,
-        on_outcomes=hopped,
-        ledger=ledger,
-    )
+    consumer = consumer_of(endpoint, aws, hop, hopped, ledger=ledger)
+    started_ms = SystemClock().now_ms()
+    messages = read_demo_file(file, utc(started_ms))
+    sender = DelaySender(aws.client("sqs"), hop_seconds=hop, ledger=ledger)
+    run.sent(messages, sender.send_many(ENDPOINT, messages))
     run.follow(
         lambda room: _table(run, started_ms, room),
         patience_seconds=PATIENCE_SECONDS,
@@ -189,12 +198,9 @@ PORT: Final = 4566
 """Where local AWS servers usually listen."""
 HOPS_SHOWN: Final = 5
 """The example's delay, in hops: seen to travel, and there within seconds."""
-_EXPORTED: Final = (
-    "AWS_ENDPOINT_URL",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_DEFAULT_REGION",
-    "AWS_REGION",
+_EXPORTED: Final = tuple(
+    f"AWS_{name}"
+    for name in ("ENDPOINT_URL", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "DEFAULT_REGION", "REGION")
 )
 
 
@@ -210,10 +216,6 @@ def local(
 
     Prints commands to paste into another terminal. All messages are gone when it ends.
     """
-    from sqsdelay.sqs.consumer import DelayConsumer
-    from sqsdelay.sqs.endpoints import create_endpoint
-    from sqsdelay.testing.local_aws import LocalAws
-
     parsed, tally = Endpoint.parse(endpoint), Tally()
     log_to_stderr()
 
@@ -221,13 +223,8 @@ def local(
         for outcome in outcomes:
             tally.add(outcome.status.value, outcome.copy.message_id)
 
-    with ExitStack() as running:
-        with err.status("starting a local AWS (ministack)"):
-            aws = running.enter_context(LocalAws(port=port or None))
-        create_endpoint(aws.client("sqs"), parsed, hop_seconds=hop)
-        consumer = DelayConsumer(
-            parsed.name, aws.client("sqs"), hop_seconds=hop, wait_seconds=1, on_outcomes=report
-        )
+    with local_aws(port or None) as aws:
+        consumer = consumer_of(parsed, aws, hop, report)
         stop = stop_on_signals()
         exported = {name: aws.environment()[name] for name in _EXPORTED}
         commands = _commands(parsed.name, hop)

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.live import Live
@@ -94,22 +94,6 @@ class Summary:
     p99_late_ms: int | None
     worst_late_ms: int | None
 
-    @classmethod
-    def of(cls, tracked: Sequence[Tracked]) -> Summary:
-        """The messages so far."""
-        late = sorted(entry.late_ms for entry in tracked if entry.late_ms is not None)
-        return cls(
-            sent=len(tracked),
-            delivered=sum(bool(entry.copies) for entry in tracked),
-            lost=sum(not entry.copies for entry in tracked),
-            duplicated=sum(len(entry.copies) > 1 for entry in tracked),
-            early=sum(lateness < 0 for lateness in late),
-            altered=sum(not entry.intact for entry in tracked),
-            p50_late_ms=_at(late, 0.5),
-            p99_late_ms=_at(late, 0.99),
-            worst_late_ms=_at(late, 1),
-        )
-
     @property
     def good(self) -> bool:
         """Nothing lost, duplicated, early or altered, and nothing more than 2 s late."""
@@ -123,17 +107,10 @@ def _at(ascending: Sequence[int], part: float) -> int | None:
 
 class Run:
     """The messages of a run, by message id, until they have arrived at their endpoint. Thread-safe.
-
-    Args:
-        endpoint: where they go.
-        queues: the queue service; its ``client`` waits for a long poll.
-        ledger: where to record what arrives; None records nothing.
-    """
+    ``ledger`` is where to record what arrives."""
 
     def __init__(self, endpoint: Endpoint, queues: SqsQueues, ledger: Ledger | None = None) -> None:
-        self._endpoint = endpoint
-        self._queues = queues
-        self._ledger = ledger
+        self._endpoint, self._queues, self._ledger = endpoint, queues, ledger
         self._tracked: dict[str, Tracked] = {}
         self._foreign: dict[str, ReceivedMessage] = {}
         self._lock = threading.Lock()
@@ -146,9 +123,8 @@ class Run:
             assert result.route is not None
             assert result.due is not None
             with self._lock:
-                self._tracked[message.message_id or ""] = Tracked(
-                    message, result.route, due_at_ms(result.due)
-                )
+                tracked = Tracked(message, result.route, due_at_ms(result.due))
+                self._tracked[message.message_id or ""] = tracked
 
     def hopped(self, message_id: str, late_ms: int | None = None) -> None:
         """A consumer that this run can see has settled a copy; ``late_ms`` of one that it handed over."""
@@ -165,7 +141,19 @@ class Run:
 
     def summary(self, route: Route | None = None) -> Summary:
         """The run so far, or one route of it."""
-        return Summary.of([each for _, each in self.rows() if route in (None, each.route)])
+        tracked = [each for _, each in self.rows() if route in (None, each.route)]
+        late = sorted(each.late_ms for each in tracked if each.late_ms is not None)
+        return Summary(
+            sent=len(tracked),
+            delivered=sum(bool(each.copies) for each in tracked),
+            lost=sum(not each.copies for each in tracked),
+            duplicated=sum(len(each.copies) > 1 for each in tracked),
+            early=sum(lateness < 0 for lateness in late),
+            altered=sum(not each.intact for each in tracked),
+            p50_late_ms=_at(late, 0.5),
+            p99_late_ms=_at(late, 0.99),
+            worst_late_ms=_at(late, 1),
+        )
 
     def follow(
         self,
@@ -180,47 +168,35 @@ class Run:
         """Receive until all have arrived, or nothing more can be expected. Deletes the run's own only.
 
         Args:
-            table: what is shown meanwhile, for so many rows.
+            table: what is shown meanwhile, for so many rows; nothing if ``quiet``.
             patience_seconds: how long to wait beyond the last due time.
             second_copy_seconds: how long to look for second copies at the end.
-            wait_seconds: of a long poll.
             beside: what else runs until the event is set.
-            quiet: show nothing.
         """
         stop = threading.Event()
-        with ThreadPoolExecutor(1 + len(beside)) as pool:
-            jobs = [pool.submit(self._receive, stop, wait_seconds)]
-            jobs += [pool.submit(job, stop) for job in beside]
-            try:
-                self._watch(table, patience_seconds, second_copy_seconds, quiet, jobs)
-            finally:
-                stop.set()
-            for job in jobs:
-                job.result()
-        let_go(self._queues, self._endpoint.queue, self._foreign.values())
-
-    def _watch(
-        self,
-        table: Callable[[int | None], Table],
-        patience_seconds: int,
-        second_copy_seconds: int,
-        quiet: bool,
-        jobs: Sequence[Any],
-    ) -> None:
+        ended: float | None = None
         last_due_ms = max((entry.due_ms for _, entry in self.rows()), default=0)
         give_up_ms = last_due_ms + 1000 * patience_seconds
         console = Console(quiet=True) if quiet else out
         room = console.size.height - 5  # for the table's frame, and a line above it
-        with Live(table(room), console=console, refresh_per_second=4) as live:
-            ended = None
-            while ended is None or time.time() < ended + second_copy_seconds:
-                if any(job.done() for job in jobs):
-                    break  # It failed: what it raises is the answer.
-                if ended is None and (not self.summary().lost or 1000 * time.time() > give_up_ms):
-                    ended = time.time()
-                time.sleep(0.25)
-                live.update(table(room))
-            live.update(table(None))
+        with ThreadPoolExecutor(1 + len(beside)) as pool:
+            jobs = [pool.submit(self._receive, stop, wait_seconds)]
+            jobs += [pool.submit(job, stop) for job in beside]
+            with ExitStack() as ending:
+                ending.callback(stop.set)
+                live = ending.enter_context(Live(console=console, refresh_per_second=4))
+                while ended is None or time.time() < ended + second_copy_seconds:
+                    live.update(table(room))
+                    if any(job.done() for job in jobs):
+                        break  # It failed: what it raises is the answer.
+                    over = 1000 * time.time() > give_up_ms
+                    if ended is None and (over or not self.summary().lost):
+                        ended = time.time()
+                    time.sleep(0.25)
+                live.update(table(None))
+            for job in jobs:
+                job.result()
+        let_go(self._queues, self._endpoint.queue, self._foreign.values())
 
     def _receive(self, stop: threading.Event, wait_seconds: int) -> None:
         url = self._queues.url(self._endpoint.queue)

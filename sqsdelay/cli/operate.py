@@ -18,17 +18,8 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import Problem, age, instant
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch, StoreError, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.operating import status as state
 from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus
-from sqsdelay.operating.status import (
-    NOBODY,
-    ROLE_TAG,
-    STORE_TAG,
-    StoreStatus,
-    deployed_store,
-    endpoint_status,
-    overdue_remedy,
-    store_status,
-)
 from sqsdelay.parking.parking import check
 
 if TYPE_CHECKING:
@@ -56,14 +47,13 @@ def status(
     from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 
     target = options.Target(endpoint, store)
-    found = endpoint_status(
-        target.queues, target.endpoint, CloudWatchAges(short_client("cloudwatch"))
-    )
+    ages = CloudWatchAges(short_client("cloudwatch"))
+    found = state.endpoint_status(target.queues, target.endpoint, ages)
     parked = trouble = None
     try:
         with target.known_place() as place:
             if place is not None:
-                parked = store_status(place, now_ms=target.queues.broker_clock.now_ms())
+                parked = state.store_status(place, now_ms=target.queues.broker_clock.now_ms())
     except StoreError as error:
         trouble = error  # The queues are worth showing all the same.
     due_ms = None if parked is None else parked.next_due_ms
@@ -72,9 +62,9 @@ def status(
         names = ("endpoint", "pending", "in_flight", "oldest_seconds", "errors", "parking_unread")
         record = {name: getattr(found, name) for name in names}
         record |= {
-            "parked": None if parked is None else parked.parked,
+            "parked": parked and parked.parked,
             "next_due": next_due,
-            "overdue_seconds": None if parked is None else parked.late_ms // 1000,
+            "overdue_seconds": parked and parked.late_ms // 1000,
             "queues": [asdict(queue) for queue in found.queues],
         }
         print_json(record)
@@ -84,7 +74,7 @@ def status(
             ("in flight", f"about {found.in_flight:,}"),
             ("oldest", age(found.oldest_seconds)),
             ("errors", f"about {found.errors:,}"),
-            ("parked", "-" if parked is None else f"{parked.parked:,}"),
+            ("parked", f"{parked.parked:,}" if parked else "-"),
             ("next due", next_due or "-"),
         )
         print_rows(("", ""), summary, box=None, show_header=False)
@@ -100,8 +90,8 @@ def status(
         raise typer.Exit(1)
     if parked is not None and parked.overdue:
         late = age(parked.late_ms // 1000)
-        remedy = overdue_remedy(target.endpoint, target.store or "")
-        tell(f"the earliest message in the store is {late} overdue: {NOBODY}; {remedy}")
+        remedy = state.overdue_remedy(target.endpoint, target.store or "")
+        tell(f"the earliest message in the store is {late} overdue: {state.NOBODY}; {remedy}")
         raise typer.Exit(1)
 
 
@@ -162,7 +152,7 @@ def _store_problems(target: options.Target) -> list[Problem]:
         queues.synchronise(endpoint.queue)
     gathered, tagged, told = _parking_queue(target)
     used = _consumers_store(queues, endpoint)
-    known = [deployed_store(endpoint), *([tagged] if tagged else [])]
+    known = [state.deployed_store(endpoint), *([tagged] if tagged else [])]
     for url in [target.store] if target.store else known:
         served = used is None or used.partition("?")[0] == url.partition("?")[0]
         given_up = not served and (url in known or url.startswith("s3://"))
@@ -172,7 +162,7 @@ def _store_problems(target: options.Target) -> list[Problem]:
         text = f"{gathered} messages, and {_ANOTHER}: nothing deployed empties it"
         remedy = f"import it, and deploy it with its store ({tagged or 'not known'}) again"
         if tagged and tagged.startswith("scheduler://"):
-            remedy = overdue_remedy(endpoint, tagged)
+            remedy = state.overdue_remedy(endpoint, tagged)
         told.append(Problem(endpoint.parking_queue.name, text, remedy))
     return told
 
@@ -186,9 +176,9 @@ def _problems_of(target: options.Target, url: str, *, given_up: bool) -> list[Pr
                 check(opened)
                 return []  # What is due fires by itself, and counting takes a call for each hundred.
             if opened.fires:
-                status = StoreStatus(parked=opened.pending_count(), next_due_ms=None)
+                status = state.StoreStatus(parked=opened.pending_count(), next_due_ms=None)
             else:
-                status = store_status(opened, now_ms=now_ms)
+                status = state.store_status(opened, now_ms=now_ms)
     except StoreError as error:
         if not target.store and not isinstance(error, SchemaMismatch):
             return []  # Nothing was deployed, or nobody may ask.
@@ -199,12 +189,12 @@ def _problems_of(target: options.Target, url: str, *, given_up: bool) -> list[Pr
     text = f"{status.parked} parked messages"
     if status.overdue:
         since = utc(now_ms - status.late_ms).isoformat(timespec="seconds")
-        text += f", the earliest overdue since {since}: {NOBODY}"
+        text += f", the earliest overdue since {since}: {state.NOBODY}"
     elif status.parked and given_up:
         text += f", and {_ANOTHER}: unless you run a dispatcher yourself, nobody will release them"
     else:
         return []
-    return [Problem("(store)", text, overdue_remedy(target.endpoint, url))]
+    return [Problem("(store)", text, state.overdue_remedy(target.endpoint, url))]
 
 
 def _parking_queue(target: options.Target) -> tuple[int, str | None, list[Problem]]:
@@ -218,8 +208,8 @@ def _parking_queue(target: options.Target) -> tuple[int, str | None, list[Proble
         found = target.queues.attributes(url)
         count = sum(int(n) for name, n in found.items() if name.startswith("ApproximateNumber"))
         tags = target.client.list_queue_tags(QueueUrl=url).get("Tags", {})
-        tagged = tags.get(STORE_TAG)
-        if role := tags.get(ROLE_TAG):
+        tagged = tags.get(state.STORE_TAG)
+        if role := tags.get(state.ROLE_TAG):
             tagged = f"{tagged}?role={role}"
     except QueueMissing:
         pass  # Most endpoints have none.
@@ -268,7 +258,8 @@ def store_migrate(
         Option(envvar="SQSDELAY_STORE", help="The store to empty: sqlite:///… or postgresql://…."),
     ],
     due_from: Annotated[
-        str | None, Option(help="Due from e.g. 2027-01-31T09:00:00Z on; default: a day from now.")
+        int | None,
+        options.time_option("Due from e.g. 2027-01-31T09:00:00Z on; default: a day from now."),
     ] = None,
     amendments_to: Annotated[
         str | None, Option(help="The delay consumer's store, if another: amendments go there.")
@@ -284,7 +275,6 @@ def store_migrate(
     """
     from sqsdelay.sqs.sender import DelaySender
 
-    due_from_ms = options.instant_ms("--due-from", due_from)
     with ExitStack() as opening:
         urls = [store] if amendments_to is None else [store, amendments_to]
         targets = [options.Target(endpoint, url) for url in urls]
@@ -293,7 +283,7 @@ def store_migrate(
             check(place)
         kept = None if amendments_to is None else places[1]
         sender = DelaySender(idempotent=True)
-        migration = Migration(places[0], sender, due_from_ms=due_from_ms, amendments_to=kept)
+        migration = Migration(places[0], sender, due_from_ms=due_from, amendments_to=kept)
         if not live:
             _print_plan(migration.plan(), as_json=as_json)
             return
@@ -320,16 +310,9 @@ def _print_plan(plan: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _print_outcome(outcome: Migrated, *, as_json: bool) -> None:
-    message = outcome.message
+    message, told = outcome.message, {"status": outcome.status, "error": outcome.error}
     if as_json:
-        print_json(
-            {
-                "message_id": message.message_id,
-                "destination": message.destination,
-                "due": instant(message.due_ms),
-                "status": outcome.status,
-                "error": outcome.error,
-            }
-        )
+        given = {"message_id": message.message_id, "destination": message.destination}
+        print_json({**given, "due": instant(message.due_ms), **told})
     elif outcome.status is not MigrationStatus.MIGRATED:
         tell(f"{message.message_id}  {outcome.status}: {outcome.error}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import cached_property
@@ -15,20 +16,11 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperGroup
 
+from sqsdelay import errors
 from sqsdelay.cli.console import OneLine, tell
 from sqsdelay.core.delay import SystemClock, checked_max_delay, delay_ms, due_at_ms, due_time
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import parse_delay, parse_due_at
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidDelay,
-    QueueMissing,
-    QueueUnavailable,
-    SchemaMismatch,
-    SqsDelayError,
-    StoreError,
-    StoreMissing,
-)
 from sqsdelay.ledger import FileLedger
 from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.operating.status import deployed_store, latest_of_sqs
@@ -58,6 +50,17 @@ _TOLD: Final = {
 
 class Commands(TyperGroup):
     """Commands that say where an option or a command belongs that is typed in another place."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """In a pipe; a terminal has these groups in boxes."""
+        groups = defaultdict[str, list[tuple[str, str]]](list)
+        room = formatter.width - 6 - max(map(len, self.commands))
+        for name, each in self.commands.items():
+            panel = getattr(each, "rich_help_panel", None) or "Commands"
+            groups[panel].append((name, each.get_short_help_str(room)))
+        for panel, rows in groups.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         with _placing(ctx, self, f"before the command: {ctx.command_path} {{}} …"):
@@ -111,7 +114,7 @@ def environment(profile: str | None, region: str | None) -> Iterator[None]:
         os.environ["AWS_DEFAULT_REGION"] = os.environ["AWS_REGION"] = region
     try:
         yield
-    except (QueueMissing, StoreMissing) as error:
+    except (errors.QueueMissing, errors.StoreMissing) as error:
         from botocore.exceptions import ClientError
 
         from sqsdelay.sqs.client import default_client
@@ -124,7 +127,7 @@ def environment(profile: str | None, region: str | None) -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ClientError):
             cause = cause.__cause__
-        if isinstance(error, QueueMissing) and cause is not None:
+        if isinstance(error, errors.QueueMissing) and cause is not None:
             at = default_client(connections=1).meta
             text += f". It was looked for in {at.region_name} at {at.endpoint_url}; if it is elsewhere, "
             text += "give --region or --profile, or set AWS_ENDPOINT_URL"
@@ -151,20 +154,44 @@ def logging_to_stderr(wanted: bool) -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
         try:
             yield
-        except SqsDelayError as error:
+        except errors.SqsDelayError as error:
             if error.__cause__ is not None:
                 cause = error.__cause__
                 logger.debug("the cause", exc_info=(type(cause), cause, cause.__traceback__))
             raise
 
 
+def whole_seconds(delay: str) -> int:
+    """Seconds of a delay as people write it, rounded up."""
+    return -(-delay_ms(parse_delay(delay)) // 1000)
+
+
+def seconds_of(given: str) -> int:
+    """The longest delay that an option gives."""
+    try:
+        seconds = whole_seconds(given)
+    except errors.InvalidDelay as error:
+        raise typer.BadParameter(str(error)) from error
+    return checked_max_delay(seconds)
+
+
+def time_option(told: str) -> Any:
+    """An option for a time, with its help; the command gets epoch milliseconds."""
+
+    def time(given: str) -> int:
+        try:
+            return due_at_ms(parse_due_at(given))
+        except errors.InvalidDelay as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return Option(parser=time, metavar="<time>", help=told)
+
+
 EndpointName = Annotated[str, Argument(help="The destination queue's name, URL or ARN.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 JsonLines = Annotated[bool, Option("--json", help="Print a JSON line per message.")]
 # A message to send, or a file of them.
-DelayOption = Annotated[
-    str | None, Option(help="Delay: seconds (90), 32m5s, 1d12h or ISO 8601 (PT32M5S).")
-]
+DelayOption = Annotated[str | None, Option(help="Delay: seconds (90), 32m5s, 1d12h or PT32M5S.")]
 DueAt = Annotated[str | None, Option(help="Due time with UTC offset: 2027-01-31T09:00:00Z.")]
 Body = Annotated[str | None, Option(help="The message body.")]
 MessagesFile = Annotated[
@@ -183,28 +210,29 @@ Attributes = Annotated[
 # Queues and workers.
 Hop = Annotated[int, Option(help="Delivery delay of the delay queue, seconds (1 to 900).")]
 Wait = Annotated[int, Option(help="Long poll, seconds (0 to 20).")]
-Retries = Annotated[
-    int, Option(help="Retries of a refused message before it goes to the error queue.")
-]
+Retries = Annotated[int, Option(help="Retries of a refused message before it is rejected.")]
 MaxDelay = Annotated[
-    str, Option(help="Longest delay: senders refuse more, workers send it to the error queue.")
+    int,
+    Option(
+        parser=seconds_of,
+        metavar="<delay>",
+        help="Longest delay: senders refuse more, workers send it to the error queue.",
+    ),
 ]
-DEFAULT_MAX_DELAY: Final = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
+DEFAULT_MAX_DELAY: Final[Any] = f"{DEFAULT_MAX_DELAY_SECONDS // 86_400}d"
 # Stores and ledgers.
 _STORE_HELP: Final = (
     "sqlite:///FILE or postgresql://… (?table=NAME if not <endpoint>.delayed), dynamodb://TABLE or "
     "s3://BUCKET/PREFIX."
 )
-PLACE_HELP: Final = (
+PLACES: Final = (
     "sqlite:///FILE, postgresql://…, dynamodb://TABLE, s3://BUCKET/PREFIX or "
     "scheduler://GROUP?role=ARN."
 )
 StoreUrl = Annotated[str, Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
 OptionalStoreUrl = Annotated[str | None, Option(envvar="SQSDELAY_STORE", help=_STORE_HELP)]
-PlaceUrl = Annotated[str, Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)]
-OptionalPlaceUrl = Annotated[
-    str | None, Option("--store", envvar="SQSDELAY_STORE", help=PLACE_HELP)
-]
+PlaceUrl = Annotated[str, Option("--store", envvar="SQSDELAY_STORE", help=PLACES)]
+OptionalPlaceUrl = Annotated[str | None, Option("--store", envvar="SQSDELAY_STORE", help=PLACES)]
 ParkAfter = Annotated[int, Option(help="Park messages due later than this, seconds.")]
 ReleasedTo = Annotated[
     str | None,
@@ -224,34 +252,8 @@ PricesFile = Annotated[
 ]
 
 
-def whole_seconds(delay: str) -> int:
-    """Seconds of a delay as people write it, rounded up."""
-    return -(-delay_ms(parse_delay(delay)) // 1000)
-
-
-def max_delay_seconds(text: str) -> int:
-    """The value of --max-delay in seconds."""
-    try:
-        seconds = whole_seconds(text)
-    except InvalidDelay as error:
-        raise typer.BadParameter(str(error), param_hint="--max-delay") from error
-    return checked_max_delay(seconds)
-
-
-def instant_ms(option: str, text: str | None) -> int | None:
-    """The time an option names, epoch milliseconds; None where it was not given."""
-    try:
-        return None if text is None else due_at_ms(parse_due_at(text))
-    except InvalidDelay as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
 def new_due_ms(delay: str | None, due_at: str | None, *, now_ms: Callable[[], int]) -> int:
-    """The due time that --delay or --due-at names, epoch milliseconds.
-
-    Args:
-        now_ms: what a delay counts from; asked for a delay only.
-    """
+    """The due time that --delay or --due-at names, epoch milliseconds; a delay counts from ``now_ms``."""
     if (delay is None) == (due_at is None):
         raise typer.BadParameter("give either --delay or --due-at")
     due = due_time(**times(delay, due_at))
@@ -267,22 +269,15 @@ def times(delay: str | None, due_at: str | None) -> dict[str, Any]:
 
 
 class Target:
-    """The endpoint that a command is for, its store, and the clock of those who release its messages.
-
-    Args:
-        endpoint: its queue's name, URL or ARN.
-        store: the URL of its store; None where none was named.
-        to: the RabbitMQ that its messages are released to; None is SQS.
-        wait_seconds: of the long polls that its client is for.
-    """
+    """The endpoint that a command is for, its store's URL, and the clock of those who release its messages:
+    ``to`` RabbitMQ, or to SQS. ``wait_seconds`` is of the long polls that its client is for."""
 
     def __init__(
         self, endpoint: str, store: str | None = None, to: str | None = None, wait_seconds: int = 0
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint)
-        self.name = self.endpoint.name
-        self.store, self.to, self._sqs_tells_time = store, to, to is None
-        self._wait_seconds = wait_seconds
+        self.name, self.store, self.to = self.endpoint.name, store, to
+        self._sqs_tells_time, self._wait_seconds = to is None, wait_seconds
 
     @cached_property
     def client(self) -> SQSClient:
@@ -303,7 +298,7 @@ class Target:
         return self._opened(open_store, create=create)
 
     def opened_place(self, *, create: bool = False) -> AbstractContextManager[ParkingPlace]:
-        """Where the messages wait, closed at the end; a store, or a place that needs no dispatcher."""
+        """The same, or a place that needs no dispatcher."""
         return self._opened(open_place, create=create)
 
     @contextmanager
@@ -313,10 +308,10 @@ class Target:
         try:
             with closing(opening(url, endpoint=self.name, create=create)) as opened:
                 yield opened
-        except StoreMissing as error:
+        except errors.StoreMissing as error:
             shown = "postgresql://…" if url.startswith("postgres") else shlex.quote(url)
             remedy = f"store create {self.name} --store {shown}"
-            raise StoreMissing(str(error).replace("store create", remedy)) from error
+            raise errors.StoreMissing(str(error).replace("store create", remedy)) from error
 
     def optional_place(self) -> AbstractContextManager[ParkingPlace | None]:
         """The same if a store was named, else None."""
@@ -339,8 +334,8 @@ class Target:
                 else:
                     there.pending_count()
                 place = there
-            except StoreError as error:
-                if named or isinstance(error, SchemaMismatch):
+            except errors.StoreError as error:
+                if named or isinstance(error, errors.SchemaMismatch):
                     raise
             yield place
 
@@ -349,18 +344,16 @@ class Target:
         if self._sqs_tells_time:
             try:
                 return latest_of_sqs(self.queues, self.endpoint.queue)
-            except (QueueMissing, QueueUnavailable) as error:
-                raise QueueUnavailable(
+            except (errors.QueueMissing, errors.QueueUnavailable) as error:
+                raise errors.QueueUnavailable(
                     f"SQS did not give its time, from which the delay counts: {error}; give "
                     "--due-at, or --to if the store is released to RabbitMQ"
                 ) from error
-            except ConfigurationError as error:
+            except errors.ConfigurationError as error:
                 if str(self.store).startswith(("dynamodb:", "scheduler:")):
                     raise
-                self._sqs_tells_time = False
-                tell(
-                    f"the delay counts from the store's clock, because SQS cannot be reached: {error}"
-                )
+                self._sqs_tells_time, why = False, "because SQS cannot be reached"
+                tell(f"the delay counts from the store's clock, {why}: {error}")
         from sqsdelay.stores.shared import StoreClock
 
         return StoreClock(place).latest_ms()
@@ -374,11 +367,10 @@ class Target:
             return self.delay_counts_from(place)
         try:
             return latest_of_sqs(self.queues, self.endpoint.queue)
-        except SqsDelayError as error:
+        except errors.SqsDelayError as error:
             tell(f"using this machine's clock, because SQS did not give its time: {error}")
             return SystemClock().now_ms()
 
 
 def opened_ledger(file: Path | None) -> FileLedger | None:
-    """The ledger in that file, None without one."""
     return None if file is None else FileLedger(file)

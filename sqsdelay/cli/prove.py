@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 from typer import Option
 
 from sqsdelay import limits
-from sqsdelay.cli.console import counted, out, print_json, print_rows, say, tell
+from sqsdelay.cli.console import counted, figures, out, print_rows, show, tell
 from sqsdelay.cli.followed import Run, seconds
 from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalPlaceUrl, Target
 from sqsdelay.core.delay import delay_ms
@@ -29,7 +29,6 @@ from sqsdelay.operating.status import Role, endpoint_status, naming_the_command
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-    from sqsdelay.ports.stores import ParkingPlace
     from sqsdelay.sqs.queues import SqsQueues
 
 PATIENCE_SECONDS: Final = 60
@@ -57,6 +56,8 @@ def prove(
 
     Exit code 1 if a message is lost, duplicated, early, altered or more than 2 s late.
     """
+    from sqsdelay.sqs.sender import DelaySender
+
     target = Target(endpoint, store, wait_seconds=limits.MAX_RECEIVE_WAIT_SECONDS)
     parsed, longest_seconds = target.endpoint, delay_ms(parse_delay(longest)) // 1000
     if longest_seconds <= hop:
@@ -65,19 +66,24 @@ def prove(
             "only; give a longer one"
         )
     made = _counted(target.client)
-    _check_empty(
-        target.queues, parsed, "" if hop == limits.DEFAULT_HOP_SECONDS else f" --hop {hop}"
-    )
+    hops = "" if hop == limits.DEFAULT_HOP_SECONDS else f" --hop {hop}"
+    _check_empty(target.queues, parsed, hops)
     made.clear()
     run = Run(parsed, target.queues)
     with target.known_place() as place:
         soonest = None if place is None else place.soonest_seconds
         routes = _messages(messages, hop, longest_seconds, parsed.fifo, soonest=soonest)
-        _send(run, target, routes, hop, place)
+        # To the store first: it may be another version's, and then nothing is sent at all.
+        for route in sorted(routes, key=lambda each: each is not Route.STORE):
+            park_after = hop if place is None else max(hop, place.soonest_seconds)
+            stores: dict[str, Any] = {"store": place, "park_after_seconds": park_after}
+            parked = stores if route is Route.STORE else {}
+            sender = DelaySender(target.client, hop_seconds=hop, **parked)
+            run.sent(routes[route], sender.send_many(target.name, routes[route]))
         tell(f"{messages} sent to {parsed.name}; the last one is due in {longest}")
         try:
             run.follow(
-                lambda _: _by_route(run),
+                lambda _: figures(_HEADERS, _rows(run)),
                 patience_seconds=PATIENCE_SECONDS,
                 second_copy_seconds=min(hop + 1, SECOND_COPY_SECONDS),
                 quiet=as_json or not out.is_terminal,
@@ -90,12 +96,13 @@ def prove(
         raise typer.Exit(1)
 
 
-def _counted(client: SQSClient) -> Counter[tuple[str, bool]]:
-    """Calls made with a client, by operation and whether the queue is FIFO."""
-    made: Counter[tuple[str, bool]] = Counter()
+def _counted(client: SQSClient) -> list[tuple[str, bool]]:
+    """Calls made with a client: the operation, and whether the queue is FIFO."""
+    made: list[tuple[str, bool]] = []
 
     def count(params: dict[str, Any], model: Any, **_: Any) -> None:
-        made[model.name, str(params.get("QueueUrl", "")).endswith(limits.FIFO_SUFFIX)] += 1
+        fifo = str(params.get("QueueUrl", "")).endswith(limits.FIFO_SUFFIX)
+        made.append((model.name, fifo))
 
     client.meta.events.register("before-parameter-build.sqs", count)
     return made
@@ -127,9 +134,8 @@ def _messages(
     turns = [Route.DIRECT, Route.DELAY_QUEUE, Route.DELAY_QUEUE, Route.DELAY_QUEUE]
     if soonest is not None:
         # Sending takes seconds of what a store like Scheduler needs ahead.
-        from_store = max(
-            hop, min(2 * limits.SCHEDULE_SECONDS, longest // 2), soonest and soonest + 60
-        )
+        near = min(2 * limits.SCHEDULE_SECONDS, longest // 2)
+        from_store = max(hop, near, soonest and soonest + 60)
         if longest <= from_store:
             told = f"leaves no time to send: the store takes what is due in {soonest} s or later"
             raise InvalidSetting(f"{told}; use {from_store + 1} or more", longest=longest)
@@ -157,24 +163,6 @@ def _messages(
     return routes
 
 
-def _send(
-    run: Run,
-    target: Target,
-    routes: dict[Route, list[Message]],
-    hop: int,
-    place: ParkingPlace | None,
-) -> None:
-    from sqsdelay.sqs.sender import DelaySender
-
-    # To the store first: it may be another version's, and then nothing is sent at all.
-    for route in sorted(routes, key=lambda each: each is not Route.STORE):
-        park_after = hop if place is None else max(hop, place.soonest_seconds)
-        stores: dict[str, Any] = {"store": place, "park_after_seconds": park_after}
-        parked = stores if route is Route.STORE else {}
-        sender = DelaySender(target.client, hop_seconds=hop, **parked)
-        run.sent(routes[route], sender.send_many(target.name, routes[route]))
-
-
 _HEADERS: Final = (
     *("route", "sent", "delivered", "lost", "twice", "early", "altered"),
     *("late p50", "p99", "max"),
@@ -190,44 +178,34 @@ def _rows(run: Run) -> list[tuple[str, ...]]:
     return rows
 
 
-def _by_route(run: Run) -> Table:
-    table = Table(*_HEADERS, padding=0)
-    for row in _rows(run):
-        table.add_row(*row)
-    return table
-
-
 def _tell(
-    run: Run, made: Counter[tuple[str, bool]], store: str, hop: int, *, as_json: bool
+    run: Run, made: Sequence[tuple[str, bool]], store: str, hop: int, *, as_json: bool
 ) -> None:
     """The outcome of each route, the requests made here and their price, and what `cost` reckons."""
     prices = shipped_prices()
-    paid = sum(
-        number * (prices.sqs_fifo_request if fifo else prices.sqs_standard_request)
-        for (_, fifo), number in made.items()
-    )
-    requests: Counter[str] = Counter()
-    for (operation, _), number in made.items():
-        requests[operation] += number
-    reckoned = _reckoned(run, store, hop, prices)
-    if as_json:
-        used = {entry.route for _, entry in run.rows()}
-        print_json(
-            {
-                "routes": {str(each): asdict(run.summary(each)) for each in Route if each in used},
-                "all": asdict(run.summary()),
-                "requests": dict(requests),
-                "requests_price": float(paid),
-                "reckoned": {str(route): float(amount) for route, amount in reckoned.items()},
-                "currency": prices.currency,
-            }
-        )
-        return
-    if not out.is_terminal:  # There, the table that was shown meanwhile is still to be seen.
+    each = {True: prices.sqs_fifo_request, False: prices.sqs_standard_request}
+    paid = sum((each[fifo] for _, fifo in made), Fraction(0))
+    requests, reckoned = Counter(name for name, _ in made), _reckoned(run, store, hop, prices)
+    used = {entry.route for _, entry in run.rows()}
+    record = {
+        "routes": {str(route): asdict(run.summary(route)) for route in Route if route in used},
+        "all": asdict(run.summary()),
+        "requests": requests,
+        "requests_price": float(paid),
+        "reckoned": {str(route): float(amount) for route, amount in reckoned.items()},
+        "currency": prices.currency,
+    }
+    if not (as_json or out.is_terminal):  # There, the table shown meanwhile is still to be seen.
         print_rows(_HEADERS, _rows(run))
-    say(f"Requests of this command: {counted(requests)}; ${dollars(Fraction(paid))}.")
-    for route, amount in reckoned.items():
-        say(f"`sqsdelay cost` reckons ${dollars(amount)} for {route}, each message alone.")
+    show(
+        record,
+        f"Requests of this command: {counted(requests)}; ${dollars(paid)}.",
+        *(
+            f"`sqsdelay cost` reckons ${dollars(amount)} for {route}, each message alone."
+            for route, amount in reckoned.items()
+        ),
+        as_json=as_json,
+    )
 
 
 def _reckoned(run: Run, store: str, hop: int, prices: Prices) -> dict[Route, Fraction]:

@@ -28,8 +28,8 @@ def _topology(prefix: str | None) -> Topology:
 
 
 def _broker(context: typer.Context) -> tuple[str, Topology, str | None]:
-    """The broker's URL, the infrastructure on it, and the URL of the management API. Asked for no earlier, so
-    that --help shows without them."""
+    """The broker's URL, the infrastructure on it, and the management API's URL; asked for once they are
+    needed, which --help does not."""
     url, prefix, management = context.obj
     if url is None:
         raise typer.BadParameter("give sqsdelay rabbitmq --url, or set SQSDELAY_RABBITMQ_URL")

@@ -103,16 +103,10 @@ def _show(copy: ReceivedMessage, reader: BodyReader | None, *, fifo: bool, as_js
     late, waited = lateness_ms(copy, fifo=fifo), waited_ms(copy, fifo=fifo)
     arrived = copy.first_receive_ms
     if as_json:
-        print_json(
-            {
-                "message_id": _sent_id(copy),
-                "arrived": None if arrived is None else instant(arrived),
-                "late_ms": late,
-                "waited_ms": waited,
-                "body": body,
-                "attributes": {name: _plain(value) for name, value in copy.attributes.items()},
-            }
-        )
+        at = None if arrived is None else instant(arrived)
+        attributes = {name: _plain(value) for name, value in copy.attributes.items()}
+        told = {"message_id": _sent_id(copy), "arrived": at, "late_ms": late, "waited_ms": waited}
+        print_json({**told, "body": body, "attributes": attributes})
         return True
     at = "-" if arrived is None else f"{utc(arrived):%H:%M:%S.%f}"[:-3]
     shown = "-" if late is None else f"{late / 1000:+.3f} s"

@@ -31,14 +31,7 @@ from sqsdelay.operating.status import naming_the_command
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, check
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES
-from sqsdelay.timeouts.manager import (
-    DEFAULT_ANNOUNCE_AGAIN_SECONDS,
-    DEFAULT_OUTAGE_SECONDS,
-    DEFAULT_RETRIES,
-    DEFAULT_WAIT_SECONDS,
-    TimeoutManager,
-    TimeoutSettings,
-)
+from sqsdelay.timeouts import manager as timeouts
 
 if TYPE_CHECKING:
     from sqsdelay.dispatching.settlement import Round
@@ -75,10 +68,8 @@ def log_to_stderr() -> None:
 def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Event:
     """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual.
 
-    Args:
-        last_words: for work that cannot leave a call that is not answered: the process ends after
-            `STOP_SECONDS`, wherever it is, and prints these. What it had in hand comes
-            back, as after a crash. Left out, the work ends by itself.
+    Work that cannot leave a call that is not answered has ``last_words``: the process ends after
+    `STOP_SECONDS`, wherever it is, and prints these. What it had in hand comes back, as after a crash.
     """
     stop = threading.Event()
 
@@ -114,9 +105,7 @@ class Tally:
     """What became of messages, by status; a line of JSON for each where that was asked for. Thread-safe."""
 
     def __init__(self, *, as_json: bool = False) -> None:
-        self._as_json = as_json
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self._as_json, self._lock, self._counts = as_json, threading.Lock(), Counter[str]()
 
     def add(self, status: str, message_id: str, **record: Any) -> None:
         """Count a message, and print it; ``record`` is the rest of it."""
@@ -142,7 +131,7 @@ def consume(
         int, Option(help="Shortest delivery delay the delay queue may have, seconds.")
     ] = limits.DEFAULT_HOP_SECONDS,
     receivers: Annotated[
-        int | None, Option(help="Receive loops per queue; default: as needed.", show_default=False)
+        int | None, Option(help="Receive loops a queue; default: as needed.")
     ] = None,
     wait: options.Wait = limits.MAX_RECEIVE_WAIT_SECONDS,
     visibility: Annotated[
@@ -192,7 +181,7 @@ def consume(
             wait_seconds=wait,
             visibility_seconds=visibility,
             max_receives=max_receives,
-            max_delay_seconds=options.max_delay_seconds(max_delay),
+            max_delay_seconds=max_delay,
             store=opened,
             park_after_seconds=park_after,
             on_outcomes=report,
@@ -271,13 +260,8 @@ def dispatch(
     tally = Tally(as_json=as_json)
     tracing, book = if_installed(options.opened_ledger(ledger))
     with target.opened_store() as opened, closing(_outbox(target, opened, tracing)) as outbox:
-        dispatcher = Dispatcher(
-            opened,
-            outbox,
-            settings=settings,
-            on_round=lambda done: _report(done, tally),
-            ledger=book,
-        )
+        on_round = partial(_report, tally)
+        dispatcher = Dispatcher(opened, outbox, settings=settings, on_round=on_round, ledger=book)
         stop = stop_on_signals(lambda: str(tally))
         opened.initialize(TransactionMode.AT_LEAST_ONCE)
         tell(f"dispatching {target.name}; stop with Ctrl-C or SIGTERM")
@@ -292,15 +276,14 @@ def _outbox(
         from sqsdelay.rabbitmq import RabbitMqOutbox
         from sqsdelay.stores.shared import StoreClock
 
-        # RabbitMQ tells no time. What is stored on one machine and released on another goes by the
-        # clock between them.
+        # RabbitMQ tells no time: what is stored and released elsewhere goes by the clock between them.
         return RabbitMqOutbox(target.to, target.name, clock=StoreClock(store))
     from sqsdelay.sqs.outbox import SqsOutbox
 
     return SqsOutbox(target.queues, target.endpoint, tracing=tracing)
 
 
-def _report(done: Round, tally: Tally) -> None:
+def _report(tally: Tally, done: Round) -> None:
     for status in ("released", "rejected", "failed", "held"):
         for message in getattr(done, status):
             tally.add(
@@ -326,13 +309,13 @@ def timeout_manager(
     set_up: Annotated[bool, Option("--set-up", help="Create queues and table first.")] = False,
     outage: Annotated[
         float, Option(help="Exit after the storage has failed for this many seconds.")
-    ] = DEFAULT_OUTAGE_SECONDS,
+    ] = timeouts.DEFAULT_OUTAGE_SECONDS,
     announce_again: Annotated[
         float,
         Option(help="Seconds before announcing a message again that another process announced."),
-    ] = DEFAULT_ANNOUNCE_AGAIN_SECONDS,
-    retries: options.Retries = DEFAULT_RETRIES,
-    wait: options.Wait = DEFAULT_WAIT_SECONDS,
+    ] = timeouts.DEFAULT_ANNOUNCE_AGAIN_SECONDS,
+    retries: options.Retries = timeouts.DEFAULT_RETRIES,
+    wait: options.Wait = timeouts.DEFAULT_WAIT_SECONDS,
     as_json: options.JsonLines = False,
 ) -> None:
     """Manage an endpoint's timeouts.
@@ -343,10 +326,9 @@ def timeout_manager(
     """
     log_to_stderr()
     target = options.Target(endpoint, store, to)
-    transport, queues, create_queues = (
-        _on_sqs(target, wait) if to is None else _on_rabbitmq(target, to)
-    )
-    settings = TimeoutSettings(
+    served = _on_sqs(target, wait) if to is None else _on_rabbitmq(target, to)
+    transport, queues, create_queues = served
+    settings = timeouts.TimeoutSettings(
         outage_seconds=outage,
         announce_again_seconds=announce_again,
         number_of_retries=retries,
@@ -362,7 +344,7 @@ def timeout_manager(
         if set_up:
             create_queues()
             opened.set_up()
-        manager = TimeoutManager(opened, transport, settings=settings, on_done=report)
+        manager = timeouts.TimeoutManager(opened, transport, settings=settings, on_done=report)
         stop = stop_on_signals(lambda: str(tally))
         opened.initialize(TransactionMode.AT_LEAST_ONCE)
         tell(f"serving {' and '.join(queues)}; stop with Ctrl-C or SIGTERM")
@@ -379,21 +361,16 @@ def _on_sqs(target: options.Target, wait_seconds: int) -> _Served:
     from sqsdelay.sqs.queues import SqsQueues
     from sqsdelay.sqs.timeouts import SqsTimeouts, create_timeout_queues, timeout_queues
 
-    attempts = limits.SHORT_CALL_ATTEMPTS
+    client, of, attempts = target.client, target.endpoint, limits.SHORT_CALL_ATTEMPTS
     receiving = default_client(connections=1, wait_seconds=wait_seconds, attempts=attempts)
-    return (
-        SqsTimeouts(SqsQueues(target.client, receiving=receiving), target.endpoint),
-        [queue.name for queue in timeout_queues(target.endpoint)],
-        partial(create_timeout_queues, target.client, target.endpoint),
-    )
+    timeouts = SqsTimeouts(SqsQueues(client, receiving=receiving), of)
+    names = [queue.name for queue in timeout_queues(of)]
+    return timeouts, names, partial(create_timeout_queues, client, of)
 
 
 def _on_rabbitmq(target: options.Target, url: str) -> _Served:
     from sqsdelay.rabbitmq import RabbitMqTimeouts, create_timeout_queues
     from sqsdelay.rabbitmq.timeouts import timeout_queues
 
-    return (
-        RabbitMqTimeouts(url, target.name),
-        timeout_queues(target.name),
-        partial(create_timeout_queues, url, target.name),
-    )
+    create = partial(create_timeout_queues, url, target.name)
+    return RabbitMqTimeouts(url, target.name), timeout_queues(target.name), create

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -62,7 +63,7 @@ def send(
     bucket: Annotated[str | None, Option(help="S3 bucket for bodies too large for SQS.")] = None,
     # No variable: one that is set for `pending` or `consume` must not change where messages wait.
     store: Annotated[
-        str | None, Option(help=f"Park messages due far ahead in this store: {options.PLACE_HELP}")
+        str | None, Option(help=f"Park messages due far ahead in this store: {options.PLACES}")
     ] = None,
     park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     store_only: Annotated[
@@ -110,7 +111,7 @@ def send(
         else:
             sender = DelaySender(
                 hop_seconds=hop,
-                max_delay_seconds=options.max_delay_seconds(max_delay),
+                max_delay_seconds=max_delay,
                 large_bodies=None if bucket is None else Bucket(bucket),
                 store=place,
                 park_after_seconds=park_after,
@@ -204,21 +205,12 @@ def _due(result: SendResult) -> str | None:
 
 
 def _record(result: SendResult) -> dict[str, Any]:
-    return {
-        "message_id": result.message_id,
-        "route": result.route,
-        "due": _due(result),
-        "sqs_message_id": result.sqs_message_id,
-        "error": None if result.error is None else str(result.error),
-    }
+    names = ("message_id", "route", "sqs_message_id")
+    error = None if result.error is None else str(result.error)
+    return {name: getattr(result, name) for name in names} | {"due": _due(result), "error": error}
 
 
-FIELDS: Final = frozenset(
-    {
-        "body", "body_repeat", "delay", "due_at", "attributes", "message_id", "message_group_id",
-        "message_deduplication_id", "trace_header",
-    }
-)  # fmt: skip
+FIELDS: Final = {"body_repeat", *(field.name for field in fields(Message))}
 
 
 def opened_lines(file: Path) -> IO[str]:
@@ -235,7 +227,7 @@ def read_messages(
     lines: Iterable[str], times: Times
 ) -> Iterator[tuple[int, Message | SqsDelayError]]:
     """A file's lines by number, from 1: each a message, or why it is none. Blank lines are passed over.
-    ``times``: the delay or due time of the lines that name neither."""
+    ``times`` is for lines that name neither delay nor due time."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -248,29 +240,28 @@ def read_messages(
 def read_message(line: str, times: Times) -> Message:
     """One line's message."""
     try:
-        fields = json.loads(line)
+        given = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidMessage(f"not JSON: {error}") from error
-    if not isinstance(fields, dict) or "body" not in fields:
+    if not isinstance(given, dict) or "body" not in given:
         raise InvalidMessage('not a JSON object with a "body"')
-    if unknown := sorted(set(fields) - FIELDS):
+    if unknown := sorted(set(given) - FIELDS):
         raise InvalidMessage(f"unknown field {unknown[0]!r}; use only {', '.join(sorted(FIELDS))}")
-    body = _body(fields.pop("body"), fields.pop("body_repeat", 1))
-    attributes = fields.pop("attributes", {})
+    body = _body(given.pop("body"), given.pop("body_repeat", 1))
+    attributes = given.pop("attributes", {})
     if not isinstance(attributes, dict):
         raise InvalidMessage(f"attributes {attributes!r} is not a JSON object")
-    own: dict[str, Any] = {
-        n: fields.pop(n) for n in ("delay", "due_at") if fields.get(n) is not None
-    }
+    own: dict[str, Any] = {n: given.pop(n) for n in ("delay", "due_at") if given.get(n) is not None}
+    texts = {n: each if isinstance(each, str) else json.dumps(each) for n, each in own.items()}
     if type(own.get("delay", 0)) not in (int, float):
-        own["delay"] = parse_delay(str(own["delay"]))
+        own["delay"] = parse_delay(texts["delay"])
     if "due_at" in own:
-        own["due_at"] = parse_due_at(str(own["due_at"]))
-    fields |= own or times
-    check_trace_header(fields.get("trace_header"))
+        own["due_at"] = parse_due_at(texts["due_at"])
+    given |= own or times
+    check_trace_header(given.get("trace_header"))
     found = {name: attribute_of(name, value) for name, value in attributes.items()}
     # The others are checked by the sender.
-    return Message(body, attributes=found, **fields)
+    return Message(body, attributes=found, **given)
 
 
 def _body(body: Any, repeat: Any) -> str:
@@ -284,9 +275,7 @@ def _body(body: Any, repeat: Any) -> str:
     if not whole or not 1 <= repeat <= MAX_MESSAGE_BYTES:
         shown = str(repeat)[:20]
         raise InvalidMessage(f"body_repeat={shown}; use a whole number, 1 to {MAX_MESSAGE_BYTES}")
-    if repeat > 1 and len(body) * repeat > MAX_MESSAGE_BYTES:
-        raise InvalidMessage(
-            f"body_repeat={repeat} makes a body of {len(body) * repeat} characters; "
-            f"the limit is {MAX_MESSAGE_BYTES} bytes"
-        )
+    if repeat > 1 and (size := len(body) * repeat) > MAX_MESSAGE_BYTES:
+        made = f"body_repeat={repeat} makes a body of {size} characters"
+        raise InvalidMessage(f"{made}; the limit is {MAX_MESSAGE_BYTES} bytes")
     return str(body * repeat)

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from typer import Option
 
 from sqsdelay.cli.console import show, tell
-from sqsdelay.cli.options import DEFAULT_MAX_DELAY, Hop, Json, MaxDelay, max_delay_seconds
+from sqsdelay.cli.options import DEFAULT_MAX_DELAY, Hop, Json, MaxDelay
 from sqsdelay.cli.run import log_to_stderr, stop_on_signals
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
@@ -91,7 +91,7 @@ def serve_console(
         prefix=prefix,
         ledger=ledger,
         hop_seconds=hop,
-        max_delay_seconds=max_delay_seconds(max_delay),
+        max_delay_seconds=max_delay,
     )
     log_to_stderr()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -103,7 +103,7 @@ def serve_console(
         show({"url": url}, line, as_json=as_json)
         if token is not None:
             tell(
-                "it asks for the token; put TLS before it, or the token crosses the network unencrypted"
+                "it asks for the token; without TLS before it, that crosses the network in the clear"
             )
         stop.wait()
     tell("stopped")

@@ -11,9 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
+from rich.status import Status
 from typer import Option
 
-from sqsdelay.cli.console import tell
+from sqsdelay.cli.console import err, tell
+from sqsdelay.cli.options import time_option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,13 +29,12 @@ _FORMATS: Final = {
 }
 EXIT_INTERRUPTED: Final = 130
 """Of a command that Ctrl-C ends, as shells have it: 128 and the signal's number."""
+_POLL_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 5.0
 """For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
 Job = Annotated[str | None, Option(help="Job name; the same name gives the same message ids.")]
 Key = Annotated[str | None, Option(help="Column to derive message ids from (with --job).")]
-EndpointOption = Annotated[
-    str | None, Option(help="Destination queue, for rows without an endpoint column.")
-]
+EndpointOption = Annotated[str | None, Option(help="Queue of rows without an endpoint column.")]
 FileFormat = Annotated[
     str | None, Option("--format", help="parquet, csv or jsonl; default: by file name.")
 ]
@@ -42,8 +43,8 @@ LedgerFormat = Annotated[
     str | None, Option(help="The ledger holds rows, not lines: parquet, delta, iceberg, …")
 ]
 AsOf = Annotated[
-    str | None,
-    Option(help="Ignore events after this time, e.g. 2027-01-31T09:00:00Z; default: none."),
+    int | None,
+    time_option("Ignore events after this time, e.g. 2027-01-31T09:00:00Z; default: none."),
 ]
 Grace = Annotated[int, Option(help="Seconds after its due time until a message counts as lost.")]
 GRACE_SECONDS: Final = 3600
@@ -66,27 +67,28 @@ def format_of(table: str, told: str | None = None) -> str | None:
 
 
 def on_spark(
-    what: str,
+    context: typer.Context,
+    reads: str,
     run: Callable[[SparkSession], _Found],
     *,
-    master: str | None,
     time_zone: str = "UTC",
     sends: Mapping[str, Any] | None = None,
 ) -> _Found:
-    """What a command does with Spark.
+    """What a command does with Spark, and how far it is meanwhile.
 
     Args:
-        what: the command's name.
-        master: Spark's; None is this machine.
+        reads: what, in words.
         sends: the options of what it sends; None if it sends nothing.
     """
     from sqsdelay.spark.session import LOCAL, ONE_PROCESS, session
 
-    app = f"sqsdelay pipeline {what}"
+    master = context.obj or LOCAL
     with (
+        err.status(f"reading {reads} with Spark") as told,
         _ended_by_ctrl_c(sends) as interruptible,
         TemporaryDirectory(prefix="sqsdelay-") as folder,
-        session(app, master=master or LOCAL, time_zone=time_zone) as spark,
+        session(context.command_path, master=master, time_zone=time_zone) as spark,
+        _progress(spark, told),
     ):
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
@@ -94,7 +96,7 @@ def on_spark(
         from sqsdelay.spark.archive import archive
         from sqsdelay.spark.session import failure
 
-        if not ONE_PROCESS.fullmatch(master or LOCAL):
+        if not ONE_PROCESS.fullmatch(master):
             spark.sparkContext.addPyFile(str(archive(Path(folder) / "sqsdelay.zip")))
         try:
             with interruptible(spark):
@@ -104,13 +106,16 @@ def on_spark(
 
 
 def with_table(
-    what: str, table: str, file_format: str | None, run: Callable[[DataFrame], _Found], **more: Any
+    context: typer.Context,
+    reads: str,
+    table: str,
+    file_format: str | None,
+    run: Callable[[DataFrame], _Found],
+    **more: Any,
 ) -> _Found:
     """What a command does with the rows of a file; see `on_spark`."""
-    chosen = (
-        None if table.endswith(".gz") and file_format is None else format_of(table, file_format)
-    )
-    if chosen is None:
+    chosen = format_of(table, file_format)
+    if chosen is None or (table.endswith(".gz") and file_format is None):
         raise typer.BadParameter(f"give --format parquet, csv or jsonl for {table}")
 
     def read(spark: SparkSession) -> _Found:
@@ -118,7 +123,29 @@ def with_table(
 
         return run(read_table(spark, table, chosen))
 
-    return on_spark(what, read, **more)
+    return on_spark(context, reads, read, **more)
+
+
+@contextmanager
+def _progress(spark: SparkSession, told: Status) -> Iterator[None]:
+    """Tell how many tasks Spark has done, until the block ends."""
+    tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_POLL_SECONDS):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            if running := [stage for stage in stages if stage is not None]:
+                stage = running[-1]
+                doing = "sending" if stage.name.startswith("save") else "reading"
+                told.update(f"{doing}: {stage.numCompletedTasks} of {stage.numTasks} tasks")
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 _Interruptible = Callable[["SparkSession"], Any]

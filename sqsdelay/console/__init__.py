@@ -22,14 +22,12 @@ for _needed in ("starlette", "uvicorn", "jinja2", "python_multipart", "itsdanger
 class ConsoleSettings:
     """What a console shows. `InvalidSetting` where there is no endpoint, or two have one name."""
 
-    endpoints: tuple[str, ...]
-    """Their names, URLs or ARNs."""
+    endpoints: tuple[str, ...]  # their names, URLs or ARNs
     stores: Mapping[str, str] = field(default_factory=dict)
     """The URL of each endpoint's store, by the endpoint's name."""
     rabbitmq: str | None = None
     """The broker the endpoints' messages are released to, instead of SQS."""
-    prefix: str | None = None
-    """Of the infrastructure on it."""
+    prefix: str | None = None  # of the infrastructure on it
     ledger: Path | None = None
     """The file that senders, the delay consumer and the dispatcher record in."""
     hop_seconds: int = limits.DEFAULT_HOP_SECONDS

@@ -69,11 +69,9 @@ class Access:
     be guessed."""
 
     host: str = "127.0.0.1"
-    allowed_hosts: tuple[str, ...] = ()
-    """Names it may be called by, besides the loopback ones."""
+    allowed_hosts: tuple[str, ...] = ()  # names it may be called by, besides the loopback ones
     token: str | None = None
-    user_header: str | None = None
-    """The header in which a proxy names whom it has authenticated."""
+    user_header: str | None = None  # the header in which a proxy names whom it has authenticated
     proxies: tuple[str, ...] = ()
     """The addresses such a proxy calls from, or one that ends TLS before a token is asked for."""
     read_only: bool = False

@@ -48,10 +48,8 @@ def typed_due(delay: str, due_at: str) -> tuple[timedelta | None, datetime | Non
 class Filter:
     """Which messages a list shows, as its form has it."""
 
-    text: str = ""
-    """In the id or the body, whatever its case."""
-    attribute: str = ""
-    """``NAME`` or ``NAME=VALUE``."""
+    text: str = ""  # in the id or the body, whatever its case
+    attribute: str = ""  # `NAME` or `NAME=VALUE`
     reason: str = ""
     due_from: str = ""
     due_before: str = ""

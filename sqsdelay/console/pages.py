@@ -27,7 +27,7 @@ from sqsdelay.console.rendering import page, states_of, templates, wire
 from sqsdelay.console.services import MOST_CHANGED, ON_FAILED, Change, Chosen, Services, Work
 from sqsdelay.console.source import SPANS, Body, Source
 from sqsdelay.core.delay import due_at_ms, due_time
-from sqsdelay.core.readable import one_line, parse_delay, parse_due_at
+from sqsdelay.core.readable import about, one_line, parse_delay, parse_due_at
 from sqsdelay.cost import Workload, bill, recommend, shipped_prices
 from sqsdelay.operating.status import NOBODY
 
@@ -36,6 +36,10 @@ EXAMPLES: Final = 10
 RECENT: Final = 12
 """Events on the overview."""
 START: Final = {"delay": "30d", "messages": "1000000", "size": "1024", "batch": "1"}
+LABELS: Final = {
+    "delay": "Delay", "messages": "Messages", "size": "Bytes of a message",
+    "batch": "Due together, in a request",
+}  # fmt: skip
 
 
 def _services(request: Request) -> Services:
@@ -118,8 +122,10 @@ def _cost(request: Request) -> Response:
         if not values["advice"]:
             values["trouble"] = bill("relay", load, prices).impossible
     except errors.SqsDelayError as error:
-        values["trouble"] = one_line(error)
-    return page(request, "cost.html", given=given, prices=prices, **values)
+        label = LABELS.get(error.argument, LABELS["size"])  # of message_bytes
+        told = about(error, f"{label}: {error.value}") if error.argument else error
+        values["trouble"] = one_line(told)
+    return page(request, "cost.html", given=given, labels=LABELS, prices=prices, **values)
 
 
 def _number(text: str) -> Any:

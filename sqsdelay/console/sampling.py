@@ -33,9 +33,8 @@ GONE_SECONDS: Final = 60
 
 def in_words(error: Exception) -> str:
     """What went wrong, on one line; the kind, too, of an error that is not ours."""
-    return one_line(
-        error if isinstance(error, SqsDelayError) else f"{type(error).__name__}: {error}"
-    )
+    ours = isinstance(error, SqsDelayError)
+    return one_line(error if ours else f"{type(error).__name__}: {error}")
 
 
 def _in_thread(ask: Callable[[], T]) -> Future[T]:
@@ -79,10 +78,8 @@ class Sample(Generic[T]):
     value: T | None = None
     at_ms: int | None = None
     trouble: str | None = None
-    trouble_ms: int | None = None
-    """When that was found out; None where it is so at this moment."""
-    poll_seconds: float = 0.0
-    """How often it is asked for, at least."""
+    trouble_ms: int | None = None  # when that was found out; None where it is so at this moment
+    poll_seconds: float = 0.0  # how often it is asked for, at least
 
     @property
     def unknown(self) -> str:

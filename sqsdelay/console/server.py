@@ -7,7 +7,7 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -42,9 +42,8 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._watch()
         if len(self.connections) > MOST_OPEN:
-            waiting: list[Any] = [
-                each for each in self.connections if getattr(each, "_timer", None)
-            ]
+            open_: Iterable[Any] = self.connections
+            waiting = [each for each in open_ if getattr(each, "_timer", None)]
             oldest = min(waiting, key=lambda each: each._timer.when())
             # At once, not when the client's system has heard of it.
             self.connections.discard(oldest)

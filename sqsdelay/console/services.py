@@ -63,8 +63,7 @@ class Change:
 
     what: str
     endpoint: str
-    request: object
-    """All else that was asked for."""
+    request: object  # all else that was asked for
     who: str = field(compare=False)
     counts: Counter[str] = field(default_factory=Counter, compare=False)
     outcomes: list[Outcome] = field(default_factory=list, compare=False)
@@ -197,14 +196,11 @@ def of_parked(source: Source, action: str, chosen: Sequence[Chosen], due_ms: int
     def change(place: ParkingPlace, message: Chosen) -> parking.Change:
         kept = place.find(message.id)
         if kept is None and action == "release":
-            raise errors.ConfigurationError(
-                "it is not in the store; it was released or cancelled meanwhile"
-            )
+            told = "it is not in the store; it was released or cancelled meanwhile"
+            raise errors.ConfigurationError(told)
         if kept is not None and message.due_ms not in (None, kept.due_ms):
-            at = instant(kept.due_ms)
-            raise errors.ConfigurationError(
-                f"it was moved meanwhile, and is due at {at}; look again"
-            )
+            told = f"it was moved meanwhile, and is due at {instant(kept.due_ms)}; look again"
+            raise errors.ConfigurationError(told)
         schedule = parking.Schedule(place, endpoint=source.name, ledger=source.ledger)
         if action == "cancel":
             return schedule.cancel(message.id, now_ms=now_ms)
@@ -294,9 +290,8 @@ def message_of(source: Source, given: Mapping[str, str]) -> Message:
     group = given["group"].strip() or None
     binary = any(isinstance(each, dict) and "BinaryValue" in each for each in attributes.values())
     if not source.on_sqs and (group or binary):
-        raise errors.InvalidMessage(
-            "the console cannot send message groups or binary headers to RabbitMQ"
-        )
+        told = "the console cannot send message groups or binary headers to RabbitMQ"
+        raise errors.InvalidMessage(told)
     message_id = given["id"].strip() or None
     return Message(given["body"], delay, due_at, attributes, message_id, group)
 
@@ -325,9 +320,8 @@ def preview(source: Source, message: Message) -> dict[str, Any]:
             strategy, cost_of = OF_STORE[kind], "SQS requests, Lambda and the store"
         else:
             seconds, cost_of = 0, f"the send to its destination; the {kind or 'its'} store is extra"
-    load = Workload(
-        delay_seconds=seconds, message_bytes=max(1, size), hop_seconds=source.settings.hop_seconds
-    )
+    hop = source.settings.hop_seconds
+    load = Workload(delay_seconds=seconds, message_bytes=max(1, size), hop_seconds=hop)
     paid = bill(strategy, load, shipped_prices())
     return {
         "route": found.route,

@@ -306,9 +306,8 @@ class Source:
     def check_not_stopping(self) -> None:
         """Raise where the console is being stopped: a change goes no further."""
         if self.stopping.is_set():
-            raise errors.SqsDelayError(
-                "the console was stopped; messages without an outcome were not touched"
-            )
+            told = "the console was stopped; messages without an outcome were not touched"
+            raise errors.SqsDelayError(told)
 
     def changed(self) -> None:
         """Something was changed: what is known is out of date."""

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.message import AttributeInput
-from sqsdelay.errors import InvalidDelay, InvalidMessage
+from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_DUE_MS
 
 _TURNING: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -37,6 +37,12 @@ def plain(text: str) -> str:
 def one_line(text: object) -> str:
     """``str(text)`` on one line: control characters and line ends as ``\\x1b``, ``\\x0a``."""
     return str(text).translate(_CONTROL)
+
+
+def about(error: SqsDelayError, subject: str) -> str:
+    """The limit and the remedy of an error about an argument, which is shown as ``subject``."""
+    limit = f" {error.limit}" if error.limit else ""
+    return f"{subject}{limit}; {error.remedy}"
 
 
 def instant(epoch_ms: int) -> str:

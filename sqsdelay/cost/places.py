@@ -129,20 +129,11 @@ AMENDMENT_READS: Final = 2
 all copies of a run at once, where none was left in the last two weeks, otherwise for each."""
 
 
-def write_units(load: Workload) -> int:
-    """Of 1 KiB, of one message's life in the store: its put. Time to live deletes it."""
-    return -(-(load.message_bytes + ITEM_BYTES) // 1024)
-
-
 @lru_cache(maxsize=1000)
 def _read_units(size: int) -> Callable[[int], Fraction]:
     """Of 4 KiB, of a shard's due messages: all under its lease, and before that, eventually consistent, which
     is half the price, to see what is due."""
-
-    def units(messages: int) -> Fraction:
-        return Fraction(3 * -(-messages * size // 4096) - 1, 2)
-
-    return units
+    return lambda messages: Fraction(3 * -(-messages * size // 4096) - 1, 2)
 
 
 def in_dynamodb(load: Workload, hops: int) -> Used | str:
@@ -163,7 +154,8 @@ def in_dynamodb(load: Workload, hops: int) -> Used | str:
     amendments = AMENDMENT_READS * load.runs if hops else 0
     settings = (SETTINGS_READS + min(hops, 1)) * load.arrivals(SETTINGS_SECONDS)
     return {
-        "DynamoDB write units (put)": load.messages * write_units(load),
+        # Of 1 KiB. Time to live deletes for nothing.
+        "DynamoDB write units (put)": load.messages * -(-size // 1024),
         "DynamoDB write units (look-ups by ids of your own)": lookups,
         "DynamoDB lease writes (two for each shard released from)": leases,
         "DynamoDB read units (queries)": load.releases * units,
@@ -349,6 +341,10 @@ _ESCAPED: Final = Fraction(9, 8)
 """Bytes that a byte takes in it: assumed is a quote in eight characters, as in a body that is JSON."""
 
 
+FIRED_MS: Final = 8
+"""Assumed for a message of a run that empties the parking queue: its share of calls to AWS."""
+
+
 def too_large(size: int, remedy: str, what: str = "a schedule") -> str:
     return f"{what} holds {SCHEDULE_BYTES} bytes, this one has {size}; {remedy}"
 
@@ -356,10 +352,6 @@ def too_large(size: int, remedy: str, what: str = "a schedule") -> str:
 def alone(load: Workload) -> int:
     """Requests, as billed, that carry one message each."""
     return replace(load, batch=1).billed_requests
-
-
-FIRED_MS: Final = 8
-"""Assumed for a message of a run that empties the parking queue: its share of calls to AWS."""
 
 
 def in_a_schedule(load: Workload, hops: int) -> Used | str:  # noqa: ARG001

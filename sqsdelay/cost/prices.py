@@ -71,52 +71,43 @@ def parse_prices(text: str, source: str) -> Prices:
         ConfigurationError: what is missing or wrong in it.
     """
     try:
+        return _parsed(text)
+    except ValueError as error:
+        raise InvalidSetting(f"price file {source}{error}") from error
+
+
+def _parsed(text: str) -> Prices:
+    """The prices; ValueError says behind the file's name what is wrong."""
+    try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidSetting(f"price file {source} is not JSON: {error}") from error
-    if not isinstance(data, dict) or not isinstance(data.get("prices"), dict):
-        raise InvalidSetting(
-            f'price file {source} has no object "prices"; see sqsdelay cost --show-prices'
-        )
-    listed = data["prices"]
+        raise ValueError(f" is not JSON: {error}") from error
+    if not isinstance(data, dict) or not isinstance(listed := data.get("prices"), dict):
+        raise ValueError(' has no object "prices"; see sqsdelay cost --show-prices')
     units = {_unit(listed_as): listed_as for listed_as in json.loads(shipped_text())["prices"]}
     if unknown := sorted(set(listed) - set(units.values())):
-        raise InvalidSetting(
-            f"price file {source} names {unknown[0]!r}; known are {', '.join(units.values())}"
-        )
-    for name in ("region", "currency"):
-        value = data.get(name)
+        raise ValueError(f" names {unknown[0]!r}; known are {', '.join(units.values())}")
+    told = {name: data.get(name) for name in ("read_on", "region", "currency")}
+    for name, value in told.items():
         if not isinstance(value, str) or not value:
-            raise InvalidSetting(f"price file {source}: {name} is {value!r}; write it as text")
-    return Prices(
-        read_on=_date(data, source),
-        region=data["region"],
-        currency=data["currency"],
-        **{name: _price(listed, listed_as, source) for name, listed_as in units.items()},
-    )
+            raise ValueError(f": {name} is {value!r}; write it as text")
+    try:
+        told["read_on"] = date.fromisoformat(data["read_on"])
+    except ValueError as error:
+        wrong = f": read_on is {data['read_on']!r}; write the day they were read"
+        raise ValueError(f'{wrong}, "2026-11-20"') from error
+    return Prices(**told, **{name: _price(listed, listed_as) for name, listed_as in units.items()})
 
 
-def _price(listed: Mapping[str, Any], listed_as: str, source: str) -> Fraction:
+def _price(listed: Mapping[str, Any], listed_as: str) -> Fraction:
     given = listed.get(listed_as)
     if given is None:
-        raise InvalidSetting(f"price file {source} has no {listed_as!r}; add it")
+        raise ValueError(f" has no {listed_as!r}; add it")
     try:
         # Not a JSON number: 0.0000133334 would lose digits on its way through a float.
         price = Decimal(given) if isinstance(given, str) else Decimal("NaN")
     except InvalidOperation:
         price = Decimal("NaN")
     if not price.is_finite() or price < 0:
-        raise InvalidSetting(
-            f'price file {source}: {listed_as} is {given!r}; write a decimal in quotes, e.g. "0.40"'
-        )
+        raise ValueError(f': {listed_as} is {given!r}; write a decimal in quotes, e.g. "0.40"')
     return Fraction(price) / (10**6 if _MILLION_OF in listed_as else 1)
-
-
-def _date(data: Mapping[str, Any], source: str) -> date:
-    value = data.get("read_on")
-    try:
-        return date.fromisoformat(value if isinstance(value, str) else "")
-    except ValueError as error:
-        raise InvalidSetting(
-            f'price file {source}: read_on is {value!r}; write the day they were read, "2026-11-20"'
-        ) from error

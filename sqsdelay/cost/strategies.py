@@ -117,23 +117,17 @@ _GIVEN_UP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where messages wait.
-
-    Args:
-        takes: what messages take that are parked after so many hops; or why it cannot be.
-        runs: what runs meanwhile, besides the polls of the delay queue.
-        on_time: how many messages may fall due together, and none is late.
-        finds: whether a message can be found by an id of one's own.
-        schedules: whether each message is a schedule, of which there is a quota.
-        gives_up: after how many seconds beyond its due time it gives a message up.
-    """
+    """Where messages wait."""
 
     takes: Callable[[Workload, int], Used | str] | None
+    """What messages take that are parked after so many hops; or why it cannot be."""
     runs: Callable[[Workload], Used] = lambda _: {}
+    """What runs meanwhile, besides the polls of the delay queue."""
     on_time: int | None = None
-    finds: bool = True
-    schedules: bool = False
-    gives_up: int | None = None
+    """How many messages may fall due together, and none is late."""
+    finds: bool = True  # by an id of one's own
+    schedules: bool = False  # each message is a schedule, of which there is a quota
+    gives_up: int | None = None  # so many seconds after a message was due
 
 
 _DYNAMODB: Final = Place(
@@ -143,10 +137,8 @@ _DYNAMODB: Final = Place(
     gives_up=limits.MAX_RETENTION_SECONDS,
 )
 _S3: Final = Place(places.in_s3, places.s3_runs, S3_ON_TIME)
-_S3_BY_SENDER: Final = Place(places.in_s3, places.s3_function_runs, S3_ON_TIME)
-_S3_BY_FUNCTIONS: Final = Place(
-    places.in_s3_by_functions, places.s3_function_runs, S3_ON_TIME, finds=False
-)
+_S3_BY_SENDER: Final = replace(_S3, runs=places.s3_function_runs)
+_S3_BY_FUNCTIONS: Final = replace(_S3_BY_SENDER, takes=places.in_s3_by_functions, finds=False)
 _SCHEDULER: Final = Place(
     places.in_a_schedule,
     places.schedule_runs,
@@ -158,23 +150,14 @@ _SCHEDULER: Final = Place(
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to delay.
-
-    Args:
-        name: in words.
-        place: where messages wait.
-        hops: before they are parked; without any the sender parks, which is not deployed.
-        store: that ``cdk deploy`` is told for it, None where it is not deployed.
-        functions: whether functions move what hops, or a worker.
-        ours: whether it is sqsdelay's; if not, the place takes all there is.
-    """
+    """A way to delay."""
 
     name: str
     place: Place
-    hops: int = 0
-    store: str | None = None
-    functions: bool = True
-    ours: bool = True
+    hops: int = 0  # before they are parked; without any the sender parks
+    store: str | None = None  # that `cdk deploy` is told for it; None where it is not deployed
+    functions: bool = True  # they move what hops, or a worker does
+    ours: bool = True  # if not, the place takes all there is
 
     @property
     def told(self) -> str:
@@ -294,11 +277,7 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
 
 
 def bill(code: str, load: Workload, prices: Prices) -> Bill:
-    """What one strategy costs.
-
-    Raises:
-        ConfigurationError: a code that is not known.
-    """
+    """What one strategy costs; ConfigurationError of a code that is not known."""
     if code not in STRATEGIES:
         raise InvalidSetting(f"strategy {code!r} is not known; use {', '.join(STRATEGIES)}")
     strategy = STRATEGIES[code]
@@ -350,11 +329,7 @@ class Way:
 
 def ways(park_after_seconds: Sequence[int]) -> list[Way]:
     """Relaying one by one and in tens, parking at the first hop what has more than each of these left, and
-    AWS's scheduler.
-
-    Raises:
-        ConfigurationError: a negative number of seconds.
-    """
+    AWS's scheduler."""
     if below := [seconds for seconds in park_after_seconds if seconds < 0]:
         raise InvalidSetting("use 0 or more", park_after_seconds=below[0])
     tens, after = limits.MAX_BATCH_ENTRIES, sorted(set(park_after_seconds))

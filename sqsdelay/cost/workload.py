@@ -71,7 +71,7 @@ class Workload:
             value = getattr(self, name)
             if value is None and name == "due_together":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            if type(value) is not int or not least <= value <= most:
                 raise InvalidSetting(f"use a whole number, {least} to {most}", **{name: value})
 
     @property

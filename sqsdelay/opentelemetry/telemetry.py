@@ -83,10 +83,7 @@ class OpenTelemetryTracing:
     ) -> SpanOfDelivery:
         """See `sqsdelay.ports.queues.Tracing`."""
         sender = _context(sent_with)
-        attributes: dict[str, str | int] = {
-            **_attributes("deliver", endpoint),
-            "messaging.message.id": message_id,
-        }
+        attributes = _attributes("deliver", endpoint) | {"messaging.message.id": message_id}
         if due_ms is not None:
             attributes["sqsdelay.due_ms"] = due_ms
         span = self._tracer.start_span(
@@ -125,13 +122,9 @@ def _attributes(operation: str, endpoint: str) -> dict[str, str | int]:
 def _header(span: Span) -> str | None:
     """The trace header of what happens within a span; None where no SDK made it."""
     context = span.get_span_context()
-    if not context.is_valid:
-        return None
-    return str(
-        TraceHeader(
-            f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled
-        )
-    )
+    trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
+    header = TraceHeader(trace_id, span_id, context.trace_flags.sampled)
+    return str(header) if context.is_valid else None
 
 
 def _context(header: str | None) -> SpanContext | None:
@@ -140,7 +133,6 @@ def _context(header: str | None) -> SpanContext | None:
     if told is None or told.span_id is None:
         return None
     flags = TraceFlags(TraceFlags.SAMPLED if told.sampled else TraceFlags.DEFAULT)
-    context = SpanContext(
-        int(told.trace_id, 16), int(told.span_id, 16), is_remote=True, trace_flags=flags
-    )
+    ids = int(told.trace_id, 16), int(told.span_id, 16)
+    context = SpanContext(*ids, is_remote=True, trace_flags=flags)
     return context if context.is_valid else None

@@ -83,8 +83,7 @@ class ErrorQueue:
     """
 
     def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
-        self._queues = queues
-        self._endpoint = endpoint
+        self._queues, self._endpoint = queues, endpoint
 
     @overload
     def look(self, limit: int) -> list[Rejection]: ...
@@ -167,13 +166,12 @@ class ErrorQueue:
         self, wanted: Sequence[Rejection], held: _Held, *, due_ms: int | None, dry_run: bool
     ) -> list[Retry]:
         """All of a batch at once: a caller that stops reading in between leaves nothing half done."""
-        done, ways = [], []
-        for rejection in wanted:
+        done, ways = list[Retry](), list[_Way]()
+        for each in wanted:
             try:
-                ways.append(self._way(rejection, due_ms))
+                ways.append(self._way(each, due_ms))
             except SqsDelayError as error:
-                left = Retry(rejection=rejection, status=RetryStatus.LEFT, error=str(error))
-                done.append(left)
+                done.append(Retry(rejection=each, status=RetryStatus.LEFT, error=str(error)))
         if dry_run:
             return done + [way.would for way in ways]
         for batch in full_batches(ways, target=lambda w: w.target, size=lambda w: w.entry.size):
@@ -229,12 +227,10 @@ class ErrorQueue:
             else:
                 sent.append(way)
         failures = held.delete([way.would.rejection.copy for way in sent])
-        return done + [
-            way.ended(RetryStatus.NOT_DELETED, failed.error)
-            if failed
-            else way.ended(RetryStatus.SENT)
-            for way, failed in zip(sent, failures, strict=True)
-        ]
+        for way, failed in zip(sent, failures, strict=True):
+            status = RetryStatus.NOT_DELETED if failed else RetryStatus.SENT
+            done.append(way.ended(status, None if failed is None else failed.error))
+        return done
 
 
 def _wanted(
@@ -260,8 +256,7 @@ class _Held:
     """Messages received from a queue and kept hidden until the context ends."""
 
     def __init__(self, queues: Queues, queue: QueueRef) -> None:
-        self._queues = queues
-        self._url = queues.url(queue)
+        self._queues, self._url = queues, queues.url(queue)
         self._held: dict[str, ReceivedMessage] = {}
         self._seen: set[str] = set()
 
@@ -280,7 +275,7 @@ class _Held:
             for copy in copies:
                 # Without what it carries: there may be 100,000 of them, of 1 MiB each.
                 self._held[copy.sqs_message_id] = replace(copy, body="", attributes={})
-            self._seen |= {copy.sqs_message_id for copy in new}
+                self._seen.add(copy.sqs_message_id)
             self._queues.hide_batch(self._url, [(copy, HOLD_SECONDS) for copy in copies])
             again = 0 if new else again + len(copies)
             if new:

@@ -9,7 +9,7 @@ drops the second copy.
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,18 +56,13 @@ class Migrated:
 
 
 class Migration:
-    """Sends the messages of ``store`` that are due at or after the cut-off with ``sender``.
+    """Sends the messages of a store in SQLite or PostgreSQL through native delays; ConfigurationError where
+    a store's cannot be taken.
 
     Args:
-        store: the timeout store, in SQLite or PostgreSQL.
-        sender: sends through native delays.
-        due_from_ms: the cut-off, epoch milliseconds: what is due before stays for whoever serves
-            the store now. Left out, a day from now.
-        amendments_to: the store that the delay consumer has, if it is another: cancellations and new
-            due times of copies in the delay queue go there.
-
-    Raises:
-        ConfigurationError: a store whose messages cannot be taken.
+        due_from_ms: the cut-off: what is due before stays for whoever serves the store now; a day from now
+            if left out.
+        amendments_to: the delay consumer's store, if another: cancellations and new due times go there.
     """
 
     def __init__(
@@ -90,9 +85,8 @@ class Migration:
         self.due_from_ms = a_day_on if due_from_ms is None else due_from_ms
 
     def plan(self) -> dict[str, Any]:
-        """What `run` would do, without sending or removing anything: how many messages it would migrate, of
-        each destination, and leave, for they are due before the cut-off; and when the first and the last
-        that it would migrate are due."""
+        """What `run` would do: how many messages it would migrate, of each destination, and leave, for they
+        are due before the cut-off; and when the first and the last are due."""
         destinations: Counter[str] = Counter()
         first = last = None
         listing = Listing(after=None, due_from_ms=self.due_from_ms, due_before_ms=None)
@@ -139,9 +133,9 @@ class Migration:
                 to.amend(later)
 
     def _migrate(self, messages: Sequence[StoredMessage], *, put_back: bool) -> Iterator[Migrated]:
-        by_destination: dict[str, list[StoredMessage]] = {}
+        by_destination = defaultdict[str, list[StoredMessage]](list)
         for message in messages:
-            by_destination.setdefault(message.destination, []).append(message)
+            by_destination[message.destination].append(message)
         for destination, group in by_destination.items():
             failed = self._send(destination, group)
             if put_back and failed:

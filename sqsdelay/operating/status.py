@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.stored_message import StoredMessage
@@ -57,6 +57,7 @@ second allows for a failed one. Any other dispatcher looks more often."""
 OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
 """A copy whose first attempt died is received again after one visibility timeout; the second allows
 for a second such death."""
+_COUNT: Final = "ApproximateNumberOfMessages"
 Cursor = tuple[int, str]
 """Due time, epoch milliseconds, and id of the last message listed."""
 
@@ -73,9 +74,8 @@ def overdue_remedy(endpoint: Endpoint, url: str) -> str:
     # Not any URL, which may hold a password.
     deployed = url == deployed_store(endpoint)
     shown = url if deployed or url.startswith("s3://") else "(the same URL)"
-    dispatch = f"sqsdelay dispatch {endpoint.name} --store {shown}"
     first = f"npx cdk deploy -c endpoint={endpoint.name} -c store=dynamodb, or " if deployed else ""
-    return f"run {first}{dispatch}"
+    return f"run {first}sqsdelay dispatch {endpoint.name} --store {shown}"
 
 
 def parse_cursor(text: str) -> Cursor:
@@ -125,14 +125,13 @@ class Listing:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """How many messages are due in each span between two edges."""
+class Outlook(NamedTuple):
+    """How many messages are due in each span between two edges. The counts are whole up to
+    ``complete_until_ms``; None where they are whole."""
 
     edges_ms: tuple[int, ...]
     counts: tuple[int, ...]
     complete_until_ms: int | None = None
-    """The counts are whole up to here; None where they are whole."""
 
 
 def outlook(store: ParkingPlace, edges_ms: Sequence[int]) -> Outlook:
@@ -143,7 +142,7 @@ def outlook(store: ParkingPlace, edges_ms: Sequence[int]) -> Outlook:
     edges = tuple(edges_ms)
     counted = [store.count_due(start, end) for start, end in pairwise(edges)]
     if None not in counted:
-        return Outlook(edges_ms=edges, counts=tuple(count or 0 for count in counted))
+        return Outlook(edges, tuple(count or 0 for count in counted))
     listing = Listing(after=None, due_from_ms=edges[0], due_before_ms=edges[-1])
     counts = [0] * (len(edges) - 1)
     last_ms = None
@@ -151,7 +150,7 @@ def outlook(store: ParkingPlace, edges_ms: Sequence[int]) -> Outlook:
         counts[bisect_right(edges, message.due_ms) - 1] += 1
         last_ms = message.due_ms
     cut = listing.listed == MOST_READ and listing.has_more(store)
-    return Outlook(edges_ms=edges, counts=tuple(counts), complete_until_ms=last_ms if cut else None)
+    return Outlook(edges, tuple(counts), last_ms if cut else None)
 
 
 class Role(StrEnum):
@@ -181,6 +180,10 @@ class QueueStatus:
     in_flight: int
     delayed: int
     oldest_seconds: int | None = None
+
+    @property
+    def _all(self) -> int:
+        return self.visible + self.in_flight + self.delayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +224,9 @@ class EndpointStatus:
         queue (where a message of an S3 store's holds up to ten), and what message timers hold back in the
         destination.
         """
-        waiting = sum(q.visible + q.delayed for q in self._relayed)
-        parking = (q for q in self.queues if q.role is Role.PARKING)
-        waiting += sum(q.visible + q.in_flight + q.delayed for q in parking)
-        return waiting + self.queue(Role.DESTINATION).delayed
+        parked = sum(q._all for q in self.queues if q.role is Role.PARKING)
+        relayed = sum(q.visible + q.delayed for q in self._relayed)
+        return relayed + parked + self.queue(Role.DESTINATION).delayed
 
     @property
     def in_flight(self) -> int:
@@ -240,8 +242,7 @@ class EndpointStatus:
     @property
     def errors(self) -> int:
         """Messages in the error queue, including those that someone is looking at."""
-        queue = self.queue(Role.ERROR)
-        return queue.visible + queue.in_flight + queue.delayed
+        return self.queue(Role.ERROR)._all
 
     def queue(self, role: Role) -> QueueStatus:
         """The queue with that role. Only FIFO endpoints have a due queue, and only those with an S3 or
@@ -270,31 +271,29 @@ def endpoint_status(
         **({endpoint.due_queue: Role.DUE} if endpoint.fifo else {}),
         endpoint.queue: Role.DESTINATION,
         endpoint.error_queue: Role.ERROR,
+        endpoint.parking_queue: Role.PARKING,
     }
     found: dict[QueueRef, Mapping[str, str]] = {}
-    for ref in roles:
-        with naming_the_command(endpoint, ref):
-            found[ref] = queues.attributes(queues.url(ref))
-    parking, unread = endpoint.parking_queue, None
-    try:
-        found[parking] = queues.attributes(queues.url(parking))
-        roles[parking] = Role.PARKING
-    except QueueMissing:
-        pass  # Most endpoints have none.
-    except SqsDelayError as error:
-        unread = f"{parking.name} could not be read: {error}"
-    oldest = {} if ages is None else ages.oldest_seconds(list(roles))
-    counts = {"visible": "", "in_flight": "NotVisible", "delayed": "Delayed"}
-    told = []
+    unread = None
     for ref, role in roles.items():
-        numbers = {
-            name: int(found[ref].get(f"ApproximateNumberOfMessages{which}", "0"))
-            for name, which in counts.items()
-        }
-        told.append(
-            QueueStatus(name=ref.name, role=role, oldest_seconds=oldest.get(ref), **numbers)
-        )
-    return EndpointStatus(endpoint=endpoint.name, queues=tuple(told), parking_unread=unread)
+        try:
+            with naming_the_command(endpoint, ref):
+                found[ref] = queues.attributes(queues.url(ref))
+        except SqsDelayError as error:
+            if role is not Role.PARKING:
+                raise
+            if not isinstance(error, QueueMissing):  # Most endpoints have none.
+                unread = f"{ref.name} could not be read: {error}"
+    oldest = {} if ages is None else ages.oldest_seconds(list(found))
+    counts = {"visible": "", "in_flight": "NotVisible", "delayed": "Delayed"}
+
+    def status_of(ref: QueueRef) -> QueueStatus:
+        told, age = found[ref], oldest.get(ref)
+        numbers = {name: int(told.get(_COUNT + kind, "0")) for name, kind in counts.items()}
+        return QueueStatus(name=ref.name, role=roles[ref], oldest_seconds=age, **numbers)
+
+    told = tuple(map(status_of, found))
+    return EndpointStatus(endpoint=endpoint.name, queues=told, parking_unread=unread)
 
 
 def store_status(store: ParkingPlace, *, now_ms: int) -> StoreStatus:

@@ -43,11 +43,10 @@ StoreOf = Callable[[str], ParkingPlace]
 
 @dataclass(frozen=True, slots=True)
 class ParkingSettings:
-    """Where messages are parked, and which.
+    """Where messages are parked, and which: those with more than ``after_seconds`` remaining.
 
     Args:
         store: an endpoint's store, or a function from an endpoint's name to its store.
-        after_seconds: messages with more than this remaining are parked.
 
     Raises:
         ConfigurationError: ``after_seconds`` below 0.
@@ -71,12 +70,10 @@ def parking_settings(
     """
     if store is not None:
         return ParkingSettings(store, park_after_seconds)
-    if park_after_seconds != DEFAULT_PARK_AFTER_SECONDS:
-        raise InvalidSetting(
-            "has no effect without a store; give a store, or leave it out",
-            park_after_seconds=park_after_seconds,
-        )
-    return None
+    if park_after_seconds == DEFAULT_PARK_AFTER_SECONDS:
+        return None
+    remedy = "has no effect without a store; give a store, or leave it out"
+    raise InvalidSetting(remedy, park_after_seconds=park_after_seconds)
 
 
 logger = logging.getLogger(__name__)
@@ -88,15 +85,8 @@ def check(store: ParkingPlace) -> None:
 
 
 class Parking:
-    """A store as the delay consumer and senders use it: parks messages and reads amendments.
-
-    Args:
-        store: the endpoint's store.
-        after_seconds: messages with more than this remaining are parked.
-
-    Raises:
-        ConfigurationError: ``after_seconds`` is sooner than the place takes messages.
-    """
+    """A store as the delay consumer and senders use it: parks messages and reads amendments. Raises
+    ConfigurationError: ``after_seconds`` is sooner than the place takes messages."""
 
     def __init__(self, store: ParkingPlace, *, after_seconds: int) -> None:
         self.store = store
@@ -113,11 +103,15 @@ class Parking:
         A message the store cannot keep (too large) fails alone; an outage fails them all.
         """
         try:
-            answered = list(zip(messages, self._stored(messages), strict=True))
-            new = [message for message, outcome in answered if outcome is True]
+            try:
+                answers: Sequence[bool | StoreError] = self.store.store(messages)
+            except StoredInPart as error:
+                answers = error.outcomes
+            answered = list(zip(messages, answers, strict=True))
+            new = [message for message, answer in answered if answer is True]
             return [
-                outcome if isinstance(outcome, StoreError) else self._refused(message, outcome, new)
-                for message, outcome in answered
+                answer if isinstance(answer, StoreError) else self._refused(message, answer, new)
+                for message, answer in answered
             ]
         except InvalidMessage as error:
             if len(messages) == 1:
@@ -126,21 +120,11 @@ class Parking:
         except StoreError as error:
             return [error] * len(messages)
 
-    def _stored(self, messages: Sequence[StoredMessage]) -> Sequence[bool | StoreError]:
-        try:
-            return self.store.store(messages)
-        except StoredInPart as error:
-            return error.outcomes
-
     def _refused(
         self, message: StoredMessage, is_new: bool, new: Sequence[StoredMessage]
     ) -> bool | SqsDelayError:
-        """Whether a message is new; why it was not stored if another has its id.
-
-        Args:
-            new: what the call has stored. A message of it may have the same id; not every store could
-                find it by that.
-        """
+        """Whether a message is new; why it was not stored if another has its id. That may be in the store
+        since this call: not every store could find it by its id."""
         if is_new:
             return True
         kept: list[StoredMessage | None] = [m for m in new if m.message_id == message.message_id]
@@ -148,12 +132,8 @@ class Parking:
             kept = kept or [self.store.find_due(message.message_id, message.due_ms)]
         except ConfigurationError as error:
             return error
-        conflict = None
-        for each in kept:
-            conflict = refused(message, each)
-            if conflict is None:
-                break
-        return conflict or False
+        conflicts = [refused(message, each) for each in kept]
+        return False if None in conflicts else conflicts[-1] or False
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment | None]:
         """The amendments of these messages; None of those that cannot be read: there may be one.
@@ -176,58 +156,92 @@ class Parking:
                 return {**error.found, **dict.fromkeys(error.unread)}
             return dict.fromkeys(message_ids)
 
-    def apply_amendments(self, parked: Mapping[str, int | None]) -> tuple[set[str], set[str]]:
-        """Apply amendments to messages that were just parked, and were not there before. (What was there
-        before may have been sent later than the amendment was left.)
+    def park_sent(
+        self, given: Sequence[tuple[StoredMessage, int | None]]
+    ) -> list[bool | SqsDelayError]:
+        """Park messages out of a queue, and apply the amendments that were left meanwhile.
 
         A cancellation first leaves an amendment and then looks into the store: either it finds the
         parked message there, or the amendment is found here.
 
         Args:
-            parked: when each was first sent, by message id; None is before any amendment.
+            given: each message, and when it was first sent; None is before any amendment.
 
         Returns:
-            The ids of those cancelled, and of those that are or may be out of the store again, because
-            their amendments cannot be read: their copies are to stay where they are.
+            For each True: it is parked; False: it was cancelled; or why its copy must stay or hop on.
+            `Unread`: it may be out of the store again, or its amendment may be for it.
         """
-        cancelled, taken_back = set[str](), set[str]()
+        answers = [
+            self._met_again(*each, answer) if isinstance(answer, MessageConflict) else answer
+            for each, answer in zip(given, self.park([m for m, _ in given]), strict=True)
+        ]
+        # What was there already may be another message of this id, sent after the amendment was left.
+        new = {m.message_id for (m, _), made in zip(given, answers, strict=True) if made is True}
+        by_time = sorted(given, key=lambda each: each[1] or 0)
+        sent_ms = {m.message_id: at_ms for m, at_ms in by_time if m.message_id in new}
+        changed = self._apply_amendments(sent_ms)
+        return [
+            answer if isinstance(answer, SqsDelayError) else changed.get(message.message_id, True)
+            for (message, _), answer in zip(given, answers, strict=True)
+        ]
+
+    def _met_again(
+        self, message: StoredMessage, sent_ms: int | None, conflict: MessageConflict
+    ) -> bool | SqsDelayError:
+        """No error where the store has the same message, rescheduled since its amendments were read."""
+        found = self.amendments([message.message_id])
+        amendment = found.get(message.message_id)
+        if amendment is None:
+            return Unread() if found else conflict
+        due_ms = amendment.new_due_ms(sent_ms)
+        return conflict if due_ms is None else self.park([replace(message, due_ms=due_ms)])[0]
+
+    def _apply_amendments(
+        self, sent_ms: Mapping[str, int | None]
+    ) -> dict[str, bool | SqsDelayError]:
+        """Apply amendments to messages that were just parked: False for those cancelled, `Unread` for those
+        that are or may be out of the store again, because their amendments cannot be read."""
+        changed: dict[str, bool | SqsDelayError] = {}
         known: dict[str, Amendment] = {}
-        asked = list(parked)
+        asked = list(sent_ms)
         while asked:
-            read = self.amendments(asked)
-            # A lost answer must not lose the message: what may be out of the store counts as taken.
-            taken_back |= {i for i in read if read[i] is None and self._take_out(i, unsure=True)}
-            found = {i: each for i, each in read.items() if each is not None}
-            changed = [each for each in found.values() if each != known.get(each.message_id)]
-            cancelled |= {a.message_id for a in changed if self._cancelled(a, parked[a.message_id])}
-            known |= found
-            # Whoever left another one meanwhile found the message parked, and moved it before this did.
-            asked = [
-                a.message_id for a in changed if a.new_due_ms(parked[a.message_id]) is not None
-            ]
-        return cancelled, taken_back
+            found = self.amendments(asked)
+            asked = []
+            for message_id, amendment in found.items():
+                if amendment is None:
+                    # A lost answer must not lose the message: what may be out of the store counts as taken.
+                    if isinstance(self._changed(message_id), bool | StoreError):
+                        changed[message_id] = Unread()
+                elif amendment == known.get(message_id):
+                    continue
+                elif amendment.cancels(sent_ms[message_id]):
+                    if self._changed(message_id) is True:
+                        changed[message_id] = False
+                elif (due_ms := amendment.new_due_ms(sent_ms[message_id])) is not None:
+                    self._changed(message_id, due_ms)
+                    # Whoever left another one meanwhile found the message parked, and moved it before.
+                    asked.append(message_id)
+                    known[message_id] = amendment
+        return changed
 
-    def _cancelled(self, amendment: Amendment, first_sent_ms: int | None) -> bool:
-        """Whether the amendment cancelled a parked message; also sets a new due time."""
-        message_id, due_ms = amendment.message_id, amendment.new_due_ms(first_sent_ms)
-        if amendment.cancels(first_sent_ms):
-            return self._take_out(message_id)
-        if due_ms is not None:
-            self._applied(message_id, lambda: self.store.reschedule(message_id, due_ms))
-        return False
-
-    def _take_out(self, message_id: str, unsure: bool = False) -> bool:
-        return self._applied(message_id, lambda: self.store.cancel([message_id]) == [True], unsure)
-
-    def _applied(self, message_id: str, change: Callable[[], bool], unsure: bool = False) -> bool:
+    def _changed(self, message_id: str, due_ms: int | None = None) -> bool | SqsDelayError:
+        """Cancel or move a parked message: whether the store had it, or why that is not known."""
         try:
-            return change() or unsure
+            if due_ms is not None:
+                return self.store.reschedule(message_id, due_ms)
+            return self.store.cancel([message_id]) == [True]
         except (StoreError, InvalidMessage, ConfigurationError) as error:
             # The last: a store that cannot find such an id. The message itself is safe.
-            logger.error(
-                "amendment of parked %s not applied: %s", one_line(message_id), one_line(error)
-            )
-            return unsure and isinstance(error, StoreError)
+            name, why = one_line(message_id), one_line(error)
+            logger.error("amendment of parked %s not applied: %s", name, why)
+            return error
+
+
+class Unread(StoreUnavailable):
+    """A message whose amendments cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__("whether it was cancelled or moved cannot be read now")
 
 
 def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:
@@ -276,19 +290,15 @@ class Stores:
             ConfigurationError: a second endpoint, and only one store.
         """
         with self._lock:
-            opened = self._opened.get(endpoint)
-            if opened is None:
-                if callable(self._given):
-                    opened = self._given(endpoint)
-                elif self._opened:
+            if endpoint not in self._opened:
+                if self._opened and not callable(self._given):
                     raise ConfigurationError(
                         f"the store given serves {next(iter(self._opened))}, not {endpoint}; give "
                         "store=lambda endpoint: open_store(url, endpoint=endpoint)"
                     )
-                else:
-                    opened = self._given
-                self._opened[endpoint] = opened
-            return opened
+                given = self._given
+                self._opened[endpoint] = given(endpoint) if callable(given) else given
+            return self._opened[endpoint]
 
     def parking(self, endpoint: str) -> Parking:
         """The same store, to park in."""
@@ -342,10 +352,8 @@ class Schedule:
             ConfigurationError: this store cannot find such an id; nothing is cancelled.
             StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
         """
-        self._check_can_be_found(message_id)
-        self._amend(message_id, now_ms)
-        done = self._store.cancel([message_id]) == [True]
-        return self._answer(done, message_id, now_ms)
+        self._found(message_id)
+        return self._changed(message_id, now_ms)
 
     def reschedule(self, message_id: str, due_ms: int, *, now_ms: int) -> Change:
         """Move a message to another due time, epoch milliseconds; nothing of it that is sent later.
@@ -358,25 +366,44 @@ class Schedule:
             ConfigurationError: this store cannot find such an id; nothing is moved.
             StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
         """
-        self._check_far_ahead(message_id, due_ms, now_ms)
-        self._amend(message_id, now_ms, due_ms)
-        done = self._store.reschedule(message_id, due_ms)
-        return self._answer(done, message_id, now_ms, due_ms)
-
-    def _check_can_be_found(self, message_id: str) -> StoredMessage | None:
-        """Before an amendment is left: it would apply although the call was refused."""
-        check_stored_id(message_id)
-        return self._store.find(message_id)
-
-    def _check_far_ahead(self, message_id: str, due_ms: int, now_ms: int) -> None:
-        """Before an amendment is left: it would apply to the message when that comes out, too late."""
-        kept = self._check_can_be_found(message_id)
-        least = self._store.soonest_seconds
+        kept, least = self._found(message_id), self._store.soonest_seconds
         if kept is not None and least and due_ms - now_ms < least * 1000:
             raise InvalidMessage(
                 f"message {message_id} waits where it cannot be released within {least} s; cancel it, and "
                 "send it anew with the short delay"
             )
+        return self._changed(message_id, now_ms, due_ms)
+
+    def _found(self, message_id: str) -> StoredMessage | None:
+        """What is refused is refused before an amendment is left: that would apply all the same."""
+        check_stored_id(message_id)
+        return self._store.find(message_id)
+
+    def _changed(self, message_id: str, now_ms: int, due_ms: int | None = None) -> Change:
+        """Leave an amendment, then look into the store. A change that was only requested is recorded by the
+        delay consumer when it meets the message."""
+        before = self._store.amendments([message_id]).get(message_id)
+        # Clocks are known to the second: this one must cover what was sent since the last one. And a sender
+        # that could not read amendments set its message apart from those left by its now.
+        at_ms = max(now_ms, before.at_ms if before else now_ms) + 1
+        self._store.amend([Amendment(message_id=message_id, at_ms=at_ms, due_ms=due_ms)])
+        if due_ms is None:
+            done = self._store.cancel([message_id]) == [True]
+        else:
+            done = self._store.reschedule(message_id, due_ms)
+        if not done:
+            return Change.REQUESTED if self._store.find(message_id) is None else Change.RELEASED
+        if self._ledger is not None:
+            event = Event(
+                kind=EventKind.CANCELLED if due_ms is None else EventKind.RESCHEDULED,
+                at_ms=now_ms + 1,
+                endpoint=self._endpoint,
+                message_id=message_id,
+                source=Source.SENDER,
+                due_ms=due_ms,
+            )
+            record_safely(self._ledger, [event])
+        return Change.DONE
 
     def pending(
         self, *, due_from: datetime | None = None, due_before: datetime | None = None
@@ -393,43 +420,15 @@ class Schedule:
             InvalidDelay: a time without time zone.
             StoreUnavailable, StoreMissing
         """
-        due_from_ms = None if due_from is None else due_at_ms(due_from)
-        due_before_ms = None if due_before is None else due_at_ms(due_before)
-        return self._pending(due_from_ms, due_before_ms)
+        bounds = {
+            "due_from_ms": None if due_from is None else due_at_ms(due_from),
+            "due_before_ms": None if due_before is None else due_at_ms(due_before),
+        }
 
-    def _pending(
-        self, due_from_ms: int | None, due_before_ms: int | None
-    ) -> Iterator[StoredMessage]:
-        after = None
-        while page := self._store.pending(
-            _PAGE, after=after, due_from_ms=due_from_ms, due_before_ms=due_before_ms
-        ):
-            yield from page
-            after = (page[-1].due_ms, page[-1].message_id)
+        def pages() -> Iterator[StoredMessage]:
+            after = None
+            while page := self._store.pending(_PAGE, after=after, **bounds):
+                yield from page
+                after = (page[-1].due_ms, page[-1].message_id)
 
-    def _answer(
-        self, done: bool, message_id: str, now_ms: int, due_ms: int | None = None
-    ) -> Change:
-        """A change that was only requested is recorded by the delay consumer when it meets the message."""
-        if not done:
-            return Change.REQUESTED if self._store.find(message_id) is None else Change.RELEASED
-        if self._ledger is not None:
-            event = Event(
-                kind=EventKind.CANCELLED if due_ms is None else EventKind.RESCHEDULED,
-                at_ms=now_ms + 1,
-                endpoint=self._endpoint,
-                message_id=message_id,
-                source=Source.SENDER,
-                due_ms=due_ms,
-            )
-            record_safely(self._ledger, [event])
-        return Change.DONE
-
-    def _amend(self, message_id: str, now_ms: int, due_ms: int | None = None) -> None:
-        # A sender that could not read amendments set its message apart from those left by its now.
-        amendment = Amendment(message_id=message_id, at_ms=now_ms + 1, due_ms=due_ms)
-        before = self._store.amendments([message_id]).get(message_id)
-        if before is not None and before.at_ms >= amendment.at_ms:
-            # Clocks are known to the second: this one must cover what was sent since the last one.
-            amendment = replace(amendment, at_ms=before.at_ms + 1)
-        self._store.amend([amendment])
+        return pages()

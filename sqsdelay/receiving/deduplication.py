@@ -116,14 +116,11 @@ class Deduplicator:
         remember_seconds: float = MAX_RETENTION_SECONDS,
         clock: Clock | None = None,
     ) -> None:
-        for name, value in (
-            ("lease_seconds", lease_seconds),
-            ("remember_seconds", remember_seconds),
-        ):
+        given = {"lease_seconds": lease_seconds, "remember_seconds": remember_seconds}
+        for name, value in given.items():
             if not 0 < value <= _LONGEST_SECONDS:
-                raise InvalidSetting(
-                    f"use more than 0 and up to {_LONGEST_SECONDS}", **{name: value}
-                )
+                remedy = f"use more than 0 and up to {_LONGEST_SECONDS}"
+                raise InvalidSetting(remedy, **{name: value})
         self._inbox = inbox
         self._lease_ms = math.ceil(lease_seconds * 1000)
         self._remember_ms = math.ceil(remember_seconds * 1000)
@@ -185,11 +182,8 @@ class Deduplicator:
         try:
             self._inbox.release(message_id, claim=claim)
         except StoreError as error:
-            logger.warning(
-                "message %s stays claimed until its lease ends: %s",
-                one_line(message_id),
-                one_line(error),
-            )
+            name, why = one_line(message_id), one_line(error)
+            logger.warning("message %s stays claimed until its lease ends: %s", name, why)
 
     def _forget(self) -> None:
         if next(self._processed) % _FORGET_EVERY:

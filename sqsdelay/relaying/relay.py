@@ -9,56 +9,32 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from sqsdelay import errors
 from sqsdelay.core import outgoing
+from sqsdelay.core import received_message as incoming
 from sqsdelay.core.delay import Decision, HandOver, Park, Reject, decide, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import DUE_AT, OutgoingMessage, full_batches, text_of
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.received_message import (
-    DelayedMessage,
-    ReceivedMessage,
-    misdirected,
-    read_delay,
-    read_fifo_ids,
-    whole_number,
-)
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    MessageConflict,
-    QueueUnavailable,
-    SqsDelayError,
-    StoreUnavailable,
-)
-from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger.events import Source, record_safely
 from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
-from sqsdelay.parking.parking import Stores
+from sqsdelay.parking.parking import Stores, Unread
 from sqsdelay.ports.queues import DeliverySpan, Failure, Queues, send_fitting
-from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status, event_of
 
 logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_SECONDS: Final = 5
 _REMEMBERED_COPIES: Final = 10_000
-_UNREAD: Final = "whether it was cancelled or moved cannot be read now"
-_NO_TIME: Final = Failure(
-    "NoTime",
-    QueueUnavailable("no time is left for it; it is received again, here or by another consumer"),
-    transient=True,
-)
 
 _T = TypeVar("_T")
 
 Held = Callable[[], bool]
 """Whether the consumer still holds its copies, and has time for one more call."""
-
-Amendments = Mapping[str, Amendment | None]
-"""By message id; None of those that cannot be read."""
-
-ToStore = tuple[ReceivedMessage, StoredMessage]
-"""A copy, and the message in the store that would settle it."""
 
 
 def always_held() -> bool:
@@ -77,13 +53,7 @@ class Move:
 
 class Relay:
     """Moves delayed messages one hop on: back to the delay queue, to the endpoint, into the store, or
-    to the error queue.
-
-    Args:
-        queues: the queue service.
-        endpoint: whose delay queue is served.
-        settings: how to relay; the hop is the delay queue's actual delivery delay.
-    """
+    to the error queue. The hop of its settings is the delay queue's actual delivery delay."""
 
     def __init__(
         self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
@@ -157,11 +127,10 @@ class Relay:
             return False
 
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
-        return misdirected(copy, self._endpoint) or read_delay(copy)
+        return incoming.misdirected(copy, self._endpoint) or incoming.read_delay(copy)
 
     def _next(self, message: DelayedMessage, now_ms: int) -> Decision:
-        after = None if self._parking is None else self._parking.after_seconds
-        hop = self.hop_seconds
+        after, hop = self._parking.after_seconds if self._parking else None, self.hop_seconds
         return decide(message.due_ms, now_ms, hop_seconds=hop, park_after_seconds=after)
 
     def _broker_now(self, copy: ReceivedMessage) -> int:
@@ -181,8 +150,9 @@ class Relay:
         Amendments are read, and messages are parked, in one call for all copies.
         """
         read = [(copy, self._read(copy)) for copy in copies]
-        amendments = self._amendments([m for _, m in read if isinstance(m, DelayedMessage)])
-        to_store = list[ToStore]()
+        ids = [m.message_id for _, m in read if isinstance(m, DelayedMessage)]
+        amendments = self._parking.amendments(ids) if self._parking and ids else {}
+        to_store = list[tuple[ReceivedMessage, StoredMessage]]()
         for copy, message in read:
             if isinstance(message, Reject):
                 yield self._reject(copy, message.reason)
@@ -194,28 +164,22 @@ class Relay:
                 yield decided
         yield from self._park(to_store)
 
-    def _amendments(self, messages: Sequence[DelayedMessage | StoredMessage]) -> Amendments:
-        if self._parking is None or not messages:
-            return {}
-        return self._parking.amendments([message.message_id for message in messages])
-
     def _decide_one(
-        self, copy: ReceivedMessage, message: DelayedMessage, amendments: Amendments
+        self, copy: ReceivedMessage, message: DelayedMessage, found: Mapping[str, Amendment | None]
     ) -> Move | Outcome | StoredMessage:
-        amendment = amendments.get(message.message_id)
+        amendment = found.get(message.message_id)
         if amendment is not None:
             if amendment.cancels(copy.first_sent_ms):
                 return Outcome(copy, Status.CANCELLED, message.due_ms)
             moved_ms = amendment.new_due_ms(copy.first_sent_ms)
             message = message if moved_ms is None else replace(message, due_ms=moved_ms)
         now_ms = self._broker_now(copy)
-        problem = too_far(message.due_ms, now_ms, self._settings.max_delay_seconds)
-        if problem is not None:
+        if problem := too_far(message.due_ms, now_ms, self._settings.max_delay_seconds):
             return self._reject(copy, problem)
         decision = self._next(message, now_ms)
-        unread = amendment is None and message.message_id in amendments
+        unread = amendment is None and message.message_id in found
         if unread and (isinstance(decision, HandOver) or self._of_groups):
-            raise StoreUnavailable(_UNREAD)
+            raise Unread()
         if isinstance(decision, HandOver):
             seconds = decision.delay_seconds
             late_ms = now_ms + seconds * 1000 - message.due_ms
@@ -227,7 +191,7 @@ class Relay:
             return self._requeue(copy, message)
         try:
             return parked(copy, message, self._endpoint.address)
-        except InvalidMessage as error:  # An id no sender may give: no store can keep it.
+        except errors.InvalidMessage as error:  # An id no sender may give: no store can keep it.
             return self._reject(copy, str(error))
 
     def _requeue(self, copy: ReceivedMessage, message: DelayedMessage) -> Move:
@@ -236,7 +200,7 @@ class Relay:
         if not self._of_groups and 0 <= held_ms < self.hop_seconds * 500:
             # A queue whose delay was taken away would spin messages as fast as we can pay for. The
             # copy comes back after a backoff, and goes on once it has been here for half a hop.
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"{self.source.name} held a message for {held_ms} ms instead of "
                 f"{self.hop_seconds} s; set its DelaySeconds back to {self.hop_seconds}"
             )
@@ -244,58 +208,27 @@ class Relay:
         settled = Outcome(copy, Status.REQUEUED, message.due_ms)
         return Move(self._endpoint.delay_queue, entry, [settled])
 
-    def _park(self, given: Sequence[ToStore]) -> Iterator[Move | Outcome]:
+    def _park(
+        self, given: Sequence[tuple[ReceivedMessage, StoredMessage]]
+    ) -> Iterator[Move | Outcome]:
         """Park in one call; what the store does not take hops on, which loses nothing."""
         if self._parking is None or not given:
             return
-        answers = self._parking.park([stored for _, stored in given])
-        answered = [
-            (*each, self._met_again(*each, new) if isinstance(new, MessageConflict) else new)
-            for each, new in zip(given, answers, strict=True)
-        ]
-        # What was there already may be another message of this id, sent after the amendment was left.
-        is_new = {stored.message_id for _, stored, new in answered if new is True}
-        last_sent = {
-            stored.message_id: copy.first_sent_ms
-            for copy, stored in sorted(given, key=lambda one: one[0].first_sent_ms or 0)
-            if stored.message_id in is_new
-        }
-        cancelled, taken_back = self._parking.apply_amendments(last_sent)
-        for copy, stored, new in answered:
-            if isinstance(new, MessageConflict):
-                yield self._reject(copy, f"conflict: {new}")
-            elif isinstance(new, SqsDelayError):
-                yield self._or_failed(copy, self._hop_instead, stored, new)
-            elif stored.message_id in taken_back:
-                yield self._failed(copy, _UNREAD, stored.due_ms)
+        answers = self._parking.park_sent([(stored, copy.first_sent_ms) for copy, stored in given])
+        for (copy, stored), answer in zip(given, answers, strict=True):
+            due_ms = stored.due_ms
+            if isinstance(answer, errors.MessageConflict):
+                yield self._reject(copy, f"conflict: {answer}")
+            elif not isinstance(answer, SqsDelayError):
+                yield Outcome(copy, Status.PARKED if answer else Status.CANCELLED, due_ms)
+            elif self._of_groups or isinstance(answer, Unread):
+                # A group's copy waits in the parking queue as well as in the delay queue, and for less.
+                yield self._failed(copy, str(answer), due_ms)
             else:
-                status = Status.CANCELLED if stored.message_id in cancelled else Status.PARKED
-                yield Outcome(copy, status, stored.due_ms)
-
-    def _met_again(
-        self, copy: ReceivedMessage, stored: StoredMessage, conflict: MessageConflict
-    ) -> bool | SqsDelayError:
-        """No error where the store has the same message, rescheduled since its amendments were read."""
-        assert self._parking is not None
-        amendments = self._amendments([stored])
-        amendment = amendments.get(stored.message_id)
-        if amendment is None and amendments:
-            return StoreUnavailable(_UNREAD)
-        due_ms = None if amendment is None else amendment.new_due_ms(copy.first_sent_ms)
-        if due_ms is None:
-            return conflict
-        (is_new,) = self._parking.park([replace(stored, due_ms=due_ms)])
-        return is_new
-
-    def _hop_instead(
-        self, copy: ReceivedMessage, stored: StoredMessage, error: SqsDelayError
-    ) -> Move | Outcome:
-        if self._of_groups:
-            # It waits in the parking queue as well as in the delay queue, and for less.
-            return self._failed(copy, str(error), stored.due_ms)
-        name, why = one_line(stored.message_id), one_line(error)
-        logger.warning("%s not parked, it hops on: %s", name, why)
-        return self._requeue(copy, DelayedMessage(stored.message_id, stored.due_ms))
+                name, why = one_line(stored.message_id), one_line(answer)
+                logger.warning("%s not parked, it hops on: %s", name, why)
+                message = DelayedMessage(stored.message_id, due_ms)
+                yield self._or_failed(copy, self._requeue, message)
 
     def _or_failed(
         self, copy: ReceivedMessage, decide: Callable[..., _T], *about: Any
@@ -318,7 +251,7 @@ class Relay:
         """Send in full batches. What is refused for good, and often enough, goes to the error queue."""
         hopeless: list[Move] = []
         for batch in full_batches(moves, target=lambda m: m.target, size=lambda m: m.entry.size):
-            failures = self._send(batch) if held() else [_NO_TIME] * len(batch)
+            failures = self._send(batch, held)
             answered = [
                 (move, outcome, failure)
                 for move, failure in zip(batch, failures, strict=True)
@@ -341,18 +274,9 @@ class Relay:
         if hopeless:
             yield from self._sent(hopeless, received, held)
 
-    def _send(self, batch: list[Move]) -> list[Failure | None]:
+    def _send(self, batch: list[Move], held: Held = always_held) -> list[Failure | None]:
         """Send; what goes to the destination begins a new trace there."""
         target, tracing, deliveries = batch[0].target, self._settings.tracing, list[DeliverySpan]()
-        for move in batch:
-            self._set_timer(move)
-            if tracing is not None and target == self._endpoint.queue:
-                copy, due_ms = move.settled[0].copy, move.settled[0].due_ms
-                delivery = tracing.delivering(
-                    self._endpoint.name, copy.message_id, sent_with=copy.trace_header, due_ms=due_ms
-                )
-                move.entry.trace_header = delivery.header or move.entry.trace_header
-                deliveries.append(delivery)
 
         def smaller(position: int) -> OutgoingMessage | None:
             move = batch[position]
@@ -362,6 +286,20 @@ class Relay:
 
         outcomes: list[Failure | None]
         try:
+            if not held():
+                raise errors.QueueUnavailable(
+                    "no time is left for it; it is received again, here or by another consumer"
+                )
+            for move in batch:
+                self._set_timer(move)
+                if tracing is not None and target == self._endpoint.queue:
+                    copy, due_ms = move.settled[0].copy, move.settled[0].due_ms
+                    header, name = copy.trace_header, self._endpoint.name
+                    delivery = tracing.delivering(
+                        name, copy.message_id, sent_with=header, due_ms=due_ms
+                    )
+                    move.entry.trace_header = delivery.header or move.entry.trace_header
+                    deliveries.append(delivery)
             url = self._queues.url(target)
             sent = send_fitting(self._queues, url, [move.entry for move in batch], smaller)
             outcomes = [outcome if isinstance(outcome, Failure) else None for outcome in sent]
@@ -396,30 +334,15 @@ class Relay:
         worker that dies in between sends, and records, again."""
         if self._settings.ledger is None:
             return
-        at_ms = self._queues.broker_clock.now_ms()
-        # Where the ledger's word is another than the relay's.
-        kinds = {Status.REQUEUED: EventKind.HOP, Status.DELIVERED: EventKind.HANDED_OVER}
-        if self._endpoint.fifo:  # Its due queue is not the last step.
-            kinds[Status.HANDED_OVER] = EventKind.HOP
-        events = (
-            Event(
-                kind=kinds.get(outcome.status) or EventKind(outcome.status),
-                at_ms=at_ms,
-                endpoint=self._endpoint.name,
-                message_id=outcome.copy.message_id,
-                source=Source.DISPATCHER if self._of_groups else Source.CONSUMER,
-                due_ms=outcome.due_ms,
-                # A forwarded copy is one of many in its entry.
-                size=entry.size if entry and outcome.status is not Status.FORWARDED else None,
-                batch=batch,
-                receive_batch=None if self._of_groups else received,
-                timer_seconds=outcome.delay_seconds,
-                late_ms=None if kinds.get(outcome.status) is EventKind.HOP else outcome.late_ms,
-                reason=outcome.error,
-            )
-            for outcome, entry in settled
-            if outcome.settled
+        told = partial(
+            event_of,
+            endpoint=self._endpoint,
+            at_ms=self._queues.broker_clock.now_ms(),
+            source=Source.DISPATCHER if self._of_groups else Source.CONSUMER,
+            batch=batch,
+            receive_batch=None if self._of_groups else received,
         )
+        events = (told(outcome, entry) for outcome, entry in settled if outcome.settled)
         record_safely(self._settings.ledger, events)
 
     def _hide(self, source_url: str, failed: Sequence[ReceivedMessage]) -> None:
@@ -434,15 +357,14 @@ class Relay:
     def _delete(self, source_url: str, settled: Sequence[Outcome]) -> None:
         copies = [outcome.copy for outcome in settled]
         answers = in_tens(partial(self._queues.delete_batch, source_url), copies)
-        for copy in copies:
-            self._undeleted.pop(_key(copy), None)
         for outcome, failure in zip(settled, answers, strict=True):
+            copy, key = outcome.copy, _key(outcome.copy)
+            self._undeleted.pop(key, None)
             if failure is not None:
-                name, why = one_line(outcome.copy.message_id), one_line(failure.error)
+                name, why = one_line(copy.message_id), one_line(failure.error)
                 logger.warning("message %s sent on but not deleted: %s", name, why)
                 # Its outcome, without what it holds: content takes memory.
-                bare = replace(outcome.copy, body="", attributes={})
-                self._undeleted[_key(bare)] = replace(outcome, copy=bare)
+                self._undeleted[key] = replace(outcome, copy=replace(copy, body="", attributes={}))
                 if len(self._undeleted) > _REMEMBERED_COPIES:
                     self._undeleted.popitem(last=False)
 
@@ -453,11 +375,6 @@ class DueRelay(Relay):
     Messages received together are sent in the order of their due times. A due queue is a standard
     queue: what it hands out together is SQS's choice, so messages of one group that are due within
     the same seconds may change places.
-
-    Args:
-        queues: the queue service.
-        endpoint: a FIFO endpoint.
-        settings: how to relay; nothing is parked any more.
     """
 
     def __init__(
@@ -471,7 +388,7 @@ class DueRelay(Relay):
             yield self._or_failed(copy, self._deliver)
 
     def _deliver(self, copy: ReceivedMessage) -> Move:
-        ids = read_fifo_ids(copy)
+        ids = incoming.read_fifo_ids(copy)
         if isinstance(ids, Reject):
             return self._reject(copy, ids.reason)
         due_ms = _due_ms(copy)
@@ -498,7 +415,7 @@ def _key(copy: ReceivedMessage) -> str:
 
 
 def _due_ms(copy: ReceivedMessage) -> int | None:
-    return whole_number(text_of(copy.attributes, DUE_AT))
+    return incoming.whole_number(text_of(copy.attributes, DUE_AT))
 
 
 def _due_order(copy: ReceivedMessage) -> tuple[int, int]:

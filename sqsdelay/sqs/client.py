@@ -14,28 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import boto3
 import botocore
+from botocore import exceptions
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionError,
-    HTTPClientError,
-    NoCredentialsError,
-    ParamValidationError,
-    PartialCredentialsError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
+from sqsdelay import errors
 from sqsdelay.core.delay import may_begin
 from sqsdelay.core.readable import one_line
-from sqsdelay.errors import (
-    ConfigurationError,
-    QueueMissing,
-    QueueUnavailable,
-    QueueUnreachable,
-    SendFailed,
-    SqsDelayError,
-)
+from sqsdelay.errors import ConfigurationError, QueueMissing, SendFailed, SqsDelayError
 from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Failure
@@ -61,7 +48,6 @@ def client_config(
     is without a time limit: botocore's own minute for each of six attempts is an outage.
 
     Args:
-        connections: requests in flight at a time.
         parameter_validation: False for a caller that has checked all it passes: botocore's own
             check of every value is a tenth of the work of a batch send.
         wait_seconds: of the long polls it will be used for; an answer may take so much longer.
@@ -90,31 +76,18 @@ def _user_agent() -> str:
 
 
 def default_client(
-    *,
-    connections: int,
-    parameter_validation: bool = True,
-    wait_seconds: int = 0,
-    attempts: int = CALL_ATTEMPTS,
-    patience: float = 1,
-    region: str | None = None,
-    endpoint_url: str | None = None,
+    *, region: str | None = None, endpoint_url: str | None = None, **settings: Any
 ) -> SQSClient:
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
     Args:
-        connections, parameter_validation, wait_seconds, attempts, patience: as for `client_config`.
         region, endpoint_url: instead of the session's.
+        settings: as for `client_config`.
 
     Raises:
         ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
     """
-    config = client_config(
-        connections=connections,
-        parameter_validation=parameter_validation,
-        wait_seconds=wait_seconds,
-        attempts=attempts,
-        patience=patience,
-    )
+    config = client_config(**settings)
     try:
         client = boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
     except (BotoCoreError, ValueError) as error:
@@ -122,7 +95,9 @@ def default_client(
             f"{str(error).rstrip('.')}; set AWS_DEFAULT_REGION and AWS_PROFILE (or AWS_ENDPOINT_URL), "
             "or give sqsdelay --region and --profile before its command"
         ) from error
-    client.meta.events.register_first("needs-retry.sqs", partial(_before_a_retry, attempts))
+    client.meta.events.register_first(
+        "needs-retry.sqs", partial(_before_a_retry, settings.get("attempts", CALL_ATTEMPTS))
+    )
     # A closed client opens connections again when it needs them; the parent's are left to the parent.
     in_each_child(client, type(client).close)
     return client
@@ -178,28 +153,21 @@ def limit_whole_answers(client: SQSClient) -> None:
         )
 
 
-def _before_a_retry(
-    most: int,
-    *,
-    attempts: int,
-    operation: Any,
-    response: Any,
-    caught_exception: Exception | None = None,
-    **_: Any,
-) -> None:
+def _before_a_retry(most: int, **event: Any) -> None:
     """Say what a call waits for, where botocore would try again in silence; end it if there is no time
     for the pause, which takes up to 1 s and then 2 s (botocore's standard mode)."""
+    attempts, error = event["attempts"], event.get("caught_exception")
     if attempts == most:
         return
     if not may_begin(2 ** (attempts - 1)):
-        if caught_exception is not None:
-            raise caught_exception
-        if response[0].status_code >= 400:
-            raise ClientError(response[1], operation.name)
-    if caught_exception is not None:
-        logger.warning(
-            "waiting for SQS, attempt %d of %d failed: %s", attempts, most, caught_exception
-        )
+        if error is not None:
+            raise error
+        http, answer = event["response"]
+        if http.status_code >= 400:
+            raise ClientError(answer, event["operation"].name)
+    if error is not None:
+        why = one_line(error)
+        logger.warning("waiting for SQS, attempt %d of %d failed: %s", attempts, most, why)
 
 
 MISSING_QUEUE: Final = frozenset(
@@ -225,26 +193,22 @@ PERMANENT: Final = frozenset(
     }
 )
 
-
 _UNREADABLE: Final = (ResponseParserError, AttributeError, LookupError, TypeError, ValueError)
 """What botocore's parser raises at an answer that is no SQS answer (a gateway's page, a list)."""
 
 T = TypeVar("T")
 
 
-class UnreadableAnswer(BotoCoreError):
+class UnreadableAnswer(exceptions.HTTPClientError):
     """Whatever answered, it was not SQS."""
 
     fmt = "the answer cannot be read ({kind}: {reason}); check for a proxy between here and SQS"
 
 
-class OutOfTime(BotoCoreError):
+class OutOfTime(exceptions.HTTPClientError):
     """The call's time was over before this request."""
 
     fmt = "the time for this call (deadline_seconds) is over"
-
-
-_UNANSWERED: Final = (ConnectionError, HTTPClientError, UnreadableAnswer, OutOfTime)
 
 
 def asked(call: Callable[..., T], **arguments: Any) -> T:
@@ -266,10 +230,10 @@ def asked(call: Callable[..., T], **arguments: Any) -> T:
 def failure_of(error: ClientError | BotoCoreError, queue_url: str) -> Failure:
     """What a failed call means for each of its entries."""
     code = _code(error)
-    permanent = code in PERMANENT or isinstance(error, ParamValidationError)
+    permanent = code in PERMANENT or isinstance(error, exceptions.ParamValidationError)
     translation = translated(error, queue_url)
     translation.__cause__ = error
-    outage = isinstance(translation, QueueUnavailable)
+    outage = isinstance(translation, errors.QueueUnavailable)
     return Failure(code, translation, transient=not permanent, outage=outage)
 
 
@@ -278,13 +242,14 @@ def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:
     code = _code(error)
     if code in MISSING_QUEUE:
         return QueueMissing(f"queue {queue} does not exist; create it, or correct the name")
-    if code in PERMANENT or isinstance(error, ParamValidationError):
+    if code in PERMANENT or isinstance(error, exceptions.ParamValidationError):
         return SendFailed(f"SQS refused the call on {queue}: {error}", code=code, transient=False)
-    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return ConfigurationError(
             f"{error}; set AWS_PROFILE or AWS_ACCESS_KEY_ID as for the AWS CLI"
         )
-    kind = QueueUnreachable if isinstance(error, _UNANSWERED) else QueueUnavailable
+    unanswered = isinstance(error, exceptions.ConnectionError | exceptions.HTTPClientError)
+    kind = errors.QueueUnreachable if unanswered else errors.QueueUnavailable
     return kind(f"queue {queue} cannot be used now: {error}; try again later")
 
 

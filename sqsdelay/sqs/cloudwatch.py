@@ -82,18 +82,10 @@ def short_client(service: str) -> Any:
 
 
 def _query(query_id: str, queue: QueueRef) -> dict[str, Any]:
-    query = {
-        "Id": query_id,
-        "MetricStat": {
-            "Metric": {
-                "Namespace": _NAMESPACE,
-                "MetricName": _METRIC,
-                "Dimensions": [{"Name": "QueueName", "Value": queue.name}],
-            },
-            "Period": int(_PERIOD.total_seconds()),
-            "Stat": "Maximum",
-        },
-    }
+    dimensions = [{"Name": "QueueName", "Value": queue.name}]
+    metric = {"Namespace": _NAMESPACE, "MetricName": _METRIC, "Dimensions": dimensions}
+    stat = {"Metric": metric, "Period": int(_PERIOD.total_seconds()), "Stat": "Maximum"}
+    query = {"Id": query_id, "MetricStat": stat}
     # A queue of the same name may exist in our own account.
     return query if queue.account_id is None else {**query, "AccountId": queue.account_id}
 

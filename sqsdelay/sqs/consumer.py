@@ -5,32 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqsdelay import limits
+from sqsdelay import errors, limits
 from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.readable import Problem, one_line
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    QueueUnavailable,
-    SqsDelayError,
-    StoreUnavailable,
-)
+from sqsdelay.core.readable import one_line
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, check, parking_settings
-from sqsdelay.relaying.intake import Intake
+from sqsdelay.relaying.gathering import Intake, Parker
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings
-from sqsdelay.relaying.parker import Parker
 from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sending.router import refuse_collision
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
-from sqsdelay.sqs.endpoints import delay_queue_problems, size_problems, waiting_problems
+from sqsdelay.sqs.endpoints import checked_relay, refuse, size_problems, waiting_problems
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.receivers import (
     MOST_RECEIVERS,
@@ -124,6 +115,7 @@ class DelayConsumer:
             connections = getattr(client.meta.config, "max_pool_connections", self._most)
             self._most = min(self._most, connections)
         self._queues = _queues(client, self._most, wait_seconds, self._clock, http)
+        self._shared: Queues = self._queues
         self._visibility_seconds = visibility_seconds
         self._receivers = receivers
         self._wait_seconds = wait_seconds
@@ -136,7 +128,7 @@ class DelayConsumer:
             tracing=tracing,
         )
         self._on_outcomes = on_outcomes
-        self._intakes: list[Intake] = []
+        self._serving: list[Receivers] = []
         self._parker: Parker | None = None
 
     def start(self) -> None:
@@ -148,16 +140,13 @@ class DelayConsumer:
             QueueMissing, QueueUnavailable: a queue cannot be asked.
             StoreMissing: the store is not set up.
         """
-        self._start(self._queues)
-
-    def _start(self, queues: Queues) -> None:
-        parking = self._settings.parking
+        queues, parking = self._shared, self._settings.parking
         if parking is not None:
             # Find out now that the table is missing; an outage is waited for by hopping on.
             store = Stores(parking).of(self.endpoint.name)
             try:
                 check(store)
-            except StoreUnavailable as error:
+            except errors.StoreUnavailable as error:
                 logger.warning("messages hop on until the store can be used: %s", one_line(error))
             if store.fires:
                 self._queues.url(self.endpoint.parking_queue)
@@ -165,18 +154,27 @@ class DelayConsumer:
         relays: list[Relay] = [checked_relay(queues, self.endpoint, self._settings)]
         if self.endpoint.fifo:
             due = DueRelay(queues, self.endpoint, self._settings)
-            _refuse(waiting_problems(due.source.name, queues.attributes(queues.url(due.source))))
+            refuse(waiting_problems(due.source.name, queues.attributes(queues.url(due.source))))
             relays.append(due)
-        self._intakes = [
-            Intake(queues, relay, self._clock, seconds=self._visibility_seconds) for relay in relays
+        self._serving = [
+            Receivers(
+                Intake(queues, relay, self._clock, seconds=self._visibility_seconds),
+                wait_seconds=self._wait_seconds,
+                number=self._receivers,
+                most=self._most,
+                told=self._told,
+            )
+            for relay in relays
         ]
         for queue in self.endpoint.queues:
             try:
                 found = {queue: queues.attributes(queues.url(queue))}
-            except SqsDelayError as error:  # The worker need not be allowed to ask, to do its work.
+            except (
+                errors.SqsDelayError
+            ) as error:  # The worker need not be allowed to ask, to do its work.
                 logger.info("the limit of %s is not known: %s", queue.name, one_line(error))
             else:
-                _refuse(size_problems(self.endpoint, found))
+                refuse(size_problems(self.endpoint, found))
 
     def poll(self, *, wait_seconds: int | None = None) -> list[Outcome]:
         """Receive one batch from each queue, relay it and settle it.
@@ -190,7 +188,7 @@ class DelayConsumer:
         Raises:
             ConfigurationError, QueueMissing, QueueUnavailable
         """
-        if not self._intakes:
+        if not self._serving:
             self.start()
         longest = self._wait_seconds if wait_seconds is None else wait_seconds
         if longest > self._longest_wait:
@@ -199,7 +197,7 @@ class DelayConsumer:
                 "this consumer; give DelayConsumer the longer one"
             )
         outcomes = [o for each in self._parked(threading.Event()) for o in each]
-        for intake in self._intakes:
+        for intake in [each.intake for each in self._serving]:
             outcomes += self._told(intake.settle(intake.receive(wait_seconds=longest)))
         return outcomes
 
@@ -213,27 +211,17 @@ class DelayConsumer:
 
     def _park_until_stopped(self, stop: threading.Event) -> None:
         """Every five minutes: what became visible meanwhile shares its requests."""
-        helpers, told = list[Future[Any]](), False
+        helpers: list[Future[Any]] = []
 
         def park(*crowded: Callable[[], object]) -> None:
             deque(self._parked(stop, *crowded), maxlen=0)
 
         def send_for_help() -> None:
-            helpers.extend(in_thread(park) for _ in range(_HELPERS))
+            helpers.extend(in_thread(retrying_until(stop), park) for _ in range(_HELPERS))
 
-        waiting = retrying_until(stop)
         while not stop.is_set():
-            waiting(park, send_for_help)
-            failed = [error for each in wait(helpers).done if (error := each.exception())]
-            if failed and not told:
-                logger.warning(
-                    "%d of %d threads that help to empty %s failed, the next round goes on: %s",
-                    len(failed),
-                    len(helpers),
-                    self.endpoint.parking_queue.name,
-                    one_line(repr(failed[0])),
-                )
-            told = bool(failed)
+            retrying_until(stop)(park, send_for_help)
+            wait(helpers)
             helpers.clear()
             stop.wait(limits.GATHERING_SECONDS)
 
@@ -254,25 +242,17 @@ class DelayConsumer:
         Raises:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
         """
-        retrying = retrying_until(stop, only=QueueUnavailable)
-        queues: Queues = self._queues
         if self._receivers != 1:
-            queues = SharedBatches(queues, lanes=self._most)
-        starting = in_thread(retrying, self._start, queues)
+            self._shared = SharedBatches(self._queues, lanes=self._most)
+        starting = in_thread(retrying_until(stop, only=errors.QueueUnavailable), self.start)
         while not starting.done():
             if stop.wait(_START_LOOK_SECONDS):
                 # Its calls end by themselves; a process need not wait for them.
                 return
         starting.result()
         parking = [in_thread(self._park_until_stopped, stop)] if self._parker is not None else []
-        Receivers(
-            self._intakes,
-            clock=self._clock,
-            wait_seconds=self._wait_seconds,
-            number=self._receivers,
-            most=self._most,
-            told=self._told,
-        ).run(stop)
+        for served in [in_thread(each.run, stop) for each in self._serving]:
+            served.result()
         wait(parking, timeout=limits.STOP_SECONDS)
 
 
@@ -292,37 +272,8 @@ def _queues(
     clients = ours(), ours(wait_seconds=wait_seconds, attempts=limits.SHORT_CALL_ATTEMPTS)
     for each in clients if http == "curl" else ():
         if in_the_way := request_by_curl(each):
-            raise ConfigurationError(f"cannot be used: {in_the_way}; or use 'botocore'", http=http)
+            raise errors.ConfigurationError(
+                f"cannot be used: {in_the_way}; or use 'botocore'", http=http
+            )
     logger.info("%s makes the requests", "libcurl" if http == "curl" else "botocore")
     return SqsQueues(clients[0], receiving=clients[1], clock=clock)
-
-
-def _refuse(problems: Iterable[Problem]) -> None:
-    """Raise for what is fatal, log the rest."""
-    for problem in problems:
-        text = f"{problem.subject}: {problem.text}; fix: {problem.remedy}"
-        if problem.fatal:
-            raise ConfigurationError(text)
-        logger.warning(text)
-
-
-def checked_relay(
-    queues: Queues, endpoint: Endpoint, settings: RelaySettings, *, kind: type[Relay] = Relay
-) -> Relay:
-    """A relay for the delay queue as it is deployed; worker and function start with it.
-
-    Args:
-        kind: a `ForwardingRelay` where what is to be parked goes through the parking queue.
-
-    Raises:
-        ConfigurationError: the delay queue is unsuitable, and the remedy; or another endpoint
-            shares it.
-        QueueMissing, QueueUnavailable: it cannot be asked.
-        SchemaMismatch: the store of a `ForwardingRelay` is of another version.
-    """
-    refuse_collision(queues, endpoint)
-    name = endpoint.delay_queue.name
-    attributes = queues.attributes(queues.url(endpoint.delay_queue))
-    _refuse(delay_queue_problems(name, attributes, hop_seconds=settings.hop_seconds))
-    # Requeueing costs what the queue's delay is, whatever the setting says.
-    return kind(queues, endpoint, replace(settings, hop_seconds=int(attributes["DelaySeconds"])))

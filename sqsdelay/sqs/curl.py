@@ -38,13 +38,7 @@ ACTIONS: Final = (
 )
 """What a worker does all day long."""
 
-HOOKS: Final = (
-    "request-created",
-    "before-sign",
-    "before-send",
-    "response-received",
-    "needs-retry",
-)
+HOOKS: Final = ("request-created", "before-sign", "before-send", "response-received", "needs-retry")
 """botocore's events below ``before-parameter-build`` and ``before-call``: of its own requests only."""
 
 PAUSE_SECONDS: Final = 5.0
@@ -170,9 +164,10 @@ class _Requests:
             self._before()
         try:
             status, headers, body = self._made(params, credentials, f"aws:amz:{region}:{service}")
-            answer = json.loads(body) if status == 200 else {}
+            answer = json.loads(body) if status == 200 or self._refused else {}
+            if status != 200 and self._refused is not None:
+                self._refused(str(answer.get("__type")).rpartition("#")[2])
             if status != 200 or not isinstance(answer, dict):
-                self._tell_of_refusal(body)
                 raise _NoAnswer(f"HTTP status {status}")
             _decode_binary(answer)
         except (_NoAnswer, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -186,10 +181,6 @@ class _Requests:
             "RetryAttempts": 0,
         }
         return AWSResponse(params["url"], status, cast(Any, headers), None), answer
-
-    def _tell_of_refusal(self, body: bytes) -> None:
-        if self._refused is not None:
-            self._refused(str(json.loads(body).get("__type")).rpartition("#")[2])
 
     def _made(
         self, params: Mapping[str, Any], credentials: Any, scope: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -20,6 +22,9 @@ from sqsdelay.limits import (
     MAX_RETENTION_SECONDS,
     MIN_DELAY_QUEUE_RETENTION_SECONDS,
 )
+from sqsdelay.ports.queues import Queues
+from sqsdelay.relaying.outcomes import RelaySettings
+from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.router import collision, refuse_collision
 from sqsdelay.sending.sizes import LIMIT, limit_of
 from sqsdelay.sqs.client import asked, translated
@@ -27,6 +32,8 @@ from sqsdelay.sqs.queues import SqsQueues
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+
+logger = logging.getLogger(__name__)
 
 
 def delay_queue_attributes(hop_seconds: int = DEFAULT_HOP_SECONDS) -> dict[str, str]:
@@ -87,16 +94,8 @@ def create_endpoint(
         )
     queues = SqsQueues(client)
     refuse_collision(queues, endpoint)
-    created = []
-    for ref, attributes in _wanted(endpoint, hop_seconds):
-        try:
-            queues.url(ref)
-        except QueueMissing:
-            create_queue(client, ref, attributes)
-            created.append(ref.name)
-    problems = [p for p in check_endpoint(client, endpoint, hop_seconds=hop_seconds) if p.fatal]
-    if problems:
-        raise ConfigurationError("; ".join(f"{p.subject}: {p.text}: {p.remedy}" for p in problems))
+    created = create_missing(client, queues, _wanted(endpoint, hop_seconds))
+    refuse(p for p in check_endpoint(client, endpoint, hop_seconds=hop_seconds) if p.fatal)
     return created
 
 
@@ -107,6 +106,20 @@ def _wanted(endpoint: Endpoint, hop_seconds: int) -> Iterator[tuple[QueueRef, di
     if endpoint.fifo:
         yield endpoint.due_queue, due_queue_attributes()
     yield endpoint.delay_queue, delay_queue_attributes(hop_seconds)
+
+
+def create_missing(
+    client: SQSClient, queues: SqsQueues, wanted: Iterable[tuple[QueueRef, Mapping[str, str]]]
+) -> list[str]:
+    """Create those queues that do not exist yet; their names. Raises QueueUnavailable, SendFailed."""
+    created = []
+    for ref, attributes in wanted:
+        try:
+            queues.url(ref)
+        except QueueMissing:
+            create_queue(client, ref, attributes)
+            created.append(ref.name)
+    return created
 
 
 def create_queue(client: SQSClient, ref: QueueRef, attributes: Mapping[str, str]) -> None:
@@ -135,15 +148,19 @@ def check_endpoint(
     collides = collision(queues, endpoint)
     if collides is not None:
         problems.append(Problem(endpoint.name, collides, "use another name"))
-    found = {ref: _attributes(queues, ref) for ref in endpoint.queues}
-    problems += [_missing(endpoint, ref) for ref, attributes in found.items() if attributes is None]
-    there = {ref: attributes for ref, attributes in found.items() if attributes is not None}
-    if (attributes := there.get(endpoint.delay_queue)) is not None:
-        name = endpoint.delay_queue.name
+    found: dict[QueueRef, Mapping[str, str]] = {}
+    for ref in endpoint.queues:
+        try:
+            found[ref] = queues.attributes(queues.url(ref))
+        except QueueMissing:
+            remedy = f"sqsdelay endpoint create {endpoint.name}"
+            problems.append(Problem(ref.name, "it does not exist", remedy))
+    if endpoint.delay_queue in found:
+        name, attributes = endpoint.delay_queue.name, found[endpoint.delay_queue]
         problems.extend(delay_queue_problems(name, attributes, hop_seconds=hop_seconds))
-    if endpoint.fifo and (attributes := there.get(endpoint.due_queue)) is not None:
-        problems.extend(waiting_problems(endpoint.due_queue.name, attributes))
-    problems.extend(size_problems(endpoint, there))
+    if endpoint.fifo and endpoint.due_queue in found:
+        problems.extend(waiting_problems(endpoint.due_queue.name, found[endpoint.due_queue]))
+    problems.extend(size_problems(endpoint, found))
     return problems
 
 
@@ -178,58 +195,70 @@ def delay_queue_problems(
     """What NServiceBus demands of a delay queue, then what the relay needs besides."""
     delay = int(attributes.get("DelaySeconds", "0"))
     if delay < hop_seconds:
-        yield Problem(
-            name,
-            f"its delay of {delay} s is shorter than the hop of {hop_seconds} s",
-            _set(name, "DelaySeconds", hop_seconds)
-            + f", or use a hop of {delay} s (--hop {delay})",
-        )
+        text = f"its delay of {delay} s is shorter than the hop of {hop_seconds} s"
+        fix = _set(name, "DelaySeconds", hop_seconds)
+        yield Problem(name, text, f"{fix}, or use a hop of {delay} s (--hop {delay})")
     yield from waiting_problems(name, attributes)
     if attributes.get("FifoThroughputLimit") != "perMessageGroupId":
-        yield Problem(
-            name,
-            "it is not high-throughput FIFO, which limits it to 300 calls per second in total",
-            _set(name, "DeduplicationScope", "messageGroup")
-            + ",FifoThroughputLimit=perMessageGroupId",
-            fatal=False,
-        )
+        text = "it is not high-throughput FIFO, which limits it to 300 calls per second in total"
+        fix = _set(name, "DeduplicationScope", "messageGroup")
+        fix += ",FifoThroughputLimit=perMessageGroupId"
+        yield Problem(name, text, fix, fatal=False)
 
 
 def waiting_problems(name: str, attributes: Mapping[str, str]) -> Iterator[Problem]:
     """What is wrong with a queue in which messages wait: the delay queue, or the due queue."""
     retention = int(attributes.get("MessageRetentionPeriod", "0"))
-    if retention < MIN_DELAY_QUEUE_RETENTION_SECONDS:
-        yield Problem(
-            name,
-            f"it keeps messages {retention} s, less than {MIN_DELAY_QUEUE_RETENTION_SECONDS} s (4 days)",
-            _set(name, "MessageRetentionPeriod", MAX_RETENTION_SECONDS),
-        )
+    least = MIN_DELAY_QUEUE_RETENTION_SECONDS
+    if retention < least:
+        text = f"it keeps messages {retention} s, less than {least} s (4 days)"
+        yield Problem(name, text, _set(name, "MessageRetentionPeriod", MAX_RETENTION_SECONDS))
     if attributes.get("RedrivePolicy"):
-        yield Problem(
-            name,
-            "it has a redrive policy, which would remove messages that are only waiting",
-            _set(name, "RedrivePolicy", '""'),
-        )
+        text = "it has a redrive policy, which would remove messages that are only waiting"
+        yield Problem(name, text, _set(name, "RedrivePolicy", '""'))
     visibility = int(attributes.get("VisibilityTimeout", "0"))
     if not FUNCTION_TIMEOUT_SECONDS <= visibility < DEDUPLICATION_INTERVAL_SECONDS:
-        yield Problem(
-            name,
+        text = (
             f"its visibility timeout of {visibility} s is not between {FUNCTION_TIMEOUT_SECONDS} s "
-            f"(the time for a batch) and {DEDUPLICATION_INTERVAL_SECONDS} s (the deduplication interval)",
-            _set(name, "VisibilityTimeout", DELAY_QUEUE_VISIBILITY_SECONDS),
-            fatal=False,
+            f"(the time for a batch) and {DEDUPLICATION_INTERVAL_SECONDS} s (the deduplication interval)"
         )
+        fix = _set(name, "VisibilityTimeout", DELAY_QUEUE_VISIBILITY_SECONDS)
+        yield Problem(name, text, fix, fatal=False)
 
 
-def _attributes(queues: SqsQueues, ref: QueueRef) -> Mapping[str, str] | None:
-    try:
-        return queues.attributes(queues.url(ref))
-    except QueueMissing:
-        return None
+def refuse(problems: Iterable[Problem]) -> None:
+    """Raise for what is fatal, log the rest."""
+    fatal = []
+    for problem in problems:
+        text = f"{problem.subject}: {problem.text}; fix: {problem.remedy}"
+        if problem.fatal:
+            fatal.append(text)
+        else:
+            logger.warning(text)
+    if fatal:
+        raise ConfigurationError("; ".join(fatal))
 
 
-def _missing(endpoint: Endpoint, ref: QueueRef) -> Problem:
-    return Problem(ref.name, "it does not exist", f"sqsdelay endpoint create {endpoint.name}")
+def checked_relay(
+    queues: Queues, endpoint: Endpoint, settings: RelaySettings, *, kind: type[Relay] = Relay
+) -> Relay:
+    """A relay for the delay queue as it is deployed; worker and function start with it.
+
+    Args:
+        kind: a `ForwardingRelay` where what is to be parked goes through the parking queue.
+
+    Raises:
+        ConfigurationError: the delay queue is unsuitable, and the remedy; or another endpoint
+            shares it.
+        QueueMissing, QueueUnavailable: it cannot be asked.
+        SchemaMismatch: the store of a `ForwardingRelay` is of another version.
+    """
+    refuse_collision(queues, endpoint)
+    name = endpoint.delay_queue.name
+    attributes = queues.attributes(queues.url(endpoint.delay_queue))
+    refuse(delay_queue_problems(name, attributes, hop_seconds=settings.hop_seconds))
+    # Requeueing costs what the queue's delay is, whatever the setting says.
+    return kind(queues, endpoint, replace(settings, hop_seconds=int(attributes["DelaySeconds"])))
 
 
 def _set(name: str, attribute: str, value: object) -> str:

@@ -86,9 +86,8 @@ class SqsOutbox:
         try:
             return self._broker_now()
         except SqsDelayError as error:
-            logger.warning(
-                "using the local clock, because SQS cannot be reached: %s", one_line(error)
-            )
+            told = "using the local clock, because SQS cannot be reached: %s"
+            logger.warning(told, one_line(error))
             return self._queues.broker_clock.now_ms()
 
     def _broker_now(self) -> int:
@@ -165,10 +164,9 @@ class SqsOutbox:
                     # Asked for once a call: 500 requests for a queue that is gone took seconds.
                     raise missing[queue]
                 ready.append((position, self._queues.url(queue), entry))
-            except QueueMissing as error:
-                missing[queue] = error
-                outcomes[position] = _failure(error)
             except SqsDelayError as error:
+                if isinstance(error, QueueMissing):
+                    missing[queue] = error
                 outcomes[position] = _failure(error)
 
         def send(batch: Sequence[_Prepared]) -> list[SendReceipt | Failure]:

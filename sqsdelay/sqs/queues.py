@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import tenacity
@@ -144,16 +145,14 @@ class SqsQueues:
     def _send_once(self, queue_url: str, wired: list[Any]) -> list[SendReceipt | Failure]:
         if len(wired) == 1:
             return [self._send_single(queue_url, wired[0])]
-        asked_at = self._clock.monotonic()
         try:
-            answer = asked(self._client.send_message_batch, QueueUrl=queue_url, Entries=wired)
+            answer = self._ask(self._client.send_message_batch, QueueUrl=queue_url, Entries=wired)
         except (ClientError, BotoCoreError) as error:
             failure = self._call_failure(error, queue_url)
             if not failure.transient:
                 # One entry can make SQS refuse the whole batch: find out which, lose none.
                 return [self._send_single(queue_url, entry) for entry in wired]
             return [failure] * len(wired)
-        self._observe(answer, asked_at)
         done = {str(entry.get("Id")): entry for entry in answer.get("Successful", ())}
         failures = _entry_failures(answer, queue_url)
         return [
@@ -165,12 +164,10 @@ class SqsQueues:
 
     def _send_single(self, queue_url: str, wired: dict[str, Any]) -> SendReceipt | Failure:
         arguments = {name: value for name, value in wired.items() if name != "Id"}
-        asked_at = self._clock.monotonic()
         try:
-            answer = asked(self._client.send_message, QueueUrl=queue_url, **arguments)
+            answer = self._ask(self._client.send_message, QueueUrl=queue_url, **arguments)
         except (ClientError, BotoCoreError) as error:
             return self._call_failure(error, queue_url)
-        self._observe(answer, asked_at)
         return _receipt(wired, answer, answer) or _unanswered(queue_url)
 
     def _call_failure(self, error: ClientError | BotoCoreError, queue_url: str) -> Failure:
@@ -187,23 +184,17 @@ class SqsQueues:
         limit: int = MAX_BATCH_ENTRIES,
         visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
-        extra: dict[str, Any] = {}
+        # The older name of MessageSystemAttributeNames, which every SQS server knows.
+        wanted: dict[str, Any] = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"]}
         if visibility_seconds is not None:
-            extra["VisibilityTimeout"] = visibility_seconds
+            wanted["VisibilityTimeout"] = visibility_seconds
         if queue_url.endswith(".fifo"):
             # With an attempt id, a retry after a lost answer gets the same copies at once instead
             # of leaving them invisible until the visibility timeout has passed.
-            extra["ReceiveRequestAttemptId"] = str(uuid.uuid4())
+            wanted["ReceiveRequestAttemptId"] = str(uuid.uuid4())
+        receive = partial(self._receiving.receive_message, QueueUrl=queue_url, **wanted)
         answer = self._call(
-            queue_url,
-            self._receiving.receive_message,
-            QueueUrl=queue_url,
-            MaxNumberOfMessages=limit,
-            WaitTimeSeconds=wait_seconds,
-            # The older name of MessageSystemAttributeNames, which every SQS server knows.
-            AttributeNames=["All"],
-            MessageAttributeNames=["All"],
-            **extra,
+            queue_url, receive, MaxNumberOfMessages=limit, WaitTimeSeconds=wait_seconds
         )
         received_at = self._clock.monotonic()
         return [from_boto3(raw, received_at=received_at) for raw in answer.get("Messages", ())]
@@ -239,12 +230,10 @@ class SqsQueues:
         self, queue_url: str, call: Callable[..., Any], entries: list[dict[str, Any]]
     ) -> tuple[list[Failure | None], bool]:
         """An outcome per entry, and whether the call was answered at all."""
-        asked_at = self._clock.monotonic()
         try:
-            answer = asked(call, QueueUrl=queue_url, Entries=entries)
+            answer = self._ask(call, QueueUrl=queue_url, Entries=entries)
         except (ClientError, BotoCoreError) as error:
             return [failure_of(error, queue_url)] * len(entries), False
-        self._observe(answer, asked_at)
         failures = _entry_failures(answer, queue_url)
         done = {entry.get("Id") for entry in answer.get("Successful", ())}
         outcomes = [
@@ -254,13 +243,21 @@ class SqsQueues:
         return outcomes, True
 
     def _call(self, queue: str, call: Callable[..., _Answer], **arguments: Any) -> _Answer:
+        try:
+            return self._ask(call, **arguments)
+        except (ClientError, BotoCoreError) as error:
+            raise translated(error, queue) from error
+
+    def _ask(self, call: Callable[..., _Answer], **arguments: Any) -> _Answer:
+        """Make a call, and learn the broker's time from its answer, be it a refusal: of SQS's, and not of a
+        proxy on the way, whose clock says nothing."""
         asked_at = self._clock.monotonic()
         try:
             answer = asked(call, **arguments)
-        except (ClientError, BotoCoreError) as error:
-            if isinstance(error, ClientError) and _is_of_sqs(error):
+        except ClientError as error:
+            if error.response.get("ResponseMetadata", {}).get("RequestId"):
                 self._observe(error.response, asked_at)
-            raise translated(error, queue) from error
+            raise
         self._observe(answer, asked_at)
         return answer
 
@@ -280,11 +277,6 @@ class SqsQueues:
         self.broker_clock.observe(self._last_date[1], asked_at=asked_at)
 
 
-def _is_of_sqs(error: ClientError) -> bool:
-    """Whether SQS answered, and no proxy on the way, whose clock says nothing."""
-    return bool(error.response.get("ResponseMetadata", {}).get("RequestId"))
-
-
 class _AsGiven(dict[str, Attribute]):
     """Attributes that an instrumentation of boto3 cannot write its own trace into."""
 
@@ -298,20 +290,17 @@ class _AsGiven(dict[str, Attribute]):
 def _send_entry(
     entry_id: str, message: OutgoingMessage, attributes: dict[str, Attribute]
 ) -> dict[str, Any]:
-    entry: dict[str, Any] = {"Id": entry_id, "MessageBody": message.body}
-    if attributes:
-        entry["MessageAttributes"] = attributes
-    if message.delay_seconds is not None:
-        entry["DelaySeconds"] = message.delay_seconds
-    if message.group_id is not None:
-        entry["MessageGroupId"] = message.group_id
-    if message.deduplication_id is not None:
-        entry["MessageDeduplicationId"] = message.deduplication_id
+    optional: dict[str, Any] = {
+        "MessageAttributes": attributes or None,
+        "DelaySeconds": message.delay_seconds,
+        "MessageGroupId": message.group_id,
+        "MessageDeduplicationId": message.deduplication_id,
+    }
     if message.trace_header is not None:
-        entry["MessageSystemAttributes"] = {
-            "AWSTraceHeader": {"DataType": "String", "StringValue": message.trace_header}
-        }
-    return entry
+        header = {"DataType": "String", "StringValue": message.trace_header}
+        optional["MessageSystemAttributes"] = {"AWSTraceHeader": header}
+    given = {name: value for name, value in optional.items() if value is not None}
+    return {"Id": entry_id, "MessageBody": message.body, **given}
 
 
 def _receipt(
@@ -324,18 +313,13 @@ def _receipt(
 
 
 def _entry_failures(answer: Mapping[str, Any], queue_url: str) -> dict[str, Failure]:
-    return {
-        str(failed.get("Id")): replace(
-            entry_failure(
-                failed.get("Code", "Unknown"),
-                failed.get("Message", ""),
-                queue_url,
-                sender_fault=bool(failed.get("SenderFault")),
-            ),
-            metadata=answer.get("ResponseMetadata"),
-        )
-        for failed in answer.get("Failed", ())
-    }
+    found, metadata = dict[str, Failure](), answer.get("ResponseMetadata")
+    for failed in answer.get("Failed", ()):
+        code, text = failed.get("Code", "Unknown"), failed.get("Message", "")
+        fault = bool(failed.get("SenderFault"))
+        failure = entry_failure(code, text, queue_url, sender_fault=fault)
+        found[str(failed.get("Id"))] = replace(failure, metadata=metadata)
+    return found
 
 
 def _is_for_retry(outcome: SendReceipt | Failure) -> bool:

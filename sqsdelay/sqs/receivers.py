@@ -7,18 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import tenacity
 
 from sqsdelay.core.coalescing import SharedCalls
-from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
+from sqsdelay.core.delay import BrokerClock, SystemClock
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, STOP_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
-from sqsdelay.relaying.intake import Intake
+from sqsdelay.relaying.gathering import Intake
 from sqsdelay.relaying.outcomes import Outcome
 from sqsdelay.relaying.relay import DueRelay
 
@@ -134,124 +134,110 @@ _EXTRA_WAIT_SECONDS: Final = 1
 back empty from a queue that is not. Source: sqs-short-and-long-polling.html."""
 
 
-class _Served(NamedTuple):
-    """A queue's intake, the number of its receivers, and they themselves."""
-
-    intake: Intake
-    concurrency: Concurrency
-    receivers: list[Future[None]]
-
-
 class Receivers:
-    """Receives from each queue, has what came settled, and keeps it hidden meanwhile.
+    """Receives from a queue, has what came settled, and keeps it hidden meanwhile.
 
     The least number of receivers wait in long polls. What is above it is started while receives bring
     much, and ends with a receive that brings nothing. A due queue keeps the least: more receivers
     would bring more messages of a group out of order.
 
     Args:
-        number: of receivers for each queue; None for as many as it takes.
-        most: receivers of a queue at most.
+        number: of receivers; None for as many as it takes.
+        most: receivers at most.
         told: called with the outcomes of each batch.
     """
 
     def __init__(
         self,
-        intakes: Sequence[Intake],
+        intake: Intake,
         *,
-        clock: Clock,
         wait_seconds: int,
         number: int | None,
         most: int,
         told: Callable[[list[Outcome]], object],
     ) -> None:
-        self._clock = clock
+        self.intake = intake
         self._wait_seconds = wait_seconds
         self._told = told
         self._stop, self._over = threading.Event(), threading.Event()
         self._lock = threading.RLock()
-        self._served = [_Served(each, _concurrency(each, number, most), []) for each in intakes]
+        self._receivers: list[Future[None]] = []
+        if number is not None:
+            self.concurrency = Concurrency(least=number, most=number)
+        else:
+            ordered = isinstance(intake.relay, DueRelay)
+            self.concurrency = Concurrency(most=LEAST_RECEIVERS if ordered else most)
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish what is in hand as far as calls are answered."""
         self._stop = stop
-        for served in self._served:
-            self._start(served)
+        self._start()
         in_thread(self._extend_until_over)
         stop.wait()
         self._finish()
         self._over.set()
 
-    def _running(self, served: _Served) -> list[Future[None]]:
+    def _running(self) -> list[Future[None]]:
         with self._lock:
-            served.receivers[:] = [each for each in served.receivers if not each.done()]
-            return list(served.receivers)
+            self._receivers[:] = [each for each in self._receivers if not each.done()]
+            return list(self._receivers)
 
-    def _start(self, served: _Served, *, extra: bool = False) -> None:
+    def _start(self, *, extra: bool = False) -> None:
         """As many receivers as are wanted more."""
         with self._lock:
-            for _ in range(served.concurrency.wanted - len(self._running(served))):
-                served.receivers.append(in_thread(self._receive, served, extra))
+            for _ in range(self.concurrency.wanted - len(self._running())):
+                self._receivers.append(in_thread(self._receive, extra))
 
-    def _receive(self, served: _Served, extra: bool) -> None:
+    def _receive(self, extra: bool) -> None:
         """A receiver's work until the stop. One above the least ends when it is not needed, or in trouble:
         the others wait until that is over. Whatever goes wrong with a batch, its copies come back."""
         waiting = retrying_until(self._stop)
         try:
             while not self._stop.is_set():
                 if not extra:
-                    waiting(self._poll, served, self._wait_seconds)
-                elif not self._poll(served, min(_EXTRA_WAIT_SECONDS, self._wait_seconds)) or (
-                    len(self._running(served)) > served.concurrency.wanted
+                    waiting(self._poll, self._wait_seconds)
+                elif not self._poll(min(_EXTRA_WAIT_SECONDS, self._wait_seconds)) or (
+                    len(self._running()) > self.concurrency.wanted
                 ):
                     break
             if self._stop.is_set():
-                self._told(served.intake.park())
+                self._told(self.intake.park())
         except Exception as error:
             logger.warning("one receiver less: %s", one_line(repr(error)))
 
-    def _poll(self, served: _Served, wait_seconds: int) -> bool:
+    def _poll(self, wait_seconds: int) -> bool:
         """Receive a batch and work on it; whether there was one."""
-        intake, concurrency, _ = served
-        left = intake.seconds_left()
+        intake, left = self.intake, self.intake.seconds_left()
         batch = intake.receive(
             wait_seconds=wait_seconds if left is None else min(wait_seconds, int(left))
         )
         if self._over.is_set():
             intake.release(batch)
             return False
-        now, cpu_seconds, copies = self._clock.monotonic(), time.process_time(), len(batch.copies)
-        concurrency.received(copies, now=now, cpu_seconds=cpu_seconds)
+        now, cpu_seconds, copies = intake.clock.monotonic(), time.process_time(), len(batch.copies)
+        self.concurrency.received(copies, now=now, cpu_seconds=cpu_seconds)
         if not self._stop.is_set():
-            self._start(served, extra=True)
+            self._start(extra=True)
         self._told(intake.settle(batch, gather=True))
         self._told(intake.park(only_if_full=True))
         return bool(copies)
 
     def _extend_until_over(self) -> None:
-        while not self._over.wait(self._served[0].intake.beat_seconds):
-            for served in self._served:
-                served.intake.extend()
+        while not self._over.wait(self.intake.beat_seconds):
+            self.intake.extend()
 
     def _finish(self) -> None:
         """Wait for the batches in hand as long as their calls are answered, for long polls a moment."""
         local = SystemClock()
         stopped_at = local.monotonic()
-        while running := [each for served in self._served for each in self._running(served)]:
-            in_hand = [served.intake.last_touched() for served in self._served]
-            touched = max((at for at in in_hand if at is not None), default=None)
+        while running := self._running():
+            touched = self.intake.last_touched()
             if touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS:
                 return
-            if touched is not None and self._clock.monotonic() - touched > STOP_SECONDS:
+            if touched is not None and self.intake.clock.monotonic() - touched > STOP_SECONDS:
                 logger.warning("stopped while SQS does not answer; copies in hand come back")
                 return
             wait(running, timeout=_STOP_LOOK_SECONDS)
-
-
-def _concurrency(intake: Intake, number: int | None, most: int) -> Concurrency:
-    if number is not None:
-        return Concurrency(least=number, most=number)
-    return Concurrency(most=LEAST_RECEIVERS if isinstance(intake.relay, DueRelay) else most)
 
 
 def in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:

@@ -22,7 +22,7 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import StoredMessage, to_store
-from sqsdelay.errors import InvalidEndpoint, QueueMissing, SqsDelayError
+from sqsdelay.errors import InvalidEndpoint, SqsDelayError
 from sqsdelay.limits import (
     DELAY_QUEUE_VISIBILITY_SECONDS,
     MAX_BATCH_ENTRIES,
@@ -32,7 +32,7 @@ from sqsdelay.limits import (
     TIMEOUTS_SUFFIX,
 )
 from sqsdelay.ports.queues import Delivery, Failure, Queues
-from sqsdelay.sqs.endpoints import create_queue, standard_queue_attributes
+from sqsdelay.sqs.endpoints import create_missing, standard_queue_attributes
 from sqsdelay.sqs.outbox import SqsOutbox, endpoint_of, failures
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.timeouts.sender import id_body, read_id, read_timeout, timeout_attributes
@@ -89,18 +89,11 @@ def create_timeout_queues(client: SQSClient, endpoint: Endpoint) -> list[str]:
         InvalidEndpoint: a name too long for the suffixes.
         QueueUnavailable, SendFailed: SQS did not answer or refused.
     """
-    queues = SqsQueues(client)
-    timeouts = timeout_queues(endpoint)
     attributes = standard_queue_attributes()
-    visibility = {"VisibilityTimeout": str(DELAY_QUEUE_VISIBILITY_SECONDS)}
-    created = []
-    for ref in (endpoint.queue, endpoint.error_queue, *timeouts):
-        try:
-            queues.url(ref)
-        except QueueMissing:
-            create_queue(client, ref, attributes | (visibility if ref in timeouts else {}))
-            created.append(ref.name)
-    return created
+    waiting = {**attributes, "VisibilityTimeout": str(DELAY_QUEUE_VISIBILITY_SECONDS)}
+    wanted = [(ref, attributes) for ref in (endpoint.queue, endpoint.error_queue)]
+    wanted += [(ref, waiting) for ref in timeout_queues(endpoint)]
+    return create_missing(client, SqsQueues(client), wanted)
 
 
 class SqsTimeouts(SqsOutbox):
@@ -184,30 +177,30 @@ class SqsTimeouts(SqsOutbox):
         return failures(self._send_all(deliveries, to_error_queue))
 
     def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
-        def delete(batch: tuple[str, list[_Receipt]]) -> list[Failure | None]:
-            return self._queues.delete_batch(batch[0], [receipt.copy for receipt in batch[1]])
-
-        for failed in self._threads.map(delete, _batches(deliveries)):
-            _log("not deleted, it will come again", failed)
+        self._each(deliveries, self._queues.delete_batch, "not deleted, it will come again")
 
     def give_back(self, deliveries: Sequence[Delivery[Any]], *, seconds: int) -> None:
-        def hide(batch: tuple[str, list[_Receipt]]) -> list[Failure | None]:
-            return self._queues.hide_batch(batch[0], [(r.copy, seconds) for r in batch[1]])
+        def hide(url: str, copies: Sequence[ReceivedMessage]) -> list[Failure | None]:
+            return self._queues.hide_batch(url, [(copy, seconds) for copy in copies])
 
-        for failed in self._threads.map(hide, _batches(deliveries)):
-            _log("comes back later than asked for", failed)
+        self._each(deliveries, hide, "comes back later than asked for")
 
+    def _each(
+        self,
+        deliveries: Sequence[Delivery[Any]],
+        call: Callable[[str, Sequence[ReceivedMessage]], list[Failure | None]],
+        otherwise: str,
+    ) -> None:
+        """Make the call for full batches of what was received from the same queue."""
+        receipts = [delivery.receipt for delivery in deliveries]
+        batches = full_batches(receipts, target=lambda r: r.queue_url, size=lambda _: 0)
 
-def _batches(deliveries: Sequence[Delivery[Any]]) -> list[tuple[str, list[_Receipt]]]:
-    receipts = [delivery.receipt for delivery in deliveries]
-    batches = full_batches(receipts, target=lambda r: r.queue_url, size=lambda _: 0)
-    return [(batch[0].queue_url, batch) for batch in batches]
+        def settle(batch: Sequence[_Receipt]) -> list[Failure | None]:
+            return call(batch[0].queue_url, [receipt.copy for receipt in batch])
 
-
-def _log(what: str, failures: Sequence[Failure | None]) -> None:
-    for failure in failures:
-        if failure is not None:
-            logger.warning("%s: %s", what, one_line(failure.error))
+        for failure in chain.from_iterable(self._threads.map(settle, batches)):
+            if failure is not None:
+                logger.warning("%s: %s", otherwise, one_line(failure.error))
 
 
 def _read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:

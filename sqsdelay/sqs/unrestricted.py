@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -56,10 +55,9 @@ def unrestricted(
     """The client, with ``DelaySeconds`` of any length in ``send_message`` and ``send_message_batch``.
 
     It is an instance of a subclass of the client's own class and shares all that the client has: its
-    connections, credentials, ``meta``, event hooks and exception classes. It is a subclass, not an
-    object that passes calls on, so that ``isinstance``, paginators, waiters, botocore's ``Stubber``, tracing
-    libraries and type checkers see an SQS client. Neither the client that you pass
-    nor any class of boto3's is changed.
+    connections, credentials, ``meta``, event hooks and exception classes. So ``isinstance``, paginators,
+    waiters, botocore's ``Stubber``, tracing libraries and type checkers see an SQS client. Neither the
+    client that you pass nor any class of boto3's is changed.
 
     A message whose delay fits a message timer is passed on untouched. `DelaySender` sends the
     others, and the response has boto3's shape; ``docs/boto3.md`` says what the fields hold.
@@ -148,24 +146,17 @@ def _with_client(resource: Any, client: Any) -> Any:
     return copied
 
 
-BODY: Final = "MD5OfMessageBody"
-ATTRIBUTES: Final = "MD5OfMessageAttributes"
-SYSTEM_ATTRIBUTES: Final = "MD5OfMessageSystemAttributes"
-
-
 def md5s(entry: Mapping[str, Any]) -> dict[str, str]:
     """What SQS answers for a message, under the names it uses. ``entry``: ``MessageBody``,
     ``MessageAttributes`` and ``MessageSystemAttributes`` in boto3's shape, binary values as bytes."""
-    found = {BODY: _md5(entry["MessageBody"].encode())}
-    if entry.get("MessageAttributes"):
-        found[ATTRIBUTES] = _md5(_encoded(entry["MessageAttributes"]))
-    if entry.get("MessageSystemAttributes"):
-        found[SYSTEM_ATTRIBUTES] = _md5(_encoded(entry["MessageSystemAttributes"]))
-    return found
-
-
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+    hashed = {"MessageBody": entry["MessageBody"].encode()}
+    for name in ("MessageAttributes", "MessageSystemAttributes"):
+        if entry.get(name):
+            hashed[name] = _encoded(entry[name])
+    return {
+        f"MD5Of{name}": hashlib.md5(content, usedforsecurity=False).hexdigest()
+        for name, content in hashed.items()
+    }
 
 
 def _encoded(attributes: Mapping[str, Any]) -> bytes:
@@ -184,38 +175,33 @@ def _sized(content: bytes) -> bytes:
 
 
 _PREFIX: Final = "AWS.SimpleQueueService."
-_INVALID: Final = ("InvalidParameterValue", "InvalidParameterValueException")
-"""A code and, where it differs, the newer name that boto3's exception classes go by."""
 
 
 def check_batch(client: Any, entries: Sequence[Mapping[str, Any]], *, any_size: bool) -> None:
     """Refuse a batch that SQS refuses as a whole; parts of it could each pass. Raises ClientError: with
     the code SQS gives; nothing was sent. ``any_size``: large bodies will not be sent to SQS."""
-    count = len(entries)
-    if count > limits.MAX_BATCH_ENTRIES:
-        text = f"Maximum number of entries per request are {limits.MAX_BATCH_ENTRIES}. You have sent {count}."
-        raise _batch_refusal(client, "TooManyEntriesInBatchRequest", text)
+    count, most = len(entries), limits.MAX_BATCH_BYTES
     ids = Counter(entry["Id"] for entry in entries)
-    for entry_id, times in ids.items():
-        if not limits.BATCH_ENTRY_ID.fullmatch(entry_id):
-            text = (
-                f"{entry_id!r}: a batch entry id can only contain alphanumeric characters, hyphens "
-                "and underscores. It can be at most 80 letters long."
-            )
-            raise _batch_refusal(client, "InvalidBatchEntryId", text)
-        if times > 1:
-            raise _batch_refusal(client, "BatchEntryIdsNotDistinct", f"Id {entry_id} repeated.")
     size = sum(
         size_of(entry["MessageBody"], entry.get("MessageAttributes", {})) for entry in entries
     )
-    if size > limits.MAX_BATCH_BYTES and not any_size:
-        most = limits.MAX_BATCH_BYTES
+    if count > limits.MAX_BATCH_ENTRIES:
+        name = "TooManyEntriesInBatchRequest"
+        text = f"Maximum number of entries per request are {limits.MAX_BATCH_ENTRIES}. You have sent {count}."
+    elif wrong := [each for each in ids if not limits.BATCH_ENTRY_ID.fullmatch(each)]:
+        name = "InvalidBatchEntryId"
+        text = (
+            f"{wrong[0]!r}: a batch entry id can only contain alphanumeric characters, hyphens "
+            "and underscores. It can be at most 80 letters long."
+        )
+    elif twice := [each for each, times in ids.items() if times > 1]:
+        name, text = "BatchEntryIdsNotDistinct", f"Id {twice[0]} repeated."
+    elif size > most and not any_size:
+        name = "BatchRequestTooLong"
         text = f"Batch requests cannot be longer than {most} bytes. You have sent {size} bytes."
-        raise _batch_refusal(client, "BatchRequestTooLong", text)
-
-
-def _batch_refusal(client: Any, name: str, text: str) -> Exception:
-    return _client_error(client, "SendMessageBatch", (_PREFIX + name, name), text)
+    else:
+        return
+    raise _client_error(client, _BATCH, (_PREFIX + name, name), text)
 
 
 def refusal(client: Any, operation: str, error: SqsDelayError, body: str) -> Exception:
@@ -224,26 +210,15 @@ def refusal(client: Any, operation: str, error: SqsDelayError, body: str) -> Exc
     of_sqs = isinstance(error, errors.QueueUnavailable | SendFailed | errors.ConfigurationError)
     if of_sqs and isinstance(own, ClientError | BotoCoreError):
         return own
-    raised = _client_error(
-        client, operation, _codes(error, body), str(error), sender=is_senders_fault(error)
-    )
+    code, name, sender = _meaning(error, body)
+    raised = _client_error(client, operation, (code, name), str(error), sender=sender)
     raised.__cause__ = error
     return raised
 
 
-def is_senders_fault(error: SqsDelayError) -> bool:
-    """Whether the same message will never be taken."""
-    if isinstance(error, SendFailed):
-        return not error.transient
-    of_store = errors.SchemaMismatch | errors.StoreMissing
-    return isinstance(error, ValueError | errors.ConfigurationError | QueueMissing | of_store)
-
-
 def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
     """The same in a batch answer's ``Failed``."""
-    answer: Mapping[str, Any] = {}
-    if isinstance(raised, ClientError):
-        answer = raised.response.get("Error", {})
+    answer: Any = raised.response.get("Error", {}) if isinstance(raised, ClientError) else {}
     return {
         "Id": entry_id,
         "SenderFault": answer.get("Type") == "Sender",
@@ -252,16 +227,20 @@ def failed_entry(entry_id: str, raised: Exception) -> dict[str, Any]:
     }
 
 
-def _codes(error: SqsDelayError, body: str) -> tuple[str, str]:
-    if isinstance(error, QueueMissing):
-        return _PREFIX + "NonExistentQueue", "QueueDoesNotExist"
-    if isinstance(error, errors.SchemaMismatch | errors.StoreMissing):
-        return _PREFIX + "UnsupportedOperation", "UnsupportedOperation"
+def _meaning(error: SqsDelayError, body: str) -> tuple[str, str, bool]:
+    """SQS's code, the name that boto3's exception class goes by, and whether the same message will never be
+    taken."""
     if isinstance(error, SendFailed):
-        return error.code, error.code
+        return error.code, error.code, not error.transient
+    if isinstance(error, QueueMissing):
+        return _PREFIX + "NonExistentQueue", "QueueDoesNotExist", True
+    if isinstance(error, errors.SchemaMismatch | errors.StoreMissing):
+        return _PREFIX + "UnsupportedOperation", "UnsupportedOperation", True
     if isinstance(error, ValueError) and limits.FORBIDDEN_BODY_CHARACTER.search(body):
-        return "InvalidMessageContents", "InvalidMessageContents"
-    return _INVALID if is_senders_fault(error) else ("ServiceUnavailable", "ServiceUnavailable")
+        return "InvalidMessageContents", "InvalidMessageContents", True
+    if isinstance(error, ValueError | errors.ConfigurationError):
+        return "InvalidParameterValue", "InvalidParameterValueException", True
+    return "ServiceUnavailable", "ServiceUnavailable", False
 
 
 def _client_error(
@@ -289,18 +268,8 @@ _NO_REQUEST: Final = {"RequestId": "", "HTTPStatusCode": 200, "HTTPHeaders": {},
 """``ResponseMetadata`` where SQS was not asked: the message was parked in a store."""
 
 
-@dataclass(slots=True)
-class Seen:
-    """What SQS said to the sends of one call: receipts by its message ids, and the metadata of its
-    last answer."""
-
-    receipts: dict[str, SendReceipt] = field(default_factory=dict)
-    metadata: Mapping[str, Any] | None = None
-
-    def note(self, outcome: SendReceipt | Failure) -> None:
-        self.metadata = outcome.metadata or self.metadata
-        if isinstance(outcome, SendReceipt):
-            self.receipts[outcome.sqs_message_id] = outcome
+_Seen = list[SendReceipt | Failure]
+"""What SQS said to the sends of one call."""
 
 
 class LongDelays:
@@ -329,11 +298,11 @@ class LongDelays:
         """The answer to ``send_message``. Raises ClientError, BotoCoreError: nothing was sent."""
         entry = _plain_bytes(kwargs)
         messages = _messages(client, "SendMessage", kwargs["QueueUrl"], [entry])
-        seen = Seen()
+        seen: _Seen = []
         (result,) = self._results(kwargs["QueueUrl"], messages, seen)
         if result.error is not None:
             raise refusal(client, "SendMessage", result.error, entry["MessageBody"])
-        return {**_answer(entry, result, seen), "ResponseMetadata": seen.metadata or _NO_REQUEST}
+        return {**_answer(entry, result, seen), "ResponseMetadata": _metadata(seen)}
 
     def send_batch(
         self, client: Any, kwargs: Mapping[str, Any], send_direct: Callable[..., Any]
@@ -347,7 +316,7 @@ class LongDelays:
         messages = _messages(client, _BATCH, queue_url, delayed)
         # First, since what it raises then means that nothing was sent.
         direct = send_direct(**{**kwargs, "Entries": others}) if others else {}
-        seen = Seen()
+        seen: _Seen = []
         results = self._results(queue_url, messages, seen)
         wrong = [result.error for result in results]
         if not others and wrong[0] is not None and all(map(_call_failed, wrong)):
@@ -359,31 +328,28 @@ class LongDelays:
             else:
                 raised = refusal(client, _BATCH, result.error, entry["MessageBody"])
                 answers["Failed"].append(failed_entry(entry["Id"], raised))
-        metadata = direct.get("ResponseMetadata") or seen.metadata or _NO_REQUEST
-        return {**_in_order(answers, entries), "ResponseMetadata": metadata}
+        positions = {entry["Id"]: position for position, entry in enumerate(entries)}
+        for entered in answers.values():
+            entered.sort(key=lambda one: positions[one["Id"]])
+        # SQS leaves out what is empty.
+        told = {name: entered for name, entered in answers.items() if entered}
+        return {**told, "ResponseMetadata": direct.get("ResponseMetadata") or _metadata(seen)}
 
     def _results(
-        self, queue_url: str, messages: Sequence[Message | InvalidMessage], seen: Seen
+        self, queue_url: str, messages: Sequence[Message | InvalidMessage], seen: _Seen
     ) -> list[SendResult]:
         """A result for each, those that are no messages included."""
         good = [message for message in messages if isinstance(message, Message)]
-        sent = iter(self._sender.send_noting(queue_url, good, seen.note))
+        sent = iter(self._sender.send_noting(queue_url, good, seen.append))
         return [
             next(sent) if isinstance(message, Message) else SendResult(error=message)
             for message in messages
         ]
 
 
-def _in_order(
-    answers: Mapping[str, list[Any]], entries: Sequence[Mapping[str, Any]]
-) -> dict[str, list[Any]]:
-    """As the caller gave them; SQS leaves out what is empty."""
-    positions = {entry["Id"]: position for position, entry in enumerate(entries)}
-    return {
-        name: sorted(entered, key=lambda one: positions[one["Id"]])
-        for name, entered in answers.items()
-        if entered
-    }
+def _metadata(seen: _Seen) -> Mapping[str, Any]:
+    """Of SQS's last answer."""
+    return next((each.metadata for each in reversed(seen) if each.metadata), _NO_REQUEST)
 
 
 def _messages(
@@ -423,38 +389,31 @@ def _message(entry: Mapping[str, Any], *, fifo: bool) -> Message | InvalidMessag
 
 def _plain_bytes(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The entry with bytes for all that boto3 takes for binary: text, bytearrays, open files."""
-    if "MessageAttributes" not in entry:
-        return dict(entry)
-    attributes = {}
-    for name, attribute in entry["MessageAttributes"].items():
-        attributes[name] = dict(attribute)
+    attributes = {name: dict(each) for name, each in entry.get("MessageAttributes", {}).items()}
+    for attribute in attributes.values():
         if "BinaryValue" in attribute:
             binary = attribute["BinaryValue"]
             content = binary.read() if hasattr(binary, "read") else binary
             text = isinstance(content, str)
-            attributes[name]["BinaryValue"] = content.encode() if text else bytes(content)
-    return {**entry, "MessageAttributes": attributes}
+            attribute["BinaryValue"] = content.encode() if text else bytes(content)
+    return {**entry, "MessageAttributes": attributes} if attributes else dict(entry)
 
 
-def _answer(entry: Mapping[str, Any], result: SendResult, seen: Seen) -> dict[str, Any]:
+def _answer(entry: Mapping[str, Any], result: SendResult, seen: _Seen) -> dict[str, Any]:
     """An entry's answer without its ``Id``."""
-    expected = md5s(entry)
+    ours, expected = {MESSAGE_ID: result.message_id}, md5s(entry)
     if result.sqs_message_id is None:
-        answer: dict[str, Any] = {**expected, "MessageId": result.message_id}
-    else:
-        receipt = seen.receipts[result.sqs_message_id]
-        answered = receipt.answered
-        answer = {
-            name: value
-            for name, value in answered.items()
-            if name not in ("Id", "ResponseMetadata")
-        }
-        md5_fields = {name: value for name, value in answered.items() if name.startswith("MD5")}
-        if md5_fields.items() <= md5s(receipt.sent).items():
-            # SQS has what was sent, to the bit; the caller knows the MD5s of what it gave.
-            answer = {name: value for name, value in answer.items() if name not in md5_fields}
-            answer |= {name: value for name, value in expected.items() if name in md5_fields}
-    return {**answer, MESSAGE_ID: result.message_id}
+        return {**expected, "MessageId": result.message_id, **ours}
+    receipts = (each for each in reversed(seen) if isinstance(each, SendReceipt))
+    receipt = next(each for each in receipts if each.sqs_message_id == result.sqs_message_id)
+    left_out = ("Id", "ResponseMetadata")
+    answer = {name: value for name, value in receipt.answered.items() if name not in left_out}
+    told = {name: value for name, value in answer.items() if name.startswith("MD5")}
+    if told.items() <= md5s(receipt.sent).items():
+        # SQS has what was sent, to the bit; the caller knows the MD5s of what it gave.
+        answer = {name: value for name, value in answer.items() if name not in told}
+        answer |= {name: value for name, value in expected.items() if name in told}
+    return {**answer, **ours}
 
 
 def _call_failed(error: SqsDelayError | None) -> bool:

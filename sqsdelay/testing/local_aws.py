@@ -105,23 +105,26 @@ class LocalAws:
         """Start it and wait until it answers; where another program was quicker, on another port."""
         if find_spec("ministack") is None:
             raise LocalAwsError("ministack is not installed; pip install 'sqsdelay[demo]'")
-        for _ in range(_PORTS_TRIED):
-            self.port = self._given_port or free_port()
-            self._launch()
-            if self._await_answer():
-                return
-            tail = self.log_path.read_text(errors="replace")[-2000:]
-            self._end()
-            if "in use" not in tail:
-                break
-            if self._given_port is not None:
-                self._folder.cleanup()
-                raise LocalAwsError(f"port {self.port} is in use; give another, or leave it out")
-        self._folder.cleanup()
-        raise LocalAwsError(
-            f"ministack did not answer on {self.endpoint_url} within {START_TIMEOUT_SECONDS} s; "
-            f"its last output:\n{tail}"
-        )
+        try:
+            for _ in range(_PORTS_TRIED):
+                self.port = self._given_port or free_port()
+                self._launch()
+                if self._await_answer():
+                    return
+                tail = self.log_path.read_text(errors="replace")[-2000:]
+                self._end()
+                if "in use" not in tail:
+                    break
+                if self._given_port is not None:
+                    used = f"port {self.port} is in use; give another, or leave it out"
+                    raise LocalAwsError(used)
+            raise LocalAwsError(
+                f"ministack did not answer on {self.endpoint_url} within {START_TIMEOUT_SECONDS} s; "
+                f"its last output:\n{tail}"
+            )
+        except BaseException:
+            self.stop()  # Also where a signal ends this process meanwhile.
+            raise
 
     def _launch(self) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}

@@ -42,7 +42,7 @@ from sqsdelay.limits import (
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying import Relay, RelaySettings, Status
-from sqsdelay.relaying.parker import ForwardingRelay, Parker
+from sqsdelay.relaying.gathering import ForwardingRelay, Parker
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs import create_endpoint

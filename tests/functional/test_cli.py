@@ -43,9 +43,8 @@ def cli() -> Iterator[Cli]:
 def messages(queue: str) -> list[dict[str, Any]]:
     client = boto3.client("sqs")
     url = client.get_queue_url(QueueName=queue)["QueueUrl"]
-    answer = client.receive_message(
-        QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
-    )
+    asked: Any = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
+    answer = client.receive_message(QueueUrl=url, **asked)
     return list(answer.get("Messages", []))  # type: ignore[arg-type]
 
 
@@ -61,9 +60,8 @@ def test_endpoint_create_makes_the_three_queues_and_is_idempotent(cli: Cli) -> N
     assert json.loads(out)["created"] == ["orders", "orders-delay-error", "orders-delay.fifo"]
     client = boto3.client("sqs")
     url = client.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
-    attributes: Any = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])[
-        "Attributes"
-    ]
+    found: Any = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
+    attributes = found["Attributes"]
     assert {name: attributes.get(name) for name in (
         "FifoQueue", "DelaySeconds", "MessageRetentionPeriod", "VisibilityTimeout",
         "DeduplicationScope", "FifoThroughputLimit", "SqsManagedSseEnabled", "RedrivePolicy",
@@ -84,32 +82,23 @@ def test_endpoint_check_says_what_is_wrong_and_how_to_mend_it(cli: Cli) -> None:
     client = boto3.client("sqs")
     url = client.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
     client.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})
-    redrive = {
-        "deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:dead.fifo",
-        "maxReceiveCount": 3,
-    }
+    dead = "arn:aws:sqs:us-east-1:123456789012:dead.fifo"
+    redrive = {"deadLetterTargetArn": dead, "maxReceiveCount": 3}
     client.set_queue_attributes(
         QueueUrl=url,
         Attributes={
-            "DelaySeconds": "10",
-            "MessageRetentionPeriod": "3600",
-            "VisibilityTimeout": "301",
-            "FifoThroughputLimit": "perQueue",
-            "RedrivePolicy": json.dumps(redrive),
+            "DelaySeconds": "10", "MessageRetentionPeriod": "3600", "VisibilityTimeout": "301",
+            "FifoThroughputLimit": "perQueue", "RedrivePolicy": json.dumps(redrive),
         },
-    )
+    )  # fmt: skip
     client.delete_queue(QueueUrl=client.get_queue_url(QueueName="orders-delay-error")["QueueUrl"])
     code, out, _ = cli("endpoint", "check", "orders", "--json")
     problems = json.loads(out)["problems"]
     assert code == 1
     assert [problem["text"][:30] for problem in problems] == [
-        "it does not exist",
-        "its delay of 10 s is shorter t",
-        "it keeps messages 3600 s, less",
-        "it has a redrive policy, which",
-        "its visibility timeout of 301 ",
-        "it is not high-throughput FIFO",
-    ]
+        "it does not exist", "its delay of 10 s is shorter t", "it keeps messages 3600 s, less",
+        "it has a redrive policy, which", "its visibility timeout of 301 ", "it is not high-throughput FIFO",
+    ]  # fmt: skip
     assert problems[0]["remedy"] == "sqsdelay endpoint create orders"
     assert all("aws sqs set-queue-attributes" in problem["remedy"] for problem in problems[1:])
     assert problems[1]["remedy"].endswith(", or use a hop of 10 s (--hop 10)")
@@ -171,9 +160,8 @@ def test_send_one_message(cli: Cli) -> None:
     code, out, _ = cli("send", "orders", "--body", "x", "--delay", "32m5s", "--message-id", "m-1")
     assert code == 0
     assert re.fullmatch(r"m-1  delay-queue  due \S+T\S+:\d\d\.\d{3}\+00:00\n", out)
-    code, out, _ = cli(
-        "send", "orders", "--body", "y", "--due-at", "2020-01-01T00:00:00Z", "--json"
-    )
+    past = ("--due-at", "2020-01-01T00:00:00Z")
+    code, out, _ = cli("send", "orders", "--body", "y", *past, "--json")
     assert json.loads(out)["route"] == "direct"
     assert [message["Body"] for message in messages("orders")] == ["y"]
 
@@ -234,21 +222,13 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["send", "orders", "--body", "x", "--due-at", "2027-01-01"], 2, "has no time zone"),
         (["send", "orders", "--body", "x", "--delay", "1h"], 1, "orders-delay.fifo does not exist"),
         (["send", "orders"], 2, "give either --body or --file"),
-        (
-            ["send", "orders", "--body", "x", "--delay", "1", "--due-at", "2"],
-            2,
-            "either --delay or",
-        ),
+        (["send", "orders", "--body", "x", "--delay", "1", "--due-at", "2"], 2, "either --delay or"),
         (["send", "orders.fifo", "--body", "x"], 2, "FIFO queue"),
         (["send", "orders", "--file", "/nonexistent"], 2, "No such file"),
         (["consume", "nowhere", "--hop", "2"], 1, "sqsdelay endpoint create nowhere --hop 2"),
         (["prove", "nowhere", "--hop", "2"], 1, "sqsdelay endpoint create nowhere --hop 2"),
         (["errors", "retry", "orders"], 2, "give either --message-id or --all"),
-        (
-            ["errors", "retry", "orders", "--all", "--message-id", "x"],
-            2,
-            "give either --message-id",
-        ),
+        (["errors", "retry", "orders", "--all", "--message-id", "x"], 2, "give either --message-id"),
         (["errors", "list", "orders", "--limit", "0"], 2, "--limit"),
         (["list", "errors"], 2, "errors list"),
         (["errors", "orders", "list"], 2, "errors list orders"),
@@ -268,11 +248,8 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
         (["rabbitmq", "--url", "http://x", "verify"], 2, "does not start with amqp://"),
         (["endpoint", "create", "orders", "--hop", "901"], 2, "--hop 901"),
         (["cancel", "orders", "", "--store", "sqlite:///x.db"], 2, "'message_ids': '' cannot be"),
-        (
-            ["reschedule", "orders", "", "--store", "sqlite:///x.db"],
-            2,
-            "'message_id': '' cannot be",
-        ),
+        (["reschedule", "orders", "", "--store", "sqlite:///x.db"], 2, "'message_id': '' cannot be"),
+        (["demo", "--file", "{true}"], 2, "line 1: delay 'true' is not valid"),
         (
             ["send", "arn:aws:sqs:eu-west-1:123456789012:orders", "--body", "x"],
             2,
@@ -280,14 +257,15 @@ def test_lines_without_a_delay_take_the_one_given(cli: Cli, tmp_path: Path) -> N
             "(sqsdelay --region eu-west-1)",
         ),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_one_line_and_an_exit_code(
     cli: Cli, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     """No stack trace: what is wrong, and 1 for refused, 2 for a bad value."""
     boto3.client("sqs").create_queue(QueueName="orders")
     (tmp_path / "traced").write_text('{"body": "x", "trace_header": 5}')
-    got, _, err = cli(*(each.replace("{traced}", f"{tmp_path}/traced") for each in arguments))
+    (tmp_path / "true").write_text('{"body": "x", "delay": true}')
+    got, _, err = cli(*(re.sub(r"{(\w+)}", rf"{tmp_path}/\1", each) for each in arguments))
     assert (got, "Traceback" in err) == (code, False)
     assert message in err
 
@@ -337,9 +315,8 @@ def test_a_run_deletes_its_own_messages_only(cli: Cli) -> None:
     own = [Message(str(n), message_id=f"own-{n}") for n in range(3)]
     run.sent(own, DelaySender(client).send_many("orders", own))
     assert cli("send", "orders", "--body", "foreign")[0] == 0
-    run.follow(
-        lambda _: Table(), patience_seconds=60, second_copy_seconds=1, wait_seconds=0, quiet=True
-    )
+    settings: Any = {"patience_seconds": 60, "second_copy_seconds": 1, "wait_seconds": 0}
+    run.follow(lambda _: Table(), **settings, quiet=True)
     summary = run.summary()
     assert (summary.delivered, summary.lost, summary.altered) == (3, 0, 0)
     assert [each["Body"] for each in messages("orders")] == ["foreign"]
@@ -409,9 +386,8 @@ def test_region_and_profile_are_those_of_the_options(
     assert cli("receive", "there", "--idle", "1")[0] == 1
     assert cli("--region", "eu-west-1", "receive", "there", "--idle", "1")[0] == 0
     assert os.environ["AWS_DEFAULT_REGION"] == "us-east-1"
-    profile = (
-        "[profile far]\nregion = eu-west-1\naws_access_key_id = k\naws_secret_access_key = s\n"
-    )
+    keys = "aws_access_key_id = k\naws_secret_access_key = s\n"
+    profile = f"[profile far]\nregion = eu-west-1\n{keys}"
     (tmp_path / "config").write_text(profile)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_DEFAULT_REGION")
@@ -426,9 +402,8 @@ def test_region_and_profile_are_those_of_the_options(
 
 def test_verbose_shows_requests_and_an_errors_cause(cli: Cli) -> None:
     """On stderr, and only when asked for; the body is nobody's business."""
-    quiet, loud = (
-        cli(*more, "send", "absent", "--body", "hidden") for more in ((), ("--verbose",))
-    )
+    absent = ("send", "absent", "--body", "hidden")
+    quiet, loud = cli(*absent), cli("--verbose", *absent)
     assert (quiet[0], loud[0]) == (1, 1)
     assert quiet[2].count("\n") == 1
     assert "Traceback" in loud[2]
@@ -440,10 +415,8 @@ def test_verbose_shows_requests_and_an_errors_cause(cli: Cli) -> None:
 
 def test_an_endpoint_is_created_by_its_name(cli: Cli) -> None:
     """A URL or ARN may lead to another account, where these credentials create nothing."""
-    for endpoint in (
-        "arn:aws:sqs:us-east-1:999999999999:orders",
-        "http://localhost/123456789012/orders",
-    ):
+    arn = "arn:aws:sqs:us-east-1:999999999999:orders"
+    for endpoint in (arn, "http://localhost/123456789012/orders"):
         code, _, err = cli("endpoint", "create", endpoint)
         assert code == 2
         assert "create it by its name" in err

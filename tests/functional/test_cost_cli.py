@@ -163,15 +163,9 @@ def test_other_sizes_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("amount", "told"),
-    [
-        ("0", "0.00"),
-        ("0.03504", "0.03504"),
-        ("0.0000004", "0.0000004"),
-        ("0.00012345", "0.0001234"),
-        ("0.99999", "1"),
-        ("1234.5", "1,234.50"),
-    ],
-)
+    [("0", "0.00"), ("0.03504", "0.03504"), ("0.0000004", "0.0000004"), ("0.00012345", "0.0001234"),
+     ("0.99999", "1"), ("1234.5", "1,234.50")],
+)  # fmt: skip
 def test_amounts_for_people(amount: str, told: str) -> None:
     """Cents from a dollar on, four significant digits below."""
     assert dollars(Fraction(amount)) == told

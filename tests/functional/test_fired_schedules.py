@@ -25,8 +25,9 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch
+from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.ports.queues import Failure
-from sqsdelay.relaying import parker
+from sqsdelay.relaying import gathering
 from sqsdelay.relaying.outcomes import Outcome
 from sqsdelay.sqs import DelayConsumer, create_endpoint
 from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
@@ -142,7 +143,7 @@ def outcomes_in_memory() -> int:
 
 def test_a_worker_keeps_no_round(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one has the memory for itself."""
-    monkeypatch.setattr(parker, "AT_ONCE", 10)
+    monkeypatch.setattr(gathering, "AT_ONCE", 10)
     consumer = DelayConsumer("orders", site.sqs, store=site.store)
     consumer.start()
     for n in range(10):
@@ -166,7 +167,7 @@ def test_a_run_that_finds_much_starts_others_which_start_none(
     monkeypatch.setattr(
         boto3, "client", lambda s, **k: Functions() if s == "lambda" else real(s, **k)
     )
-    monkeypatch.setattr(parker, "AT_ONCE", 10)
+    monkeypatch.setattr(gathering, "AT_ONCE", 10)
     kept: list[int] = []
 
     def counted(*arguments: Any) -> None:
@@ -208,7 +209,7 @@ def test_a_worker_empties_the_parking_queue_at_its_start(
 ) -> None:
     """And every five minutes from then on; with threads where there is more than a round."""
     site = Site(local_aws.client, f"fired-{uuid.uuid4().hex[:8]}")
-    monkeypatch.setattr(parker, "AT_ONCE", 10)
+    monkeypatch.setattr(gathering, "AT_ONCE", 10)
     for n in range(100):
         site.fired(f"m{n}")
     told = threading.Semaphore(0)
@@ -232,39 +233,37 @@ def test_a_worker_empties_the_parking_queue_at_its_start(
     assert site.counts("-parking") == (0, 0, 0)
 
 
-class Rounds(threading.Event):
-    """Stops a worker after so many rounds, without waiting between them."""
+class Outage(threading.Event):
+    """Stops a worker after a round; as its parker, sends for help, and fails as often as it has helpers."""
 
-    def __init__(self, failing: list[bool]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.failing = failing
+        self.failing = [True] * 7
 
     def wait(self, timeout: float | None = None) -> bool:
-        self.failing.pop(0)
-        if not self.failing:
+        if timeout == GATHERING_SECONDS:
             self.set()
         return self.is_set()
 
     def rounds(self, *, more: Any, crowded: Callable[[], object] | None = None) -> list[Any]:
-        """As a parker's: a crowded queue, which helpers cannot receive from in some rounds."""
-        del more
         if crowded is not None:
             crowded()
-        elif self.failing[0]:
+        elif self.failing:
+            self.failing.pop()
             raise QueueUnavailable("away")
         return []
 
 
-def test_helpers_that_fail_are_in_the_log_once_an_outage(
+def test_helpers_that_fail_try_again_and_say_so(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However many rounds it lasts, and again in the next one."""
+    """As a receiver does; the round ends with the last of them."""
     consumer = DelayConsumer("orders", site.sqs, store=site.store)
-    stop: Any = Rounds([True, True, False, True])
+    stop: Any = Outage()
     consumer._parker = stop
     consumer._park_until_stopped(stop)
-    told = "7 of 7 threads that help to empty orders-parking failed, the next round goes on: "
-    assert caplog.messages == [told + "QueueUnavailable('away')"] * 2
+    assert (stop.failing, len(caplog.messages)) == ([], 7)
+    assert all(line.startswith("cannot receive, trying again in ") for line in caplog.messages)
 
 
 def test_the_function_gives_up_what_is_refused_too_often(
@@ -309,7 +308,7 @@ def test_what_is_due_at_once_is_handed_over_once_by_ten_runs(
 ) -> None:
     """Runs of the function's code, in processes of their own. None is early, and what the destination
     refuses is in the error queue."""
-    monkeypatch.setattr(parker, "AT_ONCE", 20)
+    monkeypatch.setattr(gathering, "AT_ONCE", 20)
     name, messages, refused = f"crowd-{uuid.uuid4().hex[:8]}", 200, 3
     settings = {"SQSDELAY_ENDPOINT": name, "SQSDELAY_STORE": f"scheduler://{name}?role={ROLE}"}
     settings |= {"SQSDELAY_MAX_RECEIVES": "1", "AWS_LAMBDA_FUNCTION_NAME": name}

@@ -9,7 +9,7 @@ import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,25 @@ START_MS = round(START.timestamp() * 1000)
 @pytest.fixture
 def sqs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An endpoint on moto and the function's environment, wired anew for each test."""
-    monkeypatch.setenv("SQSDELAY_ENDPOINT", "orders")
+    with endpoint("orders", monkeypatch) as client:
+        yield client
+
+
+@pytest.fixture
+def fifo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A FIFO endpoint on moto, and its function."""
+    with endpoint("orders.fifo", monkeypatch) as client:
+        yield client
+
+
+@contextmanager
+def endpoint(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("SQSDELAY_ENDPOINT", name)
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-delay")
     module.function.cache_clear()
     with mock_aws(), time_machine.travel(START, tick=False) as travel:
         client = boto3.client("sqs")
-        create_endpoint(client, Endpoint.parse("orders"))
+        create_endpoint(client, Endpoint.parse(name))
         travel.shift(900)
         yield client
     module.function.cache_clear()
@@ -88,61 +101,64 @@ def record(message_id: str, delay_seconds: str | None, **attributes: Any) -> dic
     }
 
 
+def url_of(sqs: Any, name: str) -> str:
+    return str(sqs.get_queue_url(QueueName=name)["QueueUrl"])
+
+
 def in_queue(sqs: Any, name: str) -> list[Any]:
-    url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
-    answer = sqs.receive_message(
-        QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
-    )
-    return list(answer.get("Messages", []))
+    given = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
+    return list(sqs.receive_message(QueueUrl=url_of(sqs, name), **given).get("Messages", []))
+
+
+def delayed(sqs: Any, name: str) -> str:
+    """How many of a queue's messages wait for a timer."""
+    told = sqs.get_queue_attributes(QueueUrl=url_of(sqs, name), AttributeNames=["All"])
+    return str(told["Attributes"]["ApproximateNumberOfMessagesDelayed"])
+
+
+def set_delay(sqs: Any, seconds: int) -> None:
+    """The delay queue's."""
+    url = url_of(sqs, "orders-delay.fifo")
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": str(seconds)})
+
+
+def handled(*records: Any) -> list[str]:
+    """The ids of those records that Lambda must not delete."""
+    answer = module.handler({"Records": list(records)}, Context())
+    return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
 
 
 def test_records_are_relayed_and_none_is_reported_failed(sqs: Any) -> None:
     """Hand over, requeue and reject in one event; Lambda may delete all three."""
     binary = {"dataType": "Binary", "binaryValue": base64.b64encode(b"\x00\xff").decode()}
-    event = {
-        "Records": [
-            record("now", "900", picture=binary),
-            record("hops", "5000"),
-            record("poison", "soon"),
-            record("bare", None),
-        ]
-    }
-    assert module.handler(event, Context()) == {"batchItemFailures": []}
+    due = record("now", "900", picture=binary)
+    wrong = record("poison", "soon"), record("bare", None)
+    assert handled(due, record("hops", "5000"), *wrong) == []
     (arrived,) = in_queue(sqs, "orders")
-    assert arrived["MessageAttributes"]["picture"] == {
-        "BinaryValue": b"\x00\xff",
-        "DataType": "Binary",
-    }
-    assert {m["Body"] for m in in_queue(sqs, "orders-delay-error")} == {
-        "body of poison",
-        "body of bare",
-    }
-    attributes = sqs.get_queue_attributes(
-        QueueUrl=sqs.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"],
-        AttributeNames=["All"],
-    )["Attributes"]
-    assert attributes["ApproximateNumberOfMessagesDelayed"] == "1"
+    expected = {"BinaryValue": b"\x00\xff", "DataType": "Binary"}
+    assert arrived["MessageAttributes"]["picture"] == expected
+    bodies = {m["Body"] for m in in_queue(sqs, "orders-delay-error")}
+    assert bodies == {"body of poison", "body of bare"}
+    assert delayed(sqs, "orders-delay.fifo") == "1"
 
 
 def test_one_failing_message_fails_alone(sqs: Any) -> None:
     """The destination is gone: its hand-over is reported, the hop beside it is not."""
-    sqs.delete_queue(QueueUrl=sqs.get_queue_url(QueueName="orders")["QueueUrl"])
-    answer = module.handler({"Records": [record("now", "900"), record("hops", "5000")]}, Context())
-    assert answer == {"batchItemFailures": [{"itemIdentifier": "now"}]}
+    sqs.delete_queue(QueueUrl=url_of(sqs, "orders"))
+    assert handled(record("now", "900"), record("hops", "5000")) == ["now"]
 
 
 def test_a_record_without_a_body_fails_alone(sqs: Any) -> None:
     """What is no record of a queue is reported, and does not take the others with it."""
     bad = {"messageId": "bad", "receiptHandle": "handle"}
-    answer = module.handler({"Records": [bad, record("now", "900")]}, Context())
-    assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
+    assert handled(bad, record("now", "900")) == ["bad"]
     assert len(in_queue(sqs, "orders")) == 1
 
 
 def test_an_attribute_that_is_no_base64_is_rejected_with_its_reason(sqs: Any) -> None:
     """It can never be relayed intact, so it goes to the error queue instead of failing for 14 days."""
     bad = record("bad", "900", picture={"dataType": "Binary", "binaryValue": "%%%"})
-    assert module.handler({"Records": [bad]}, Context()) == {"batchItemFailures": []}
+    assert handled(bad) == []
     (rejected,) = in_queue(sqs, "orders-delay-error")
     error = json.loads(rejected["MessageAttributes"]["sqsdelay.Error"]["StringValue"])
     assert error["reason"] == "message attribute 'picture' has no value of its type"
@@ -152,18 +168,14 @@ def test_an_attribute_that_is_no_base64_is_rejected_with_its_reason(sqs: Any) ->
 def test_a_record_without_an_id_is_an_error_lambda_counts(sqs: Any, item: Any) -> None:
     """An item identifier Lambda does not know would fail the whole batch without a word."""
     with pytest.raises(MalformedMessage):
-        module.handler({"Records": [item]}, Context())
+        handled(item)
 
 
 def test_the_hop_is_the_deployed_queues(sqs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hop set shorter than the queue's delay would requeue what a message timer should hold."""
     monkeypatch.setenv("SQSDELAY_HOP_SECONDS", "60")
-    assert module.handler({"Records": [record("last", "1000")]}, Context()) == {
-        "batchItemFailures": []
-    }
-    url = sqs.get_queue_url(QueueName="orders")["QueueUrl"]
-    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    assert attributes["ApproximateNumberOfMessagesDelayed"] == "1"
+    assert handled(record("last", "1000")) == []
+    assert delayed(sqs, "orders") == "1"
 
 
 @pytest.mark.parametrize(
@@ -172,11 +184,7 @@ def test_the_hop_is_the_deployed_queues(sqs: Any, monkeypatch: pytest.MonkeyPatc
         ("SQSDELAY_ENDPOINT", "", "is not a queue name"),
         ("SQSDELAY_HOP_SECONDS", "1.5", "SQSDELAY_HOP_SECONDS='1.5' is not a whole number"),
         ("SQSDELAY_MAX_RECEIVES", "0", "max_receives=0; use 1 or more"),
-        (
-            "SQSDELAY_LEDGER",
-            "file",
-            "SQSDELAY_LEDGER='file'; use true or firehose://NAME, or leave",
-        ),
+        ("SQSDELAY_LEDGER", "file", "'file'; use true or firehose://NAME, or leave"),
         ("SQSDELAY_LEDGER", "firehose://", "SQSDELAY_LEDGER='firehose://'; use true or"),
     ],
 )
@@ -186,28 +194,24 @@ def test_a_setting_that_cannot_be_used_is_named(
     """The function does not start, its error says what to set, and the messages stay."""
     monkeypatch.setenv(variable, value)
     with pytest.raises(SqsDelayError, match=message):
-        module.handler({"Records": [record("now", "900")]}, Context())
+        handled(record("now", "900"))
 
 
 def test_while_a_deployment_changes_the_hop_the_queue_is_read_each_time(sqs: Any) -> None:
     """Refusing would hide the batch for a visibility timeout; remembering would make messages late."""
-    url = sqs.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "10"})
-    assert module.handler({"Records": [record("m-1", "1000")]}, Context()) == {
-        "batchItemFailures": []
-    }
+    set_delay(sqs, 10)
+    assert handled(record("m-1", "1000")) == []
     assert module.function.cache_info().currsize == 0
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "900"})
-    module.handler({"Records": [record("m-2", "1000")]}, Context())
+    set_delay(sqs, 900)
+    assert handled(record("m-2", "1000")) == []
     assert module.function.cache_info().currsize == 1
 
 
 def test_a_delay_queue_without_a_delay_is_an_error_lambda_counts(sqs: Any) -> None:
     """Requeueing would spin; nothing is sent, the alarm on errors rings, the messages stay."""
-    url = sqs.get_queue_url(QueueName="orders-delay.fifo")["QueueUrl"]
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "0"})
+    set_delay(sqs, 0)
     with pytest.raises(ConfigurationError, match="its delay of 0 s is shorter than the hop of 1 s"):
-        module.handler({"Records": [record("now", "900")]}, Context())
+        handled(record("now", "900"))
 
 
 @pytest.mark.parametrize("event", [{}, {"Records": None}, {"detail": "scheduled"}])
@@ -221,9 +225,7 @@ def test_metrics_tell_hops_hand_overs_lateness_and_failures(
     sqs: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One EMF line per invocation, which CloudWatch turns into the dashboard's metrics."""
-    module.handler(
-        {"Records": [record("now", "900"), record("hops", "5000"), record("p", "x")]}, Context()
-    )
+    handled(record("now", "900"), record("hops", "5000"), record("p", "x"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "_aws" in line]
     (emf,) = lines
     assert (emf["HandedOver"], emf["Hops"], emf["Rejected"], emf["Failed"]) == ([1], [1], [1], [0])
@@ -254,7 +256,7 @@ def test_the_functions_time_is_its_contexts(
 
 def test_no_body_is_logged(sqs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Messages may hold what logs must not; ids and reasons are enough."""
-    module.handler({"Records": [record("now", "900"), record("p", "x")]}, Context())
+    handled(record("now", "900"), record("p", "x"))
     assert "body of" not in capsys.readouterr().out
 
 
@@ -269,7 +271,7 @@ def test_lambdas_own_trace_header_does_not_travel_on(
         "before-send.sqs",
         lambda request, **_: calls.append([name.lower() for name in request.headers]),
     )
-    module.handler({"Records": [record("now", "900")]}, Context())
+    handled(record("now", "900"))
     assert calls
     assert not [headers for headers in calls if "x-amzn-trace-id" in headers]
 
@@ -287,7 +289,7 @@ def test_a_delivery_begins_a_trace_linked_to_the_send(
     due = record("now", "900")
     header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     due["attributes"]["AWSTraceHeader"] = header
-    assert module.handler({"Records": [due]}, Context()) == {"batchItemFailures": []}
+    assert handled(due) == []
     (span,) = spans.get_finished_spans()
     assert (span.name, span.parent) == ("deliver orders", None)
     assert [f"{link.context.span_id:016x}" for link in span.links] == ["53995c3f42cd8ad8"]
@@ -300,33 +302,18 @@ FIFO_IDS = {
 }
 
 
-@pytest.fixture
-def fifo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A FIFO endpoint on moto, and its function."""
-    monkeypatch.setenv("SQSDELAY_ENDPOINT", "orders.fifo")
-    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-delay")
-    module.function.cache_clear()
-    with mock_aws(), time_machine.travel(START, tick=False):
-        client = boto3.client("sqs")
-        create_endpoint(client, Endpoint.parse("orders.fifo"))
-        yield client
-    module.function.cache_clear()
-
-
 def test_a_fifo_endpoints_function_serves_both_queues(
     fifo: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the delay queue to the due queue, from the due queue to the FIFO queue, by the record's ARN."""
-    assert module.handler({"Records": [record("m-1", "900", **FIFO_IDS)]}, Context()) == {
-        "batchItemFailures": []
-    }
+    assert handled(record("m-1", "900", **FIFO_IDS)) == []
     (due,) = in_queue(fifo, "orders-due")
     attributes = {
         name: {"stringValue": value["StringValue"], "dataType": "String"}
         for name, value in due["MessageAttributes"].items()
     }
     from_due_queue = record("due", None, **attributes) | {"eventSourceARN": DUE_ARN}
-    assert module.handler({"Records": [from_due_queue]}, Context()) == {"batchItemFailures": []}
+    assert handled(from_due_queue) == []
     (arrived,) = in_queue(fifo, "orders.fifo")
     assert arrived["Body"] == "body of due"
     assert arrived["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "m-1"
@@ -343,18 +330,18 @@ def test_a_store_of_another_version_is_refused_before_anything_is_sent(
     monkeypatch.setenv("SQSDELAY_STORE", url)
     with closing(open_store(url, endpoint="orders.fifo")) as store:
         store.set_up()
-    waiting = {"Records": [record("m-1", "900", **FIFO_IDS), record("m-2", "99999", **FIFO_IDS)]}
-    due = {"Records": [record("due", None, **FIFO_IDS) | {"eventSourceARN": DUE_ARN}]}
+    waiting = record("m-1", "900", **FIFO_IDS), record("m-2", "99999", **FIFO_IDS)
+    due = record("due", None, **FIFO_IDS) | {"eventSourceARN": DUE_ARN}
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as connection:
         connection.execute('UPDATE "sqsdelay.versions" SET version = 2')
         for _ in range(2):
             with pytest.raises(SchemaMismatch, match=r"version 2, .*; name another table, and"):
-                module.handler(waiting, Context())
+                handled(*waiting)
             assert in_queue(fifo, "orders-due") == []
-        assert module.handler(due, Context()) == {"batchItemFailures": []}
+        assert handled(due) == []
         assert len(in_queue(fifo, "orders.fifo")) == 1
         connection.execute('UPDATE "sqsdelay.versions" SET version = 1')
-    assert module.handler(waiting, Context()) == {"batchItemFailures": []}
+    assert handled(*waiting) == []
     assert [each["Body"] for each in in_queue(fifo, "orders-due")] == ["body of m-1"]
 
 
@@ -362,16 +349,13 @@ def test_a_record_of_neither_queue_is_an_error_lambda_counts(fifo: Any) -> None:
     """A wrong event source must not be taken for the delay queue."""
     stray = record("x", "900", **FIFO_IDS) | {"eventSourceARN": DUE_ARN + "s"}
     with pytest.raises(MalformedMessage, match="event from orders-dues; this function serves"):
-        module.handler({"Records": [stray]}, Context())
+        handled(stray)
 
 
 def test_a_message_the_fifo_queue_lacks_stays_on_the_due_queue(fifo: Any) -> None:
     """Reported as failed, so that Lambda does not delete it."""
-    fifo.delete_queue(QueueUrl=fifo.get_queue_url(QueueName="orders.fifo")["QueueUrl"])
-    waiting = record("due", None, **FIFO_IDS) | {"eventSourceARN": DUE_ARN}
-    assert module.handler({"Records": [waiting]}, Context()) == {
-        "batchItemFailures": [{"itemIdentifier": "due"}]
-    }
+    fifo.delete_queue(QueueUrl=url_of(fifo, "orders.fifo"))
+    assert handled(record("due", None, **FIFO_IDS) | {"eventSourceARN": DUE_ARN}) == ["due"]
 
 
 def test_with_a_store_the_function_parks(
@@ -383,8 +367,7 @@ def test_with_a_store_the_function_parks(
     monkeypatch.setenv("SQSDELAY_PARK_AFTER_SECONDS", "3600")
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
-        event = {"Records": [record("far", "9000"), record("near", "4000")]}
-        assert module.handler(event, Context()) == {"batchItemFailures": []}
+        assert handled(record("far", "9000"), record("near", "4000")) == []
         assert [m.message_id for m in store.pending(9)] == ["far"]
     (emf,) = [json.loads(x) for x in capsys.readouterr().out.splitlines() if "_aws" in x]
     assert (emf["Parked"], emf["Hops"]) == ([1], [1])
@@ -415,7 +398,7 @@ def ledger_lines(log: io.StringIO) -> list[str]:
 def test_the_ledger_is_off_unless_switched_on(sqs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log line for each message has its price."""
     log = function_log(monkeypatch)
-    module.handler({"Records": [record("now", "900"), record("poison", "soon")]}, Context())
+    handled(record("now", "900"), record("poison", "soon"))
     assert "poison" in log.getvalue()
     assert ledger_lines(log) == []
 
@@ -426,9 +409,8 @@ def test_the_ledger_is_in_the_log_and_can_be_read_back(
     """A structured line for each event, at any log level; `from_json` takes it as it is."""
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "ERROR")
     monkeypatch.setenv("SQSDELAY_LEDGER", "true")
-    records = [record("now", "900"), record("hops", "5000"), record("poison", "soon")]
     log = function_log(monkeypatch)
-    assert module.handler({"Records": records}, Context()) == {"batchItemFailures": []}
+    assert handled(record("now", "900"), record("hops", "5000"), record("poison", "soon")) == []
     lines = ledger_lines(log)
     assert {json.loads(line)["service"] for line in lines} == {"orders-ledger"}
     events = {event.message_id: event for event in map(from_json, lines)}
@@ -479,28 +461,18 @@ def test_a_fifo_endpoints_due_queue_is_in_the_ledger_too(
     monkeypatch.setenv("SQSDELAY_LEDGER", "true")
     monkeypatch.setenv("SQSDELAY_ENDPOINT", "pay.fifo")
     create_endpoint(sqs, Endpoint.parse("pay.fifo"))
-    ours = {
-        name: {"dataType": "String", "stringValue": value}
-        for name, value in {
-            "sqsdelay.MessageGroupId": "g",
-            "sqsdelay.MessageDeduplicationId": "d",
-            "sqsdelay.MessageId": "m",
-            "sqsdelay.DueAt": str(START_MS + 899_500),
-        }.items()
-    }
-    due = record("m", None, **ours)
+    ours = {"sqsdelay.MessageId": "m", "sqsdelay.DueAt": str(START_MS + 899_500)}
+    texts = {name: {"dataType": "String", "stringValue": value} for name, value in ours.items()}
+    due = record("m", None, **FIFO_IDS, **texts)
     due["attributes"] = {
         name: value for name, value in due["attributes"].items() if not name.startswith("Message")
     }
     due["eventSourceARN"] = "arn:aws:sqs:us-east-1:123456789012:pay-due"
     log = function_log(monkeypatch)
-    assert module.handler({"Records": [due]}, Context()) == {"batchItemFailures": []}
+    assert handled(due) == []
     (line,) = ledger_lines(log)
     event = from_json(line)
-    assert (event.kind, event.endpoint, event.message_id) == (
-        EventKind.HANDED_OVER,
-        "pay.fifo",
-        "m",
-    )
+    told = event.kind, event.endpoint, event.message_id
+    assert told == (EventKind.HANDED_OVER, "pay.fifo", "m")
     assert event.late_ms is not None
     assert 500 <= event.late_ms < 500 + PATIENCE_SECONDS * 1000

@@ -17,7 +17,7 @@ from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings, Schedule
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying import Relay, RelaySettings
-from sqsdelay.relaying.parker import Parker
+from sqsdelay.relaying.gathering import Parker
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sqs.outbox import SqsOutbox

@@ -144,8 +144,13 @@ def test_every_command_that_shows_data_speaks_json() -> None:
 
 
 def test_help_is_plain_in_a_pipe(local_aws: LocalAws) -> None:
-    """No boxes, and no option's name cut in them."""
+    """No boxes, and no option's name cut in them; commands stand under the boxes' headings."""
     printed = ok(local_aws, "dispatch", "--help")
     assert "--recovery-failures" in printed
     assert "│" not in printed
     assert "…" not in printed.replace("://…", "")
+    lines = ok(local_aws, "--help").splitlines()
+    headings = ["Send and receive:", "Look:", "Run:", "Operate:", "Plan and account:"]
+    assert [line for line in lines if line in headings] == headings
+    assert "Commands:" not in lines
+    assert "Commands:" in ok(local_aws, "errors", "--help").splitlines()

@@ -86,49 +86,30 @@ def test_status_shows_queues_ages_and_the_store(
     with closing(open_store(url, endpoint=orders.name)) as store:
         store.set_up()
         store.store([to_store(Message("x", due_at=utc(due_ms)), orders.name, now_ms=0)])
-    local_aws.client("cloudwatch").put_metric_data(
-        Namespace="AWS/SQS",
-        MetricData=[
-            {
-                "MetricName": "ApproximateAgeOfOldestMessage",
-                "Dimensions": [{"Name": "QueueName", "Value": orders.delay_queue.name}],
-                "Value": 907,
-            }
-        ],
-    )
+    age = {
+        "MetricName": "ApproximateAgeOfOldestMessage", "Value": 907,
+        "Dimensions": [{"Name": "QueueName", "Value": orders.delay_queue.name}],
+    }  # fmt: skip
+    local_aws.client("cloudwatch").put_metric_data(Namespace="AWS/SQS", MetricData=[age])
     code, out, _ = cli("status", orders.name, "--store", url, "--json")
     status = json.loads(out)
     queues = {queue.pop("role"): queue for queue in status.pop("queues")}
     assert code == 0
     assert status == {
-        "endpoint": orders.name,
-        "pending": 4,
-        "in_flight": 0,
-        "oldest_seconds": 907,
-        "errors": 1,
-        "parked": 1,
-        "next_due": utc(due_ms).isoformat(timespec="milliseconds"),
-        "overdue_seconds": 0,
+        "endpoint": orders.name, "pending": 4, "in_flight": 0, "oldest_seconds": 907, "errors": 1,
+        "next_due": utc(due_ms).isoformat(timespec="milliseconds"), "overdue_seconds": 0, "parked": 1,
         "parking_unread": None,
-    }
+    }  # fmt: skip
     assert queues["delay queue"] == {
-        "name": orders.delay_queue.name,
-        "visible": 0,
-        "in_flight": 0,
-        "delayed": 3,
-        "oldest_seconds": 907,
-    }
+        "name": orders.delay_queue.name, "visible": 0, "in_flight": 0, "delayed": 3, "oldest_seconds": 907,
+    }  # fmt: skip
     code, out, _ = cli("status", orders.name)
     rows = dict(line.split("\t") for line in out.splitlines()[:6])
     assert code == 0
     assert rows == {
-        "pending": "about 4",
-        "in flight": "about 0",
-        "oldest": "15 min 7 s",
-        "errors": "about 1",
-        "parked": "-",
-        "next due": "-",
-    }
+        "pending": "about 4", "in flight": "about 0", "oldest": "15 min 7 s", "errors": "about 1",
+        "parked": "-", "next due": "-",
+    }  # fmt: skip
     assert orders.error_queue.name in out
 
 
@@ -209,9 +190,7 @@ def test_errors_list_shows_and_leaves(cli: Cli, local_aws: LocalAws, orders: End
     assert len(received(local_aws, orders.error_queue)) == 2
 
 
-def test_errors_retry_sends_on_what_it_is_told(
-    cli: Cli, local_aws: LocalAws, orders: Endpoint
-) -> None:
+def test_retry_sends_on_what_it_is_told(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
     """By id, dry, and all: with what is left, and why, and the exit code."""
     due_ms = reject(local_aws, orders, "m-1", seconds="0")
     reject(local_aws, orders, "m-2", seconds="5000")
@@ -253,9 +232,7 @@ def test_a_retrys_delay_counts_by_the_brokers_clock(
     assert due.timestamp() * 1000 > true_ms + 3_600_000 - 1000
 
 
-def test_what_is_no_rejection_is_listed_too(
-    cli: Cli, local_aws: LocalAws, orders: Endpoint
-) -> None:
+def test_no_rejection_is_listed_too(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
     """Somebody put it there; it has no reason and no due time, and brackets are no markup."""
     queues = SqsQueues(local_aws.client("sqs"))
     queues.send_batch(queues.url(orders.error_queue), [OutgoingMessage("[/x]", {}, 4)])
@@ -263,15 +240,10 @@ def test_what_is_no_rejection_is_listed_too(
     assert (code, "did not fit on the message" in out, "[/x]" in out) == (0, True, True)
 
 
-def test_hostile_text_is_one_row_of_its_own(
-    cli: Cli, local_aws: LocalAws, orders: Endpoint
-) -> None:
+def test_hostile_text_is_its_own_row(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
     """Whoever may send there can put no other message's row or line before you, nor end the command."""
-    about = {
-        "messageId": "m-1\nm-2",
-        "reason": "\x1b[2J\ud800\u202e\n:heart: [red]",
-        "sentTimestamp": True,
-    }
+    reason = "\x1b[2J\ud800\u202e\n:heart: [red]"
+    about = {"messageId": "m-1\nm-2", "reason": reason, "sentTimestamp": True}
     queues = SqsQueues(local_aws.client("sqs"))
     hostile = OutgoingMessage("b", {ERROR: string(json.dumps(about))}, 1)
     queues.send_batch(queues.url(orders.error_queue), [hostile])
@@ -291,15 +263,12 @@ def store_overdue(store: DynamoDbStore, *, due_at: datetime) -> None:
     store.store([to_store(message, "orders", now_ms=0)])
 
 
-def test_a_store_that_nobody_empties_is_noticed(
-    cli: Cli, local_aws: LocalAws, orders: Endpoint
-) -> None:
+def test_a_store_nobody_empties_is_noticed(cli: Cli, local_aws: LocalAws, orders: Endpoint) -> None:
     """After a deployment without its dispatcher all was said to be well. Nobody names the table."""
     assert cli("endpoint", "check", orders.name)[0] == 0
     table = f"{orders.name}.parked"
-    with closing(
-        DynamoDbStore(table, endpoint=orders.name, client=local_aws.client("dynamodb"))
-    ) as store:
+    client = local_aws.client("dynamodb")
+    with closing(DynamoDbStore(table, endpoint=orders.name, client=client)) as store:
         store_overdue(store, due_at=datetime.now(UTC) + timedelta(days=1))
         assert cli("endpoint", "check", orders.name)[0] == 0
         assert "1" in cli("status", orders.name)[1].split("parked", 1)[1].splitlines()[0]
@@ -325,9 +294,8 @@ def test_a_deployed_store_of_another_version_is_told_though_nobody_named_it(
 ) -> None:
     """With the remedy that the error carries: making the store anew is none."""
     client = local_aws.client("dynamodb")
-    with closing(
-        DynamoDbStore(f"{orders.name}.parked", endpoint=orders.name, client=client)
-    ) as store:
+    table = f"{orders.name}.parked"
+    with closing(DynamoDbStore(table, endpoint=orders.name, client=client)) as store:
         store.set_up()
         (mark,) = store._table.get([store._table.format])
         store._table.put({**mark, "v": {"N": "7"}})

@@ -72,14 +72,9 @@ def test_a_stored_message_is_listed_moved_and_cancelled(cli: CommandLine) -> Non
     """The way of a message that is not wanted after all."""
     cli.ok("store", "create", "orders")
     due = "2035-01-31T09:00:00.000+00:00"
-    sent = cli.ok(
-        "send", "orders", "--store-only", "--body", "hi", "--due-at", due, "--message-id", "a"
-    )
-    assert sent == f"a  store  due {due}\n"
-    again = cli.ok(
-        "send", "orders", "--store-only", "--body", "hi", "--due-at", due, "--message-id", "a"
-    )
-    assert again == sent
+    send = f"send orders --store-only --body hi --due-at {due} --message-id a".split()
+    for _ in range(2):
+        assert cli.ok(*send) == f"a  store  due {due}\n"
     table = cli.ok("pending", "orders")
     assert "1 of 1 pending" in table
     assert due in table
@@ -89,39 +84,26 @@ def test_a_stored_message_is_listed_moved_and_cancelled(cli: CommandLine) -> Non
     assert (far.returncode, "--max-delay" in far.stderr) == (2, True)
     (message,) = listed(cli)
     assert message == {
-        "message_id": "a",
-        "destination": "orders",
-        "due": "2036-01-31T09:00:00.000+00:00",
-        "bytes": 2,
+        "message_id": "a", "destination": "orders", "due": "2036-01-31T09:00:00.000+00:00", "bytes": 2,
         "failures": 0,
-    }
+    }  # fmt: skip
     assert cli.ok("cancel", "orders", "a") == "a  cancelled\n"
-    late = cli.run("cancel", "orders", "a")
-    assert (late.returncode, "not in the store" in late.stdout) == (EXIT_REQUESTED, True)
-    late = cli.run("reschedule", "orders", "a", "--delay", "1h")
-    assert (late.returncode, "not in the store" in late.stdout) == (EXIT_REQUESTED, True)
+    for change in (["cancel", "orders", "a"], ["reschedule", "orders", "a", "--delay", "1h"]):
+        late = cli.run(*change)
+        assert (late.returncode, "not in the store" in late.stdout) == (EXIT_REQUESTED, True)
     assert listed(cli) == []
 
 
 def test_send_parks_what_is_due_far_ahead(cli: CommandLine, local_aws: LocalAws) -> None:
     """With a store, a long delay waits there, a short one in the queue; a mistyped file is refused."""
-    name = f"parked-{uuid.uuid4().hex[:8]}"
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name))
-    cli.ok("store", "create", name)
-    lines = [
-        {"body": "a", "delay": "30d"},
-        {"body": "b", "delay": "2h"},
-        {"body": "c", "delay": 60},
-    ]
+    name = created(cli, local_aws)
+    lines = [{"body": b, "delay": delay} for b, delay in (("a", "30d"), ("b", "2h"), ("c", 60))]
     file = cli.folder / "messages.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     store = ["--store", cli.environment["SQSDELAY_STORE"]]
     sent = cli.ok("send", name, "--file", str(file), "--json", *store)
-    assert [json.loads(line)["route"] for line in sent.splitlines()] == [
-        "store",
-        "delay-queue",
-        "direct",
-    ]
+    routes = [json.loads(line)["route"] for line in sent.splitlines()]
+    assert routes == ["store", "delay-queue", "direct"]
     near = ["send", name, "--body", "d", "--delay", "2h"]
     assert "  delay-queue  " in cli.ok(*near)
     assert "  store  " in cli.ok(*near, "--park-after", "3600", *store)
@@ -145,9 +127,8 @@ def test_a_file_of_messages(cli: CommandLine) -> None:
     assert "1100 sent, 1 not sent" in done.stderr
     routes = [json.loads(line)["route"] for line in done.stdout.splitlines()]
     assert routes == [None, *["store"] * 1100]
-    assert [m["message_id"] for m in listed(cli, "--limit", "1050")] == [
-        f"m{n}" for n in range(1050)
-    ]
+    found = [message["message_id"] for message in listed(cli, "--limit", "1050")]
+    assert found == [f"m{n}" for n in range(1050)]
 
 
 def test_pages_within_a_time(cli: CommandLine) -> None:
@@ -156,16 +137,8 @@ def test_pages_within_a_time(cli: CommandLine) -> None:
     ids = ["a;b", "c'$(x)", "d", "e"]
     for day, message_id in enumerate(ids, start=1):
         due = f"2035-01-{day:02}T00:00:00Z"
-        cli.ok(
-            "send",
-            "orders",
-            "--store-only",
-            "--body=x",
-            "--due-at",
-            due,
-            "--message-id",
-            message_id,
-        )
+        send = f"send orders --store-only --body=x --due-at {due} --message-id".split()
+        cli.ok(*send, message_id)
 
     def page(*arguments: str) -> tuple[list[str], list[str]]:
         done = cli.run("pending", "orders", *arguments)
@@ -185,15 +158,15 @@ def test_pages_within_a_time(cli: CommandLine) -> None:
     shown = cli.run("pending", "orders", "--limit", "2", *within[:2])
     assert "2 of 4 pending" in shown.stdout
     assert shown.stderr == "more: --after 2051395200000:d\n"
-    refused = cli.run("pending", "orders", "--after", "yesterday")
-    assert refused.returncode == 2
-    assert "is not a cursor" in refused.stderr
-    naive = cli.run("pending", "orders", "--due-from", "2035-01-02")
-    assert naive.returncode == 2
-    assert "has no time zone" in naive.stderr
-    vague = cli.run("pending", "orders", "--due-before", "2035-01-31")
-    assert (vague.returncode, "--due-at" in vague.stderr) == (2, False)
-    assert "--due-before" in vague.stderr
+    for option, value, told in (
+        ("--after", "yesterday", "is not a cursor"),
+        ("--due-from", "2035-01-02", "has no time zone"),
+        ("--due-before", "2035-01-31", "has no time zone"),
+    ):
+        refused = cli.run("pending", "orders", option, value)
+        assert (refused.returncode, "--due-at" in refused.stderr) == (2, False)
+        assert told in refused.stderr
+        assert option in refused.stderr
 
 
 def test_errors_are_one_line(cli: CommandLine) -> None:
@@ -219,6 +192,14 @@ def test_errors_are_one_line(cli: CommandLine) -> None:
         assert "Traceback" not in done.stderr
         assert len(done.stderr.strip().splitlines()) <= 2
     assert not (cli.folder / "typo.db").exists()
+
+
+def created(cli: CommandLine, aws: LocalAws) -> str:
+    """The name of an endpoint with a store."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    create_endpoint(aws.client("sqs"), Endpoint.parse(name))
+    cli.ok("store", "create", name)
+    return name
 
 
 def received(client: Any, name: str) -> list[Any]:
@@ -247,23 +228,9 @@ def test_two_dozen_processes_cancel_at_once_in_s3(cli: CommandLine) -> None:
 
 def test_dispatch_delivers_when_due(cli: CommandLine, local_aws: LocalAws) -> None:
     """Stored by one process, released by another with a message timer, received, not early."""
-    client = local_aws.client("sqs")
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    create_endpoint(client, Endpoint.parse(name))
-    cli.ok("store", "create", name)
+    client, name = local_aws.client("sqs"), created(cli, local_aws)
     process = cli.start("dispatch", name, "--json")
-    send = (
-        "send",
-        name,
-        "--store-only",
-        "--body",
-        "hi",
-        "--delay",
-        "3",
-        "--message-id",
-        "m",
-        "--json",
-    )
+    send = f"send {name} --store-only --body hi --delay 3 --message-id m --json".split()
     before = time.time()
     due = datetime.fromisoformat(json.loads(cli.ok(*send))["due"]).timestamp()
     assert due >= before + 3
@@ -287,10 +254,7 @@ def test_dispatch_delivers_when_due(cli: CommandLine, local_aws: LocalAws) -> No
 
 def test_a_lasting_outage_has_its_own_exit_code(cli: CommandLine, local_aws: LocalAws) -> None:
     """75, so that a supervisor restarts it; the message waits on."""
-    client = local_aws.client("sqs")
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    create_endpoint(client, Endpoint.parse(name))
-    cli.ok("store", "create", name)
+    name = created(cli, local_aws)
     process = cli.start("dispatch", name, "--fetch-breaker", "0.5")
     assert process.stderr is not None
     assert "dispatching" in process.stderr.readline()
@@ -301,14 +265,9 @@ def test_a_lasting_outage_has_its_own_exit_code(cli: CommandLine, local_aws: Loc
     assert "fetch circuit breaker: failing for" in errors
 
 
-def test_a_failure_that_cannot_be_counted_has_its_own_breaker(
-    cli: CommandLine, local_aws: LocalAws
-) -> None:
+def test_an_uncounted_failure_has_its_own_breaker(cli: CommandLine, local_aws: LocalAws) -> None:
     """A message for a queue that is not there, and a table that takes no count: 75 within a second."""
-    client = local_aws.client("sqs")
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    create_endpoint(client, Endpoint.parse(name))
-    cli.ok("store", "create", name)
+    name = created(cli, local_aws)
     with closing(sqlite3.connect(cli.folder / "store.db")) as connection:
         connection.execute(
             f'INSERT INTO "{name}.delayed" (message_id, destination, due_ms, body, headers) '
@@ -324,17 +283,12 @@ def test_a_failure_that_cannot_be_counted_has_its_own_breaker(
     assert "recovery circuit breaker: 3 failures in a second (limit 2)" in done.stderr
 
 
-def test_one_missing_queue_among_many_holds_up_no_other(
-    cli: CommandLine, local_aws: LocalAws
-) -> None:
+def test_a_missing_queue_holds_up_no_other(cli: CommandLine, local_aws: LocalAws) -> None:
     """Thirty messages for a queue that is not there, in front of those for five that are."""
-    client = local_aws.client("sqs")
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    create_endpoint(client, Endpoint.parse(name))
+    client, name = local_aws.client("sqs"), created(cli, local_aws)
     others = [f"{name}-{n}" for n in range(5)]
     for other in others:
         client.create_queue(QueueName=other)
-    cli.ok("store", "create", name)
     rows = [(f"lost-{n}", f"{name}-gone", n) for n in range(30)]
     rows += [(f"{other}-{n}", other, 100 + n) for other in others for n in range(4)]
     with closing(sqlite3.connect(cli.folder / "store.db")) as connection:

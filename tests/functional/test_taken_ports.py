@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -14,6 +17,7 @@ from sqsdelay.testing import local_aws
 from sqsdelay.testing.local_aws import LocalAws, LocalAwsError, free_port
 from tests.services import postgres, rabbitmq
 from tests.services.postgres import postgres_server
+from tests.services.processes import running
 from tests.services.rabbitmq import RabbitNode
 
 
@@ -44,6 +48,20 @@ def test_the_local_aws(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalAws() as aws:
         assert aws.port != taken
         assert aws.client("sqs").list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+
+
+def test_a_start_that_sigterm_ends_leaves_nothing_behind() -> None:
+    """Whoever gave up on it finds its port free again."""
+    with running("local", "--port", "0", env={}) as served:
+        started: list[psutil.Process] = []
+        while not started:
+            assert served.process.poll() is None, served.text
+            children = psutil.Process(served.process.pid).children()
+            started = [each for each in children if "ministack" in each.cmdline()]
+        time.sleep(0.05)  # Popen has returned by then.
+        served.process.send_signal(signal.SIGTERM)
+        assert served.end() != 0
+    assert [each for each in started if each.is_running()] == []
 
 
 def test_a_start_that_would_fail_again_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

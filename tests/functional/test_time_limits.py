@@ -43,7 +43,7 @@ from sqsdelay.limits import (
     WORKER_VISIBILITY_SECONDS,
 )
 from sqsdelay.ports.queues import Failure
-from sqsdelay.relaying.intake import Intake
+from sqsdelay.relaying.gathering import Intake
 from sqsdelay.s3 import Bucket
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.client import KNOWN_BOTOCORE, limit_whole_answers

@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.dispatching.destinations import retry_seconds
 from sqsdelay.limits import MAX_TIMEOUT_ENDPOINT_CHARS
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.timeouts.manager import TimeoutSettings
-from tests.functional.test_store_cli import CommandLine
+from tests.functional.test_store_cli import CommandLine, created
 from tests.patience import PATIENCE_SECONDS
 
 GUIDE = (Path(__file__).parents[2] / "docs/timeout-manager.md").read_text()
@@ -65,9 +63,8 @@ def test_the_guides_message_arrives_when_it_is_due(
     exec(sending.replace('"orders', f'"{name}').replace(f'"{name}-7"', '"order-7"'), names)
     lines = lines_until(process, "dispatched")
     dispatched_at = time.time()
-    assert [(line["message_id"], line["status"]) for line in lines] == [
-        ("order-7", step) for step in steps
-    ]
+    told = [(line["message_id"], line["status"]) for line in lines]
+    assert told == [("order-7", step) for step in steps]
     assert dispatched_at >= names["sent"].due.timestamp()
     client = local_aws.client("sqs")
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
@@ -111,29 +108,16 @@ def test_what_is_missing_is_one_line(cli: CommandLine) -> None:
 
 def test_migrate_previews_and_then_moves(cli: CommandLine, local_aws: LocalAws) -> None:
     """Nothing without --live; then what is due after the cut-off is in the delay queue."""
-    client = local_aws.client("sqs")
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    create_endpoint(client, Endpoint.parse(name))
-    cli.ok("store", "create", name)
+    client, name = local_aws.client("sqs"), created(cli, local_aws)
     for message_id, delay in (("soon", "2h"), ("later", "48h")):
-        cli.ok(
-            "send",
-            name,
-            "--store-only",
-            "--body",
-            "x",
-            "--delay",
-            delay,
-            "--message-id",
-            message_id,
-        )
+        send = f"send {name} --store-only --body x --delay {delay} --message-id {message_id}"
+        cli.ok(*send.split())
     preview = cli.ok("store", "migrate", name)
     assert "1 would be migrated" in preview
     assert f"1 to {name}" in preview
     assert "due earlier: 1 would stay" in preview
-    told = json.loads(
-        cli.ok("store", "migrate", name, "--due-from", "2020-01-01T00:00:00Z", "--json")
-    )
+    migrate = f"store migrate {name} --due-from 2020-01-01T00:00:00Z --json"
+    told = json.loads(cli.ok(*migrate.split()))
     assert (told["would_migrate"], told["left"]) == (2, 0)
     moved = cli.ok("store", "migrate", name, "--live", "--json")
     assert [json.loads(line)["status"] for line in moved.splitlines()] == ["migrated"]

@@ -19,7 +19,7 @@ COMMAND = re.compile(r"(\$ )?(\.venv/bin/)?(sqsdelay|make|pip|npx|python (?!-c)|
 
 
 @pytest.mark.parametrize("page", TYPED)
-def test_every_block_of_a_page_runs(
+def test_each_block_of_a_page_runs(
     page: str, reader: Reader, request: pytest.FixtureRequest
 ) -> None:
     """From top to bottom, as a reader would type it; a command ends with 0, Python gives what it says."""

@@ -26,8 +26,8 @@ from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, GATHERING_SECONDS, MAX_DUE_MS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.relaying.gathering import ForwardingRelay, unpacked
 from sqsdelay.relaying.outcomes import RelaySettings, Status
-from sqsdelay.relaying.parker import ForwardingRelay, unpacked
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import S3Store

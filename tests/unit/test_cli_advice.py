@@ -31,16 +31,8 @@ from sqsdelay.errors import (
 )
 
 ROOMS = (
-    "core",
-    "ports",
-    "sending",
-    "relaying",
-    "parking",
-    "dispatching",
-    "timeouts",
-    "sqs",
-    "stores",
-)
+    "core", "ports", "sending", "relaying", "parking", "dispatching", "timeouts", "sqs", "stores",
+)  # fmt: skip
 NO_OPTION = {
     "deadline_seconds", "due_ms", "lease_seconds", "linger_ms", "max_waiting", "shards", "slots",
     "table_class", "trace_header",

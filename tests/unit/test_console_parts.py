@@ -75,7 +75,7 @@ def test_an_answer_is_shared_while_it_is_fresh(clock: ManualClock) -> None:
 @pytest.mark.parametrize(
     ("takes_seconds", "kept_seconds"), [(0, 2), (1, 5), (2, 10), (12, 60), (30, 60)]
 )
-def test_a_slow_store_is_asked_seldom(
+def test_slow_stores_are_asked_seldom(
     clock: ManualClock, takes_seconds: int, kept_seconds: int
 ) -> None:
     """Its answer is kept for a multiple of what it took, a minute at most, from the question on."""
@@ -344,9 +344,7 @@ def test_only_the_end_of_a_long_file_is_read(path: Path, monkeypatch: pytest.Mon
     assert (found.hops, found.whole) == (1, False)
 
 
-def test_a_history_of_a_year_of_hops_keeps_both_ends(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_history_of_a_year_keeps_both_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All hops are counted; ids are found whatever is in them, and by SQS's id."""
     monkeypatch.setattr("sqsdelay.console.messages.MOST_EVENTS", 4)
     writer, odd = FileLedger(path), 'é"\\'

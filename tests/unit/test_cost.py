@@ -91,7 +91,7 @@ def test_up_to_900_seconds_every_way_of_ours_is_one_send() -> None:
      # Ten of 300 KiB take four sends, of three at most.
      (1_000_000, 1, 16, 16), (300 * 1024, 10, 3 * 15 + 5, 47)],
 )  # fmt: skip
-def test_each_64_kib_begun_is_a_request(
+def test_64_kib_begun_is_a_request(
     message_bytes: int, batch: int, sent: int, received: int
 ) -> None:
     """The payload counts with the 81 bytes that the delay adds, over the whole batch."""
@@ -169,21 +169,13 @@ def test_aws_own_ways_are_an_invocation_or_two_transitions_and_a_send() -> None:
         ("parked", {"messages": 10**9, "due_together": 10**9}, "up to 16.1 days in the delay"),
         # What a schedule sends is retried for a day; DynamoDB keeps for 14 days what is due.
         ("scheduled", ALL_TOGETHER, "27.5 h late, and after 24 h this place gives them up"),
-        (
-            "stored",
-            {"messages": 10**10, "due_together": 10**10},
-            "567.9 h late, and after 336 h this",
-        ),
+        ("stored", {"messages": 10**10, "due_together": 10**10}, "567.9 h late, and after 336 h this"),
         # Those sent evenly: most are so late that they are not parked any more.
-        (
-            "parked-in-s3-by-functions",
-            {"messages": 16 * 10**8, "delay_seconds": DAY},
-            "up to 14.5 days in the",
-        ),
+        ("parked-in-s3-by-functions", {"messages": 16 * 10**8, "delay_seconds": DAY}, "up to 14.5 days"),
         ("parked", {"messages": 28 * 10**8, "delay_seconds": 30 * DAY}, "up to 15.0 days in the"),
     ],
-)
-def test_what_cannot_be_has_a_reason_and_no_price(
+)  # fmt: skip
+def test_what_cannot_be_has_no_price_but_a_reason(
     strategy: str, load: dict[str, Any], why: str
 ) -> None:
     """A service's limit, or messages that would be lost; a little less is possible, and by the sender."""
@@ -200,16 +192,9 @@ def test_what_cannot_be_has_a_reason_and_no_price(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("delay_seconds", -1),
-        ("delay_seconds", 8_100 * YEAR),
-        ("messages", 0),
-        ("message_bytes", 1_048_576),
-        ("batch", 11),
-        ("batch", True),
-        ("hop_seconds", 901),
-    ],
-)
+    [("delay_seconds", -1), ("delay_seconds", 8_100 * YEAR), ("messages", 0), ("batch", 11),
+     ("message_bytes", 1_048_576), ("batch", True), ("hop_seconds", 901)],
+)  # fmt: skip
 def test_a_workload_out_of_range_is_refused(field: str, value: int) -> None:
     """Value, limits, and which field."""
     with pytest.raises(ConfigurationError, match=f"{field}={value}; use a whole number"):
@@ -256,9 +241,8 @@ def test_what_is_due_too_soon_for_a_schedule_hops() -> None:
     """Within half an hour, at the consumer after a hop; the sum says what it does."""
     for strategy, least in (("scheduled-by-sender", 1_800), ("scheduled", 2_700)):
         for delay_seconds, hops in ((least - 1, True), (least, False)):
-            ours, relayed = (
-                bill_of(e, delay_seconds, park_after_seconds=0) for e in (strategy, "relay")
-            )
+            both = (strategy, "relay")
+            ours, relayed = (bill_of(e, delay_seconds, park_after_seconds=0) for e in both)
             assert (ours.for_messages == relayed.for_messages) is hops
             assert any("too short" in each for each in ours.warnings) is hops
 
@@ -270,9 +254,8 @@ def test_sent_singly_and_due_apart_a_million_schedules_cost_little_more_than_ama
     millions: int, days: int, dollars_each: float
 ) -> None:
     """$1.40 alone, and a minute off. What is due in the same five minutes shares its requests."""
-    bill = bill_of(
-        "scheduled-by-sender", days * DAY, messages=millions * MILLION, message_bytes=200
-    )
+    load = {"messages": millions * MILLION, "message_bytes": 200}
+    bill = bill_of("scheduled-by-sender", days * DAY, **load)
     assert float(bill.for_messages) / millions <= dollars_each
 
 
@@ -351,10 +334,8 @@ def test_what_cannot_be_released_in_time_says_how_late_it_is(
 def test_a_quota_that_has_to_be_raised_is_told() -> None:
     """Ten million schedules; and that the service alone is not to the second."""
     asked = ("ask AWS for a higher quota of schedules than 10,000,000",)
-    for strategy, usual in (
-        ("scheduled", ()),
-        ("eventbridge-scheduler", ("each up to a minute late",)),
-    ):
+    late = ("each up to a minute late",)
+    for strategy, usual in (("scheduled", ()), ("eventbridge-scheduler", late)):
         many, few = (bill_of(strategy, messages=n).warnings for n in (10**7 + 1, 10**7))
         assert (few, many) == (usual, usual + asked)
 

@@ -109,7 +109,7 @@ def test_looking_hides_messages_from_others_and_for_a_while_only(queues: FaultyQ
     assert len(received(queues, ERRORS)) == 1
 
 
-def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
+def test_a_message_goes_back_to_the_delay_queue_and_is_on_time(
     queues: FaultyQueues,
 ) -> None:
     """As if it had never been away: id, attributes and due time, to the millisecond."""
@@ -118,16 +118,15 @@ def test_a_message_goes_back_to_the_delay_queue_and_arrives_when_it_is_due(
     refused(queues, delay=9000.5, attributes=attributes, message_id="m-1")
     queues.clock.advance(1000)
     (done,) = retried(queues)
-    assert (done.status, done.queue, done.due_ms) == (
-        RetryStatus.SENT, DELAY, start_ms + 9_000_500,
-    )  # fmt: skip
+    due_ms = start_ms + 9_000_500
+    assert (done.status, done.queue, done.due_ms) == (RetryStatus.SENT, DELAY, due_ms)
     assert ErrorQueue(queues, ORDERS).look(1) == []
     while not (copies := received(queues)):
         queues.clock.advance(0.5)
         relay(queues)
     (copy,) = copies
-    assert 0 <= queues.clock.true_ms - (start_ms + 9_000_500) < 1000
-    assert copy.attributes == {"user": string("x"), **identity("m-1", start_ms + 9_000_500)}
+    assert 0 <= queues.clock.true_ms - due_ms < 1000
+    assert copy.attributes == {"user": string("x"), **identity("m-1", due_ms)}
 
 
 @pytest.mark.parametrize(("since", "timer"), [(0, 100), (99.5, 1), (5000, 0)])
@@ -187,9 +186,7 @@ def test_what_does_not_say_when_it_is_due_is_left_unless_told(queues: FaultyQueu
 
 
 @pytest.mark.parametrize("gone", ["orders", DELAY])
-def test_a_message_is_deleted_only_after_its_next_home_has_it(
-    queues: FaultyQueues, gone: str
-) -> None:
+def test_it_is_deleted_only_after_its_next_home_has_it(queues: FaultyQueues, gone: str) -> None:
     """A queue that refuses or is missing leaves it in the error queue, which says why."""
     refused(queues, delay=1000 if gone == "orders" else 9000, message_id="m-1")
     queues.refuse(gone)
@@ -239,9 +236,7 @@ def test_however_many_come_again_the_rest_is_reached(
 @pytest.mark.parametrize(
     "done", [lambda queue: sum(1 for _ in queue.retry()), lambda queue: queue.look(50, Failed.of)]
 )
-def test_what_is_left_is_not_kept_in_memory(
-    clock: ManualClock, done: Callable[[ErrorQueue], Any]
-) -> None:
+def test_what_is_left_is_not_kept(clock: ManualClock, done: Callable[[ErrorQueue], Any]) -> None:
     """An error queue may hold a hundred thousand messages of 1 MiB, and the console shows a thousand:
     whoever retries keeps none of them, and a list 64 KiB of each."""
 
@@ -319,9 +314,8 @@ def test_a_fifo_endpoints_message_keeps_its_ids(fifo_queues: FaultyQueues, delay
 def test_a_message_of_the_due_queue_goes_back_there(fifo_queues: FaultyQueues) -> None:
     """It carries its due time and no delay any more."""
     due_ms = fifo_queues.clock.true_ms + 10_000
-    QueueSender(fifo_queues).send(
-        "orders.fifo", "x", delay=10, message_group_id="g", message_id="m-1"
-    )
+    ids: Any = {"message_group_id": "g", "message_id": "m-1"}
+    QueueSender(fifo_queues).send("orders.fifo", "x", delay=10, **ids)
     fifo_queues.clock.advance(10)
     fifo_queues.refuse("orders.fifo")
     due_relay = DueRelay(fifo_queues, FIFO, RelaySettings(max_receives=1))
@@ -399,10 +393,7 @@ def test_what_is_not_whole_is_left(queues: FaultyQueues) -> None:
     QueueSender(queues).send("orders", "x", delay=1000)
     queues.clock.advance(900)
     (copy,) = received(queues, DELAY)
-    spoiled = ReceivedMessage(
-        **{name: getattr(copy, name) for name in copy.__slots__} | {"unreadable": "attribute 'a'"}
-    )
-    Relay(queues, ORDERS).process([spoiled])
+    Relay(queues, ORDERS).process([replace(copy, unreadable="attribute 'a'")])
     (done,) = retried(queues, due_ms=0)
     assert (done.status, done.error) == (RetryStatus.LEFT, "attribute 'a'; handle it by hand")
 

@@ -15,7 +15,7 @@ from sqsdelay.errors import SchemaMismatch
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
-from sqsdelay.relaying.intake import GATHERED_SECONDS, Intake
+from sqsdelay.relaying.gathering import GATHERED_SECONDS, Intake
 from sqsdelay.stores import S3Store
 from sqsdelay.testing import ManualClock
 from tests.faulty import FaultyQueues

@@ -252,9 +252,7 @@ def test_nothing_outside_is_imported() -> None:
 def test_spark_is_imported_by_its_own_room_only() -> None:
     """The core, the functions and the other commands run without it; commands load it when they run."""
     spark = {"pyspark", "pyarrow"}
-    pipeline = {
-        PACKAGE / "cli" / f"{name}.py" for name in ("cost", "report", "schedule", "spark_job")
-    }
+    pipeline = {PACKAGE / "cli" / f"{name}.py" for name in ("cost", "pipeline", "spark_job")}
     for path in FILES:
         if not path.is_relative_to(PACKAGE / "spark") and path not in pipeline:
             assert not third_party(path) & spark, path

@@ -161,9 +161,8 @@ def test_a_fifo_queues_ids_move_with_the_message() -> None:
     """Group and deduplication id reach the delay queue of the FIFO endpoint."""
     world = World(count=0)
     fifo = world.queues.create_endpoint("bills.fifo")
-    message = Message(
-        "x", delay=7200, message_id="m", message_group_id="g", message_deduplication_id="d"
-    )
+    ids: Any = {"message_id": "m", "message_group_id": "g", "message_deduplication_id": "d"}
+    message = Message("x", delay=7200, **ids)
     world.store.store([to_store(message, "bills.fifo", now_ms=world.clock.true_ms)])
     (outcome,) = world.migration(from_hours=0).run()
     assert outcome.status is MigrationStatus.MIGRATED, outcome.error
@@ -284,15 +283,10 @@ class Party:
         self.endpoint = self.queues.create_endpoint("orders")
         self.sender = QueueSender(self.queues, SenderSettings(idempotent=True))
         self.outbox = Interrupted(self.clock, self.others)
-        self.dispatchers = [
-            Dispatcher(
-                store, self.outbox, settings=DispatchSettings(batch_size=20), clock=self.clock
-            )
-            for store in self.stores[:2]
-        ]
-        self.due = {
-            f"m{n:04}": self.clock.true_ms + self.random.randrange(7_200_000) for n in range(1500)
-        }
+        given: Any = {"settings": DispatchSettings(batch_size=20), "clock": self.clock}
+        self.dispatchers = [Dispatcher(each, self.outbox, **given) for each in self.stores[:2]]
+        now_ms, names = self.clock.true_ms, [f"m{n:04}" for n in range(1500)]
+        self.due = {name: now_ms + self.random.randrange(7_200_000) for name in names}
         self.stores[0].store(
             [
                 StoredMessage(message_id=name, destination="orders", due_ms=due_ms, body=b"x")

@@ -29,8 +29,7 @@ from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreError, Stor
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
-from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
-from sqsdelay.relaying.parker import (
+from sqsdelay.relaying.gathering import (
     GROUP_BYTES,
     ForwardingRelay,
     Parker,
@@ -39,6 +38,7 @@ from sqsdelay.relaying.parker import (
     packed,
     unpacked,
 )
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Held, Relay
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.faulty import AWAY, REFUSED, FaultyQueues
@@ -395,7 +395,7 @@ def test_what_is_parked_in_one_call_fits_the_memory(
         site.send(f"m{n}", 90 * DAY)
     site.relayed()
     site.store.stored_at_once = 1000
-    monkeypatch.setattr("sqsdelay.relaying.parker.MAX_BYTES", 1)
+    monkeypatch.setattr("sqsdelay.relaying.gathering.MAX_BYTES", 1)
     assert len(site.parked()) == 130
     assert site.store.calls == 2
 

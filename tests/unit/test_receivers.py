@@ -16,10 +16,10 @@ from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
-from sqsdelay.relaying.intake import Intake
+from sqsdelay.relaying.gathering import Intake
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sqs.receivers import STEP_SECONDS, Receivers, SharedBatches, _concurrency
+from sqsdelay.sqs.receivers import STEP_SECONDS, Receivers, SharedBatches
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.faulty import GatedQueues
 from tests.patience import PATIENCE_SECONDS
@@ -85,10 +85,7 @@ def queues() -> PolledQueues:
 
 @contextmanager
 def working(
-    queues: PolledQueues,
-    relay: Relay,
-    *,
-    number: int | None = None,
+    queues: PolledQueues, relay: Relay, *, number: int | None = None
 ) -> Iterator[list[Outcome]]:
     """A worker, stopped with the block; its outcomes."""
     outcomes: list[Outcome] = []
@@ -98,14 +95,8 @@ def working(
             outcomes.extend(some)
             queues.changed.notify_all()
 
-    receivers = Receivers(
-        [Intake(queues, relay, queues.clock)],
-        clock=queues.clock,
-        wait_seconds=20,
-        number=number,
-        most=32,
-        told=told,
-    )
+    intake = Intake(queues, relay, queues.clock)
+    receivers = Receivers(intake, wait_seconds=20, number=number, most=32, told=told)
     worker = threading.Thread(target=receivers.run, args=(queues.stop,))
     worker.start()
     try:
@@ -242,7 +233,8 @@ def test_all_receivers_gather_for_one_group(queues: PolledQueues) -> None:
 def test_a_due_queue_keeps_the_least(queues: PolledQueues) -> None:
     """More receivers would bring more of a group's messages out of order."""
     served = Endpoint.parse("orders.fifo")
-    due = _concurrency(Intake(queues, DueRelay(queues, served), queues.clock), None, 32)
+    intake = Intake(queues, DueRelay(queues, served), queues.clock)
+    due = Receivers(intake, wait_seconds=20, number=None, most=32, told=bool).concurrency
     for n in range(100):
         due.received(10, now=float(n), cpu_seconds=0)
     assert due.wanted == 2

@@ -29,7 +29,7 @@ from sqsdelay.errors import (
 from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
-from sqsdelay.relaying.parker import AT_ONCE, Parker
+from sqsdelay.relaying.gathering import AT_ONCE, Parker
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.sizes import Pointer

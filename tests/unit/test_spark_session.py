@@ -166,7 +166,7 @@ def test_ctrl_c_of_a_plan_does_not_end_the_job(
 ) -> None:
     """Which may be running, under the same name."""
     asked = Mock(return_value=Mock(spec=()))
-    monkeypatch.setattr(sys.modules["sqsdelay.cli.schedule"], "with_table", asked)
+    monkeypatch.setattr(sys.modules["sqsdelay.cli.spark_job"], "with_table", asked)
     given = ["rows.csv", "--job", "j", "--receipts", "r", *more]
     CliRunner().invoke(app, ["pipeline", "schedule", *given])
     sends = asked.call_args.kwargs["sends"]

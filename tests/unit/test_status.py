@@ -41,11 +41,8 @@ def test_every_message_is_counted_where_it_is(clock: ManualClock) -> None:
     queues.send_batch("orders-delay-error", [])
     found = endpoint_status(queues, endpoint, Ages({"orders-delay.fifo": 901, "orders": 5000}))
     rows = [(q.role, q.visible, q.in_flight, q.delayed, q.oldest_seconds) for q in found.queues]
-    assert rows == [
-        (Role.DELAY, 1, 1, 2, 901),
-        (Role.DESTINATION, 1, 0, 1, 5000),
-        (Role.ERROR, 0, 0, 0, None),
-    ]
+    destination, error = (Role.DESTINATION, 1, 0, 1, 5000), (Role.ERROR, 0, 0, 0, None)
+    assert rows == [(Role.DELAY, 1, 1, 2, 901), destination, error]
     assert (found.pending, found.in_flight, found.oldest_seconds, found.errors) == (4, 1, 901, 0)
 
 
@@ -105,15 +102,8 @@ def test_a_store_tells_how_many_are_parked_and_the_next(clock: ManualClock) -> N
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [
-        (None, "-"),
-        (0, "0 s"),
-        (59, "59 s"),
-        (901, "15 min 1 s"),
-        (90_061, "1 d 1 h"),
-        (3600, "1 h"),
-    ],
-)
+    [(None, "-"), (0, "0 s"), (59, "59 s"), (901, "15 min 1 s"), (90_061, "1 d 1 h"), (3600, "1 h")],
+)  # fmt: skip
 def test_ages_are_readable(seconds: int | None, shown: str) -> None:
     """Two units are enough."""
     assert age(seconds) == shown

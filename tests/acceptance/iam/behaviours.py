@@ -28,7 +28,8 @@ from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, Parkin
 from sqsdelay.relaying.outcomes import RelaySettings, Status
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sending.sizes import PAYLOAD_SIZE, Pointer
-from sqsdelay.sqs.consumer import DelayConsumer, checked_relay
+from sqsdelay.sqs.consumer import DelayConsumer
+from sqsdelay.sqs.endpoints import checked_relay
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import DynamoDbStore

@@ -26,7 +26,7 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying import Outcome, Relay, RelaySettings, Status
-from sqsdelay.relaying.parker import Parker, forwards
+from sqsdelay.relaying.gathering import Parker, forwards
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import S3Store, SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws

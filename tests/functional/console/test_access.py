@@ -12,15 +12,8 @@ import pytest
 from httpx import Client
 from starlette.routing import Route
 
-from sqsdelay.console import ConsoleSettings, stores_of
-from sqsdelay.console.guard import (
-    FREE_GUESSES,
-    GUESS_SECONDS,
-    GUESSES_IN_ALL,
-    POLICY,
-    SESSION_SECONDS,
-    Access,
-)
+from sqsdelay.console import ConsoleSettings, guard, stores_of
+from sqsdelay.console.guard import FREE_GUESSES, GUESS_SECONDS, POLICY, Access
 from sqsdelay.console.pages import ROUTES
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
@@ -125,13 +118,8 @@ def test_the_secret_is_the_visitors_own(client: Client, url: str) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [
-        {"origin": "https://evil.example"},
-        {"origin": "null"},
-        {"origin": "http://127.0.0.1:1"},
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
-    ],
+    [{"origin": each} for each in ("https://evil.example", "null", "http://127.0.0.1:1")]
+    + [{"sec-fetch-site": each} for each in ("cross-site", "same-site")],
 )
 def test_another_site_is_refused(client: Client, headers: dict[str, str]) -> None:
     """Whatever else it knows."""
@@ -148,6 +136,17 @@ def test_read_only_changes_nothing(readers: Client, path: str) -> None:
     assert answer.status_code == 403
     assert "--read-only" in answer.text
     assert "/send" not in readers.get("/cost").text
+
+
+def test_what_costs_cannot_be_told_is_named_as_its_field_is(client: Client) -> None:
+    """And not as Python's argument."""
+    for typed, told in (
+        ("size=2000000", "Bytes of a message: 2000000; use a whole number, 1 to 1048495"),
+        ("messages=many", "Messages: many; use a whole number"),
+        ("batch=11", "Due together, in a request: 11; use a whole number, 1 to 10"),
+        ("delay=soon", "is not valid; use seconds"),
+    ):
+        assert told in client.get(f"/cost?{typed}").text
 
 
 def test_a_token_is_asked_for() -> None:
@@ -186,7 +185,7 @@ def test_wrong_tokens_slow_down(caplog: pytest.LogCaptureFixture) -> None:
         assert tried(client, TOKEN, "10.0.0.3") == 303
         clock.advance(1)
         assert tried(client, TOKEN, "10.0.0.1") == 303
-        for n in range(GUESSES_IN_ALL):
+        for n in range(guard.GUESSES_IN_ALL):
             tried(client, "wrong", f"10.0.1.{n}")
         assert tried(client, TOKEN, "10.0.0.3") == 429
         clock.advance(GUESS_SECONDS)
@@ -218,7 +217,7 @@ def test_a_session_ends_and_a_made_up_one_is_none() -> None:
         for value in ("x" * 43, *client.cookies.values()):
             other.cookies.set(f"sqsdelay_console_{other.base_url.port}", value)
             assert other.get("/cost").status_code == 303
-        clock.advance(SESSION_SECONDS - 1)
+        clock.advance(guard.SESSION_SECONDS - 1)
         assert client.get("/cost").status_code == 200
         clock.advance(2)
         assert client.get("/cost").status_code == 303
@@ -228,11 +227,8 @@ def test_a_session_ends_and_a_made_up_one_is_none() -> None:
 def test_a_proxy_names_the_user(host: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log has that name, on one line; nobody else may give it, and it must be there."""
     caplog.set_level(logging.INFO, "sqsdelay.console")
-    proxied: dict[str, Any] = {
-        "host": host,
-        "user_header": "X-User",
-        "allowed_hosts": ("console.example",),
-    }
+    proxied: dict[str, Any] = {"host": host, "user_header": "X-User"}
+    proxied["allowed_hosts"] = ("console.example",)
     named = {"X-User": "ann@example.com"}
     with visited(console(**proxied, proxies=("127.0.0.1",))) as through:
         through.headers["host"] = "console.example"
@@ -268,16 +264,12 @@ def test_what_is_not_safe_does_not_start(access: dict[str, Any], words: str) -> 
 def test_stores_by_endpoint() -> None:
     """One for all, one for each, and what does not fit."""
     both = ("orders", "arn:aws:sqs:eu-west-1:123456789012:invoices")
-    assert stores_of(["sqlite:///a.db?x=1"], both) == dict.fromkeys(
-        ("orders", "invoices"), "sqlite:///a.db?x=1"
-    )
-    assert stores_of(["sqlite:///a.db", "invoices=postgresql:///b"], both) == {
-        "orders": "sqlite:///a.db",
-        "invoices": "postgresql:///b",
-    }
+    one, other = "sqlite:///a.db?x=1", "postgresql:///b"
+    assert stores_of([one], both) == {"orders": one, "invoices": one}
+    assert stores_of([one, f"invoices={other}"], both) == {"orders": one, "invoices": other}
     with pytest.raises(ConfigurationError, match="'nope' is not an endpoint of this console"):
-        stores_of(["nope=sqlite:///a.db"], both)
+        stores_of([f"nope={one}"], both)
     with pytest.raises(ConfigurationError, match="give --store ENDPOINT=URL"):
-        stores_of(["sqlite:///a.db", "sqlite:///b.db"], both)
+        stores_of([one, other], both)
     with pytest.raises(ConfigurationError, match="named twice"):  # One on every page.
         ConsoleSettings(endpoints=("orders", "arn:aws:sqs:eu-west-1:123456789012:orders"))

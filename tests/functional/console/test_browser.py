@@ -144,7 +144,7 @@ def test_an_action_by_keyboard_alone(browser: Chrome, served: tuple[str, Running
     assert running.store.find("order-1") is None
 
 
-def test_it_refreshes_itself_and_not_under_ones_hands(
+def test_it_refreshes_but_not_under_ones_hands(
     browser: Chrome, served: tuple[str, Running]
 ) -> None:
     """A new message appears without a load; a chosen box and an opened list stay."""

@@ -132,7 +132,7 @@ def begun(host: str, request: str) -> socket.socket:
     return slow
 
 
-def test_an_answer_has_to_be_taken_in_time(
+def test_an_answer_is_taken_in_time(
     large: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection ends before the answer does."""
@@ -148,7 +148,7 @@ def test_an_answer_has_to_be_taken_in_time(
         assert ended.wait(PATIENCE_SECONDS)
 
 
-def test_who_takes_no_answer_keeps_nobody_out(
+def test_who_takes_none_keeps_nobody_out(
     large: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of more connections than may be open, and than are worked for at a time, each reads the beginning."""
@@ -160,9 +160,7 @@ def test_who_takes_no_answer_keeps_nobody_out(
         assert status(large[0], GET) == 303, "nobody has to sign in"
 
 
-def test_requests_are_counted_and_not_connections(
-    host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_are_counted_not_connections(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where too many are worked on, another is told to come again; a file is no work."""
     monkeypatch.setattr(guard, "MOST_AT_ONCE", 0)
     assert status(host, GET) == 503
@@ -226,9 +224,7 @@ def test_wrong_tokens_that_come_at_once_are_all_counted(attempts: int) -> None:
         (UPLOAD + f"Content-Length: {len(UPLOADED)}", UPLOADED, 415),
     ],
 )
-def test_what_no_form_of_ours_sends_is_refused(
-    host: str, headers: str, body: bytes, refused: int
-) -> None:
+def test_what_no_form_sends_is_refused(host: str, headers: str, body: bytes, refused: int) -> None:
     """In words, before any of it is kept: bytes are counted before anybody reads a form."""
     kind = "" if UPLOAD in headers else f"Content-Type: {guard.FORM}\r\n"
     assert status(host, f"{POST}{kind}{headers}\r\n", body) == refused

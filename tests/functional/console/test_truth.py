@@ -161,9 +161,7 @@ def test_what_the_ledger_tells_is_dated(watched: Running, clock: ManualClock) ->
     assert page.rows("Events")[0][0] == "1 d ago"
 
 
-def test_what_is_down_is_first_whatever_is_opened_first(
-    watched: Running, clock: ManualClock
-) -> None:
+def test_what_is_down_is_first_wherever_one_begins(watched: Running, clock: ManualClock) -> None:
     """In its own words, on a console that has asked nothing yet; what was wrong for a time is dated."""
     path = watched.services.settings.stores[watched.endpoint].removeprefix("sqlite:///")
     for each in Path(path).parent.glob("store.db*"):

@@ -1,38 +1,26 @@
-"""``sqsdelay pipeline schedule`` and ``reconcile``: send a table of messages; what became of them."""
+"""``sqsdelay pipeline``: send a table of messages; what became of them, by a ledger; a ledger as a table."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.status import Status
 from rich.table import Table
 from typer import Argument, Option
 
-from sqsdelay.cli import options
-from sqsdelay.cli.console import err, out, print_json, say, tell
-from sqsdelay.cli.spark_job import (
-    GRACE_SECONDS,
-    AsOf,
-    EndpointOption,
-    FileFormat,
-    Grace,
-    Job,
-    Key,
-    LedgerFormat,
-    TimeZone,
-    with_table,
-)
+from sqsdelay.cli import options, spark_job
+from sqsdelay.cli.console import figures, print_json, say, show, tell
+from sqsdelay.cli.cost import read_prices
+from sqsdelay.errors import MissingExtra
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_POLL_SECONDS: Final = 0.2
+    from sqsdelay.spark.report.page import Figures
 
 
 def schedule(
@@ -40,10 +28,10 @@ def schedule(
     table: Annotated[
         str, Argument(metavar="INPUT", help="Parquet, CSV or JSON lines: a file, folder or glob.")
     ],
-    endpoint: EndpointOption = None,
-    file_format: FileFormat = None,
-    key: Key = None,
-    job: Job = None,
+    endpoint: spark_job.EndpointOption = None,
+    file_format: spark_job.FileFormat = None,
+    key: spark_job.Key = None,
+    job: spark_job.Job = None,
     rejects: Annotated[str | None, Option(help="Folder for unsent rows, with the reason.")] = None,
     receipts: Annotated[
         str | None,
@@ -68,7 +56,7 @@ def schedule(
     ledger: Annotated[
         str | None, Option(help="Folder for ledger files, which record what was sent and when.")
     ] = None,
-    time_zone: TimeZone = "UTC",
+    time_zone: spark_job.TimeZone = "UTC",
     concurrency: Annotated[int | None, Option(help="Batches in flight per task.")] = None,
     hop: options.Hop = DEFAULT_HOP_SECONDS,
     max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
@@ -82,9 +70,9 @@ def schedule(
         list[str],
         Option(help="With --replay: lost, pending, unknown or not-sent; may be repeated."),
     ] = ["lost"],  # noqa: B006
-    ledger_format: LedgerFormat = None,
-    as_of: AsOf = None,
-    grace: Grace = GRACE_SECONDS,
+    ledger_format: spark_job.LedgerFormat = None,
+    as_of: spark_job.AsOf = None,
+    grace: spark_job.Grace = spark_job.GRACE_SECONDS,
     as_json: Annotated[bool, Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send every row of a table as a delayed message.
@@ -109,10 +97,11 @@ def schedule(
         "ledger": ledger,
         "concurrency": concurrency,
         "hop_seconds": hop,
-        "max_delay_seconds": options.max_delay_seconds(max_delay),
+        "max_delay_seconds": max_delay,
     }
     chosen = {name: str(value) for name, value in given.items() if value is not None}
-    if replay is None and (include != ["lost"] or ledger_format or as_of or grace != GRACE_SECONDS):
+    of_replay = include != ["lost"] or ledger_format or as_of or grace != spark_job.GRACE_SECONDS
+    if replay is None and of_replay:
         raise typer.BadParameter(
             "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
         )
@@ -122,32 +111,28 @@ def schedule(
         )
     if replay is not None and receipts is None:
         raise typer.BadParameter("--replay compares rows with the job's receipts: give --receipts")
-    at_ms = options.instant_ms("--as-of", as_of)
     started = time.monotonic()
 
     def run(rows: DataFrame) -> dict[str, Any]:
-        with _progress(rows.sparkSession):
-            if replay is None:
-                from sqsdelay.spark.sink.send import save
+        if replay is None:
+            from sqsdelay.spark.sink.send import save
 
-                return save(rows, unique=unique, **chosen)
-            from sqsdelay.spark import reconciliation
+            return save(rows, unique=unique, **chosen)
+        from sqsdelay.spark import reconciliation
 
-            return reconciliation.replay(
-                rows,
-                replay,
-                include=include,
-                ledger_format=ledger_format,
-                as_of_ms=at_ms,
-                grace_seconds=grace,
-                record=ledger,
-                **{name: value for name, value in chosen.items() if name != "ledger"},
-            )
+        return reconciliation.replay(
+            rows,
+            replay,
+            include=include,
+            ledger_format=ledger_format,
+            as_of_ms=as_of,
+            grace_seconds=grace,
+            record=ledger,
+            **{name: value for name, value in chosen.items() if name != "ledger"},
+        )
 
-    sends = None if plan else chosen
-    summary = with_table(
-        "schedule", table, file_format, run, time_zone=time_zone, master=context.obj, sends=sends
-    )
+    more = {"time_zone": time_zone, "sends": None if plan else chosen}
+    summary = spark_job.with_table(context, "the table", table, file_format, run, **more)
     if as_json:
         print_json(summary)
     else:
@@ -156,31 +141,6 @@ def schedule(
         _print_summary(summary, time.monotonic() - started, rejects)
     if summary["rejected"] or summary["repeated"]:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _progress(spark: SparkSession) -> Iterator[None]:
-    """How many tasks Spark has done, until the block ends."""
-    ended = threading.Event()
-    with err.status("reading the table with Spark") as told:
-        watcher = threading.Thread(target=_watch, args=(spark, told, ended), daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
-
-
-def _watch(spark: SparkSession, told: Status, ended: threading.Event) -> None:
-    tracker = spark.sparkContext.statusTracker()
-    while not ended.wait(_POLL_SECONDS):
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        running = [stage for stage in stages if stage is not None]
-        if running:
-            stage = running[-1]
-            doing = "sending" if stage.name.startswith("save") else "reading"
-            told.update(f"{doing}: {stage.numCompletedTasks} of {stage.numTasks} tasks")
 
 
 def _print_summary(summary: dict[str, Any], seconds: float, rejects: str | None) -> None:
@@ -219,15 +179,15 @@ def reconcile(
     context: typer.Context,
     table: Annotated[str, Argument(metavar="INPUT", help="The table that `schedule` was given.")],
     ledger: Annotated[str, Argument(help="The ledger, as `report` takes it.")],
-    job: Job = None,
-    endpoint: EndpointOption = None,
-    key: Key = None,
+    job: spark_job.Job = None,
+    endpoint: spark_job.EndpointOption = None,
+    key: spark_job.Key = None,
     receipts: Annotated[str | None, Option(help="Folder of receipts, as for `schedule`.")] = None,
-    file_format: FileFormat = None,
-    ledger_format: LedgerFormat = None,
-    as_of: AsOf = None,
-    grace: Grace = GRACE_SECONDS,
-    time_zone: TimeZone = "UTC",
+    file_format: spark_job.FileFormat = None,
+    ledger_format: spark_job.LedgerFormat = None,
+    as_of: spark_job.AsOf = None,
+    grace: spark_job.Grace = spark_job.GRACE_SECONDS,
+    time_zone: spark_job.TimeZone = "UTC",
     folder: Annotated[
         str | None, Option("--out", help="New folder or URI for a Parquet table of all messages.")
     ] = None,
@@ -239,7 +199,6 @@ def reconcile(
 
     Compares the job's table with its receipts and the ledger. Lost messages do not change the exit code.
     """
-    at_ms = options.instant_ms("--as-of", as_of)
     given = {"job": job, "endpoint": endpoint, "key": key, "receipts": receipts}
     chosen = {name: value for name, value in given.items() if value is not None}
 
@@ -248,7 +207,7 @@ def reconcile(
         from sqsdelay.spark.reconciliation import reconcile, totals
 
         found = reconcile(
-            rows, ledger, ledger_format=ledger_format, as_of_ms=at_ms, grace_seconds=grace, **chosen
+            rows, ledger, ledger_format=ledger_format, as_of_ms=as_of, grace_seconds=grace, **chosen
         )
         if folder is None:
             return totals(found)
@@ -256,14 +215,9 @@ def reconcile(
         found.write.mode("errorifexists").parquet(place)
         return totals(rows.sparkSession.read.parquet(place))
 
-    with err.status("reading the table, the receipts and the ledger with Spark"):
-        counted = with_table(
-            "reconcile", table, file_format, run, time_zone=time_zone, master=context.obj
-        )
-    if as_json:
-        print_json({"endpoints": counted})
-    else:
-        _print_counts(counted)
+    reads = "the table, the receipts and the ledger"
+    counted = spark_job.with_table(context, reads, table, file_format, run, time_zone=time_zone)
+    show({"endpoints": counted}, _table(counted), as_json=as_json)
 
 
 _COLUMNS: Final = (
@@ -272,10 +226,105 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-def _print_counts(counted: Sequence[dict[str, Any]]) -> None:
-    printed = Table("", *(str(row["endpoint"]) for row in counted), box=None)
-    for column in printed.columns[1:]:
-        column.justify = "right"
-    for name in _COLUMNS:
-        printed.add_row(name.replace("_", " "), *(f"{row[name]:,}" for row in counted))
-    out.print(printed)
+def _table(counted: Sequence[dict[str, Any]]) -> Table:
+    rows = ((n.replace("_", " "), *(f"{row[n]:,}" for row in counted)) for n in _COLUMNS)
+    return figures(["", *(str(row["endpoint"]) for row in counted)], rows)
+
+
+def report(
+    context: typer.Context,
+    ledger: Annotated[
+        str,
+        Argument(help="JSON lines, plain or .gz: file, folder, glob or URI; or a table's name."),
+    ],
+    folder: Annotated[
+        str, Option("--out", help="Folder or URI for the report; replaces an earlier one.")
+    ],
+    as_of: spark_job.AsOf = None,
+    grace: spark_job.Grace = spark_job.GRACE_SECONDS,
+    ledger_format: Annotated[
+        str | None,
+        Option("--format", help="The ledger holds rows, not lines: parquet, delta, iceberg, …"),
+    ] = None,
+    prices: options.PricesFile = None,
+    store: Annotated[
+        str, Option(help="Whose price parking has: dynamodb, s3, scheduler, postgresql or sqlite.")
+    ] = "dynamodb",
+    as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Report what happened to the messages in a ledger.
+
+    It counts delivered, lost, duplicated and early ones, and shows how late they were.
+
+    Writes Parquet tables and a page, report.html. Lost or duplicated messages do not change the exit
+    code.
+    """
+    try:
+        from sqsdelay.spark.report.write import write_report
+        from sqsdelay.spark.session import check_java
+    except ImportError as error:
+        raise MissingExtra(
+            f"the report requires further packages ({error}): pip install 'sqsdelay[spark,report]'"
+        ) from error
+    check_java()
+    used = read_prices(prices)
+
+    def run(spark: SparkSession) -> Figures:
+        return write_report(
+            spark,
+            ledger,
+            folder,
+            ledger_format=ledger_format,
+            prices=used,
+            store=store,
+            as_of_ms=as_of,
+            grace_seconds=grace,
+        )
+
+    found = spark_job.on_spark(context, "the ledger", run)
+    last_seen = [
+        f"{row['messages']:,} {row['status']} of {row['endpoint']}: "
+        + (f"last seen in the {row['last_seen']}" if row["last_seen"] else "never seen")
+        for row in found.last_seen
+    ]
+    table = figures(["", ""], _rows(found))
+    page = f"{folder.rstrip('/')}/report.html"
+    show(asdict(found), table, *last_seen, page, as_json=as_json)
+
+
+def _rows(found: Figures) -> Iterator[tuple[str, str]]:
+    for name in (
+        "messages", "lost", "pending", "unknown", "delivered", "handed_over", "rejected", "cancelled",
+        "duplicated", "early", "lines", "bad_lines",
+    ):  # fmt: skip
+        yield name.replace("_", " "), f"{getattr(found, name):,}"
+    for name, share in (("1 s", found.within_1s), ("60 s", found.within_60s)):
+        if share is not None:
+            yield f"arrived within {name}", f"{100 * share:.2f} %"
+    for name, ms in (("median lateness", found.p50_ms), ("latest", found.max_ms)):
+        if ms is not None:
+            yield name, f"{ms / 1000:,.3f} s"
+
+
+def events(
+    context: typer.Context,
+    ledger: Annotated[
+        str, Argument(help="JSON lines, plain or .gz: a file, folder (recursively), glob or URI.")
+    ],
+    folder: Annotated[str, Option("--out", help="Folder or URI of the table that they go to.")],
+    as_json: Annotated[bool, Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Append a ledger's events to a Parquet table, by day.
+
+    Read it with `pipeline report FOLDER --format parquet`, or any engine. Lines that are not events are
+    counted and left out; a report counts an event once, even if it was appended twice.
+    """
+
+    def run(spark: SparkSession) -> tuple[int, int]:
+        from sqsdelay.spark.report.read import write_events
+
+        return write_events(spark, ledger, folder)
+
+    appended, bad_lines = spark_job.on_spark(context, "the ledger", run)
+    line = f"{appended:,} events appended, {bad_lines:,} bad lines left out"
+    show({"events": appended, "bad_lines": bad_lines}, line, as_json=as_json)

@@ -1,28 +1,32 @@
-"""The parking queue, for a store that takes thousands of messages in one call.
+"""Gathering, for a store that takes thousands of messages in one call. Copies that wait for others stay in a
+queue until the store has confirmed them.
 
 The delay consumer's function is given ten copies at a time: it forwards them to the parking queue, many
 in one message (`ForwardingRelay`). The `Parker` empties that queue into the store, and hands over what a
-schedule has sent there. A worker gathers its copies in memory instead: see `Intake`.
+schedule has sent there. A worker gathers its copies in memory instead: its `Intake` keeps what is in hand
+hidden from other consumers, and soon visible if the worker dies.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
 from typing import Any, Final
 
 from sqsdelay import limits
+from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, text_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
 from sqsdelay.errors import InvalidSetting, MalformedMessage
-from sqsdelay.ports.queues import Queues
+from sqsdelay.limits import WORKER_VISIBILITY_SECONDS
+from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Held, Move, Relay, always_held, in_tens
 
@@ -46,6 +50,15 @@ then others are given the same groups."""
 MAX_BYTES: Final = 64 * 2**20
 """Of groups that are parked in one call: the copies in them take several times as much memory."""
 
+BEATS: Final = 3
+"""Extensions that may be tried before the visibility timeout ends."""
+
+GATHERED_SECONDS: Final = 10.0
+"""How long a copy may wait for others in memory. What is parked is due hours later."""
+
+MAX_GATHERED: Final = 5_000
+"""Copies of one worker: SQS lets 120,000 be in flight."""
+
 
 def packed(copy: ReceivedMessage) -> str:
     """One copy as text; `group_of` makes a body of such texts."""
@@ -58,10 +71,8 @@ def group_of(packed_copies: Iterable[str]) -> str:
 
 
 def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
-    """The copies of a group, or the one that a schedule sent, as it was received, received as often.
-
-    A group that cannot be read is one copy, which says so in ``unreadable``: it is rejected whole.
-    """
+    """The copies of a group, or the one that a schedule sent, as it was received, received as often. A group
+    that cannot be read is one copy, which says so in ``unreadable``: it is rejected whole."""
 
     def copy(record: dict[str, Any]) -> ReceivedMessage:
         received = {**record, "receiptHandle": group.receipt_handle}
@@ -85,6 +96,16 @@ _FRAME_BYTES: Final = len(group_of(()))
 def fits_a_group(copy: ReceivedMessage) -> bool:
     """For a larger copy the parking queue would cost more than a store."""
     return _FRAME_BYTES + size_of(packed(copy), {}) <= GROUP_BYTES
+
+
+def parted(
+    copies: Iterable[ReceivedMessage], is_far: Callable[[ReceivedMessage], bool]
+) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
+    """Those that wait for others, and those that do not."""
+    far, near = list[ReceivedMessage](), list[ReceivedMessage]()
+    for copy in copies:
+        (far if is_far(copy) else near).append(copy)
+    return far, near
 
 
 def forwards(endpoint: Endpoint, outcomes: Iterable[Outcome]) -> list[Move]:
@@ -126,12 +147,12 @@ class ForwardingRelay(Relay):
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
         """Far copies are forwarded, if they are small. Whoever parks them reads their amendments."""
-        far = [copy for copy in copies if self.parks(copy) and fits_a_group(copy)]
-        gone = set(map(id, far))
-        yield from super()._decide([copy for copy in copies if id(copy) not in gone])
-        due_ms = [getattr(self._read(copy), "due_ms", None) for copy in far]
-        outcomes = map(Outcome, far, repeat(Status.FORWARDED), due_ms)
-        yield from forwards(self._endpoint, outcomes)
+        far, near = parted(copies, lambda copy: self.parks(copy) and fits_a_group(copy))
+        yield from super()._decide(near)
+        yield from forwards(self._endpoint, map(self._forwarded, far))
+
+    def _forwarded(self, copy: ReceivedMessage) -> Outcome:
+        return Outcome(copy, Status.FORWARDED, getattr(self._read(copy), "due_ms", None))
 
 
 _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
@@ -143,10 +164,6 @@ class Parker(Relay):
 
     A group is deleted only when the store has confirmed its copies, or their next queue has. Whoever is
     killed in between leaves it to the next, who settles it again.
-
-    Args:
-        queues: the queue service.
-        settings: how to relay what cannot be parked any more; with ``parking``.
     """
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
@@ -227,3 +244,152 @@ def _one(copy: ReceivedMessage) -> object:
     """The same for the copies of a schedule, which have no id of SQS's but one of their own to know them by;
     otherwise each is another."""
     return (not copy.sqs_message_id and copy.deduplication_id) or id(copy)
+
+
+@dataclass(eq=False, slots=True)
+class InHand:
+    """One received batch, or what is left of it; times are local monotonic seconds.
+
+    ``hidden_until`` is when others may receive it, ``touched_at`` when work on it last went on. What is
+    ``gathered`` waits for others, to be parked with them.
+    """
+
+    queue_url: str
+    copies: Sequence[ReceivedMessage]
+    clock: Clock
+    received_at: float
+    hidden_until: float
+    touched_at: float
+    gathered: bool = False
+
+    def held(self) -> bool:
+        """Whether no other consumer can have received it yet."""
+        self.touched_at = self.clock.monotonic()
+        return self.touched_at < self.hidden_until
+
+
+class Intake:
+    """Receives from a relay's queue for a worker, and keeps hidden what the relay works on. Thread-safe.
+
+    Received copies stay hidden for ``seconds``, 1 to 180; for longer only while `extend` is called, and never
+    for more than 180 s in all: a second attempt on a copy must still deduplicate against the first. Copies
+    for a store that takes groups are gathered from all receivers.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        relay: Relay,
+        clock: Clock,
+        *,
+        seconds: int = WORKER_VISIBILITY_SECONDS,
+    ) -> None:
+        self.relay = relay
+        self.most = relay.stored_at_once
+        self._queues = queues
+        self.clock = clock
+        self._seconds = seconds
+        self._in_hand: list[InHand] = []
+        self._lock = threading.RLock()
+
+    @property
+    def beat_seconds(self) -> float:
+        """How often `extend` is to be called."""
+        return self._seconds / BEATS
+
+    def receive(self, *, wait_seconds: int) -> InHand:
+        """Receive a batch, which may be empty; `settle` or `release` ends the work on it.
+
+        Raises:
+            QueueMissing, QueueUnavailable
+        """
+        url = self._queues.url(self.relay.source)
+        copies = self._queues.receive_batch(
+            url, wait_seconds=wait_seconds, visibility_seconds=self._seconds
+        )
+        now = self.clock.monotonic()
+        batch = InHand(url, copies, self.clock, now, now + self._seconds, now)
+        if copies:
+            with self._lock:
+                self._in_hand.append(batch)
+        return batch
+
+    def settle(self, batch: InHand, *, gather: bool = False) -> list[Outcome]:
+        """Have the relay work on a batch, but for what is gathered."""
+        gathers = bool(gather and self.most)
+        far, near = parted(batch.copies, lambda copy: gathers and self.relay.parks(copy))
+        try:
+            outcomes = self.relay.process(near, held=batch.held) if near else []
+            if far:
+                batch.copies, batch.gathered = far, True
+            return outcomes
+        finally:
+            if not batch.gathered:
+                self._done(batch)
+
+    def park(self, *, only_if_full: bool = False) -> list[Outcome]:
+        """Park all that is gathered in one call, now or if it is time to; one of the receivers does it."""
+        most = min(self.most or 0, MAX_GATHERED)
+        with self._lock:
+            batches = [batch for batch in self._in_hand if batch.gathered]
+            count = sum(len(batch.copies) for batch in batches)
+            if not count or (only_if_full and count < most and self.seconds_left() != 0):
+                return []
+            for batch in batches:
+                batch.gathered = False
+        # Parked by two, a message would be twice in a store that cannot tell.
+        ours = [batch for batch in batches if batch.held()]
+        copies = [copy for batch in ours for copy in batch.copies]
+        try:
+            # Each is asked, since that counts as work going on.
+            return self.relay.process(copies, held=lambda: all(list(map(InHand.held, ours))))
+        finally:
+            self._done(*batches)
+
+    def seconds_left(self) -> float | None:
+        """How long more may be waited for; None while nothing is gathered."""
+        with self._lock:
+            times = [b.received_at + GATHERED_SECONDS for b in self._in_hand if b.gathered]
+        return max(0.0, min(times) - self.clock.monotonic()) if times else None
+
+    def release(self, batch: InHand) -> None:
+        """Let others have at once what nobody here will work on."""
+        self._done(batch)
+        if batch.copies:
+            self._hide(batch, 0)
+
+    def last_touched(self) -> float | None:
+        """When work on any batch last went on; None when none is in hand."""
+        with self._lock:
+            return max((batch.touched_at for batch in self._in_hand), default=None)
+
+    def extend(self) -> None:
+        """Keep hidden, for as long again, what is still worked on and soon visible."""
+        with self._lock:
+            batches = list(self._in_hand)
+        for batch in batches:
+            now = self.clock.monotonic()
+            most = batch.received_at + limits.DELAY_QUEUE_VISIBILITY_SECONDS - now
+            seconds = int(min(self._seconds, most))
+            due = batch.hidden_until - now < self._seconds - self.beat_seconds / 2
+            if not (due and now < batch.hidden_until < now + seconds):
+                continue
+            hidden = self._hide(batch, seconds)
+            if None in hidden:
+                # Those that failed are deleted by now, or are received elsewhere when their time is up.
+                batch.hidden_until = now + seconds
+            else:
+                logger.warning(
+                    "copies in hand come back to other consumers, their visibility is not extended: %s",
+                    one_line(hidden[0].error if hidden[0] else ""),
+                )
+
+    def _hide(self, batch: InHand, seconds: int) -> Sequence[Failure | None]:
+        entries = [(copy, seconds) for copy in batch.copies]
+        return self._queues.hide_batch(batch.queue_url, entries)
+
+    def _done(self, *batches: InHand) -> None:
+        """Their copies are deleted, or were told when to come back."""
+        gone = set(batches)
+        with self._lock:
+            self._in_hand = [each for each in self._in_hand if each not in gone]
