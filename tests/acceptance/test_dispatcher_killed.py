@@ -10,13 +10,13 @@ import sqlite3
 import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 import pytest
@@ -159,59 +159,43 @@ def killed_once(scene: Scene, step: str, *, exactly_once: bool = False) -> set[s
     return names
 
 
-def steps(uncommitted: int, by_day: Collection[str]) -> list[Any]:
-    """Each step, and how many messages were sent and not removed, hence sent again."""
-    every = {
-        AFTER_CLAIM: 0,
-        DURING_SEND: BATCH // 2,
-        BEFORE_REMOVAL: BATCH,
-        BEFORE_COMMIT: uncommitted,
-    }
-    return [
-        pytest.param(step, repeated, marks=[] if step in by_day else [pytest.mark.nightly])
-        for step, repeated in every.items()
+REPEATED = {AFTER_CLAIM: 0, DURING_SEND: BATCH // 2, BEFORE_REMOVAL: BATCH, BEFORE_COMMIT: 0}
+"""Messages that were sent and not removed, hence are sent again, by the step."""
+BY_DAY = {
+    (False, "postgresql"): (DURING_SEND, BEFORE_COMMIT),
+    (False, "sqlite"): (AFTER_CLAIM, BEFORE_REMOVAL),
+    (False, "dynamodb"): (BEFORE_REMOVAL,),
+    (True, "postgresql"): (AFTER_CLAIM, BEFORE_COMMIT),
+    (True, "sqlite"): (DURING_SEND, BEFORE_REMOVAL),
+}
+"""What is tried by day, exactly once or not, on each store; by night every step is."""
+
+
+def killed(*, exactly_once: bool) -> pytest.MarkDecorator:
+    """Each store and step."""
+    cases = [
+        pytest.param(kind, step, marks=[] if step in steps else [pytest.mark.nightly])
+        for (once, kind), steps in BY_DAY.items()
+        for step in REPEATED
+        if once == exactly_once
     ]
+    return pytest.mark.parametrize(("kind", "step"), cases)
 
 
-@pytest.mark.parametrize(("step", "repeated"), steps(BATCH, by_day=(DURING_SEND, BEFORE_COMMIT)))
-def test_killed_on_postgresql(postgresql: Scene, step: str, repeated: int) -> None:
-    """The row locks fall with the connection: what was sent and not committed is sent again."""
-    names = killed_once(postgresql, step)
-    sent = postgresql.sent()
+@killed(exactly_once=False)
+def test_killed(kind: str, step: str, request: pytest.FixtureRequest) -> None:
+    """PostgreSQL's row locks fall with the connection: what was sent and not committed is sent again.
+    Elsewhere the lease runs out; a removal is committed by itself, so that nothing follows it."""
+    scene: Scene = request.getfixturevalue(kind)
+    names = killed_once(scene, step)
+    sent = scene.sent()
     assert set(sent) == names
-    assert sum(count - 1 for count in sent.values()) == repeated
+    uncommitted = kind == "postgresql" and step == BEFORE_COMMIT
+    repeated = sum(count - 1 for count in sent.values())
+    assert repeated == (BATCH if uncommitted else REPEATED[step])
 
 
-@pytest.mark.parametrize(("step", "repeated"), steps(0, by_day=(AFTER_CLAIM, BEFORE_REMOVAL)))
-def test_killed_on_sqlite(sqlite: Scene, step: str, repeated: int) -> None:
-    """The lease runs out; a removal is committed by itself, so that nothing follows it."""
-    names = killed_once(sqlite, step)
-    sent = sqlite.sent()
-    assert set(sent) == names
-    assert sum(count - 1 for count in sent.values()) == repeated
-
-
-@pytest.mark.parametrize(("step", "repeated"), steps(0, by_day=(BEFORE_REMOVAL,)))
-def test_killed_on_dynamodb(dynamodb: Scene, step: str, repeated: int) -> None:
-    """The lease runs out, and the table has all that the dead dispatcher had not removed."""
-    names = killed_once(dynamodb, step)
-    sent = dynamodb.sent()
-    assert set(sent) == names
-    assert sum(count - 1 for count in sent.values()) == repeated
-
-
-EXACTLY_ONCE = {"postgresql": (AFTER_CLAIM, BEFORE_COMMIT), "sqlite": (DURING_SEND, BEFORE_REMOVAL)}
-"""What is tried by day."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "step"),
-    [
-        pytest.param(kind, step.values[0], marks=step.marks)
-        for kind, by_day in EXACTLY_ONCE.items()
-        for step in steps(0, by_day)
-    ],
-)
+@killed(exactly_once=True)
 def test_killed_in_exactly_once(kind: str, step: str, request: pytest.FixtureRequest) -> None:
     """Whatever the instant, each effect is there once: it commits with the removal or not at all."""
     scene: Scene = request.getfixturevalue(kind)
