@@ -176,10 +176,8 @@ _NETWORK: Final = ("vpcId", "subnetIds", "securityGroupIds")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
     """The endpoints to deploy and the settings they share, by name, as far as they are given: those of
-    `UnrestrictedDelay`, and what the account wants of keys, network, memory, logs and roles.
-
-    ``queue_arn`` names an existing destination queue; None creates one per endpoint.
-    """
+    `UnrestrictedDelay`, and what the account wants of keys, network, memory, logs and roles. ``queue_arn``
+    names an existing destination queue; None creates one per endpoint."""
 
     endpoints: tuple[Endpoint, ...] = ()
     queue_arn: str | None = None

@@ -37,7 +37,6 @@ def default_client() -> S3Client:
 
 
 _MISSING_BUCKET: Final = frozenset({"NoSuchBucket", "InvalidBucketName"})
-_MISSING_OBJECT: Final = "NoSuchKey"
 
 
 @contextmanager
@@ -45,9 +44,10 @@ def translated(bucket: str, *, key: str | None = None) -> Iterator[None]:
     """botocore's errors in a call on a bucket, or on one object of it."""
     try:
         yield
-    except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
-        if code == _MISSING_OBJECT:
+    except (ClientError, BotoCoreError) as error:
+        response: Any = error.response if isinstance(error, ClientError) else {}
+        code = response.get("Error", {}).get("Code", "")
+        if code == "NoSuchKey":
             raise errors.BodyMissing(
                 f"the body {key} is no longer in bucket {bucket}; keep the message, and restore the "
                 "object or look for what deleted it (a lifecycle rule, another receiver)"
@@ -55,8 +55,6 @@ def translated(bucket: str, *, key: str | None = None) -> Iterator[None]:
         if code in _MISSING_BUCKET:
             told = f"bucket {bucket} does not exist; create it, or correct the name"
             raise errors.BodyStoreMissing(told) from error
-        raise errors.BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
-    except BotoCoreError as error:
         raise errors.BodyStoreUnavailable(f"bucket {bucket} cannot be used now: {error}") from error
 
 

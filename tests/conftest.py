@@ -72,6 +72,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     arrange(items, config.getoption("seed"))
 
 
+def pytest_collection_finish() -> None:
+    if "moto" in sys.modules:
+        from tests.services.quick_moto import quicken
+
+        quicken()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if hasattr(item.config, "workerinput"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 Found = TypeVar("Found")
 
@@ -23,3 +25,11 @@ def wait_for(
         assert time.monotonic() < deadline, missing
         time.sleep(0.02)
     return found
+
+
+def ended(
+    command: Sequence[str | Path] | str, *, check: bool = False, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; what it printed."""
+    given: dict[str, Any] = {"timeout": PATIENCE_SECONDS} | more
+    return subprocess.run(command, capture_output=True, text=True, check=check, **given)

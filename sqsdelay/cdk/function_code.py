@@ -60,7 +60,6 @@ class FunctionCodeError(SqsDelayError):
 
 def functions_archive(root: Path = ROOT, build: Path = BUILD) -> Path:
     """The archive to deploy: an installed package's, or one built unless the same inputs were built before.
-
     boto3 is left out: Lambda's Python runtime brings it. Raises FunctionCodeError: pip could not fetch the
     pinned dependencies; or an installation has no archive. ``root``: the checkout, or the installation, to
     take it from. ``build``: where to put it; outside what git tracks."""

@@ -144,12 +144,8 @@ class Wiring:
 
 
 class Place(Construct):
-    """Where messages may be parked: what the delay consumer has to have of it.
-
-    Attributes:
-        url: the place as `open_place` and ``--store`` take it.
-        wildcard: an ARN that `statements` has to leave open, and why.
-    """
+    """Where messages may be parked: what the delay consumer has to have of it. ``url``: as `open_place` and
+    ``--store`` take it. ``wildcard``: an ARN that `statements` has to leave open, and why."""
 
     url: str
     wildcard: tuple[str, str] | None = None
@@ -273,7 +269,7 @@ class EndpointFunction(Construct):
 
 
 def delay_consumer(
-    scope: Construct, wiring: Wiring, *, max_concurrency: int, place: Place | None
+    scope: Construct, wiring: Wiring, max_concurrency: int, place: Place | None
 ) -> EndpointFunction:
     """The function that moves messages one hop on, on its queues' event sources. ``max_concurrency``: batches
     in hand at once, 2 to 1,000. ``place``: where to park messages that are far away; they hop on when None.
@@ -324,11 +320,10 @@ def delay_consumer(
 
 
 class DispatcherFunction(EndpointFunction):
-    """The function that releases what is due, on its schedule, a few runs at a time.
-
-    Released messages go to the destination, or to a FIFO endpoint's due queue. ``statements``: what it is
-    allowed besides, on its store. ``store_url``: the store's. ``place``: one whose schedules release: the
-    function only empties the parking queue. ``concurrency``: runs at once."""
+    """The function that releases what is due, on its schedule, a few runs at a time. Released messages go to
+    the destination, or to a FIFO endpoint's due queue. ``statements``: what it is allowed besides, on its
+    store. ``store_url``: the store's. ``place``: one whose schedules release: the function only empties the
+    parking queue. ``concurrency``: runs at once."""
 
     def __init__(
         self,
@@ -369,30 +364,20 @@ class DispatcherFunction(EndpointFunction):
             },
         )
         if place is None:
-            self.schedule = self.every(
-                limits.SCHEDULE_SECONDS, "Schedule", f"Runs the dispatcher of {wiring.endpoint}"
-            )
+            what = f"Runs the dispatcher of {wiring.endpoint}"
+            self.schedule = self.every(limits.SCHEDULE_SECONDS, "Schedule", what)
         else:
             invoke = allow("Help", ["lambda:InvokeFunction"], self.function.function_arn)
             iam.Policy(self, "SendForHelp", statements=[invoke], roles=[self.role])
 
     def empty_parking_queue(self, endpoint: str) -> events.Rule:
         """Have it empty the parking queue every five minutes."""
-        return self.every(
-            limits.GATHERING_SECONDS,
-            "ParkingSchedule",
-            f"Empties the parking queue of {endpoint}",
-            event=events.RuleTargetInput.from_object({function_names.PARK: True}),
-        )
+        event = events.RuleTargetInput.from_object({function_names.PARK: True})
+        what = f"Empties the parking queue of {endpoint}"
+        return self.every(limits.GATHERING_SECONDS, "ParkingSchedule", what, event)
 
-    def every(
-        self,
-        seconds: int,
-        construct_id: str,
-        description: str,
-        event: events.RuleTargetInput | None = None,
-    ) -> events.Rule:
-        """Have it run so often, with ``event`` if it is not to release."""
+    def every(self, seconds: int, construct_id: str, what: str, event: Any = None) -> events.Rule:
+        """Have it run so often, with an input if it is not to release."""
         target = targets.LambdaFunction(
             self.function,
             event=event,
@@ -402,7 +387,7 @@ class DispatcherFunction(EndpointFunction):
         rule = events.Rule(
             self,
             construct_id,
-            description=f"{description} (sqsdelay)",
+            description=f"{what} (sqsdelay)",
             schedule=events.Schedule.rate(Duration.seconds(seconds)),
             targets=[target],
         )

@@ -53,11 +53,10 @@ class S3Ledger(Construct):
         encryption_key: kms.IKey | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._endpoint = endpoint
         self.bucket = bucket or queues_and_buckets.PrivateBucket(
             self, "Bucket", removal_policy=removal_policy, encryption_key=encryption_key
         )
-        role = self._role()
+        role = self._role(endpoint)
         keys = [key for key in (encryption_key, self.bucket.encryption_key) if key is not None]
         for key in {key.key_arn: key for key in keys}.values():
             queues_and_buckets.grant_key(role, key, ["s3", "firehose"], queues_and_buckets.USE_KEY)
@@ -81,6 +80,9 @@ class S3Ledger(Construct):
                 ),
             ),
         )
+        self.stream_url = f"{function_names.LEDGER_STREAM_SCHEME}{self.stream.ref}"
+        self.url = f"s3://{self.bucket.bucket_name}/{FOLDER}/{endpoint}/"
+        """The endpoint's ledger, as a report reads it."""
         # All that the role may, which Firehose tries at once.
         self.stream.node.add_dependency(role)
         freshness = cloudwatch.Metric(
@@ -93,16 +95,6 @@ class S3Ledger(Construct):
         in_log = own_metric(f"{endpoint}-ledger", function_names.LEDGER_IN_LOG, "sum")
         watched = {"LedgerLate": (freshness, LATE_SECONDS), "LedgerInLog": (in_log, 0)}
         self.alarms = Alarms(self, watched, topic=alarm_topic)
-
-    @property
-    def url(self) -> str:
-        """The endpoint's ledger, as a report reads it."""
-        return f"s3://{self.bucket.bucket_name}/{FOLDER}/{self._endpoint}/"
-
-    @property
-    def stream_url(self) -> str:
-        """The stream, as the functions' environment has it."""
-        return f"{function_names.LEDGER_STREAM_SCHEME}{self.stream.ref}"
 
     def statement(self) -> iam.PolicyStatement:
         """What whoever records is to be allowed."""
@@ -127,11 +119,9 @@ class S3Ledger(Construct):
             dimensions={function_names.METRIC_DIMENSION: "$.service"},
         )
 
-    def _role(self) -> iam.Role:
-        folders = [
-            self.bucket.arn_for_objects(f"{folder}/{self._endpoint}/*")
-            for folder in (FOLDER, f"{FOLDER}-errors")
-        ]
+    def _role(self, endpoint: str) -> iam.Role:
+        names = (FOLDER, f"{FOLDER}-errors")
+        folders = [self.bucket.arn_for_objects(f"{name}/{endpoint}/*") for name in names]
         # Source: Firehose developer guide, "Grant Firehose access to an Amazon S3 destination".
         write = ("s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject")
         look = ("s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads")
@@ -145,9 +135,6 @@ class S3Ledger(Construct):
             assumed_by=iam.ServicePrincipal("firehose.amazonaws.com"),
             inline_policies={"Ledger": iam.PolicyDocument(statements=statements)},
         )
-        queues_and_buckets.acknowledge_wildcards(
-            role,
-            *folders,
-            reason="All objects of two folders, which hold nothing but this endpoint's ledger.",
-        )
+        why = "All objects of two folders, which hold nothing but this endpoint's ledger."
+        queues_and_buckets.acknowledge_wildcards(role, *folders, reason=why)
         return role

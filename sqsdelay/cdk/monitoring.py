@@ -17,7 +17,7 @@ from constructs import Construct
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.queues_and_buckets import beside
 from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
-from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, OVERDUE_MS
+from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS
 
 PERIOD: Final = Duration.minutes(5)
 
@@ -101,53 +101,43 @@ def oldest(queue: sqs.IQueue, seconds: int) -> tuple[cloudwatch.Metric, float]:
     return age, seconds + OVERDUE_MARGIN_SECONDS
 
 
-def of_endpoint(
-    delay: sqs.IQueue,
-    error: sqs.IQueue,
-    due: sqs.IQueue | None,
-    function: lambda_.IFunction,
-    hop_seconds: int,
-) -> Watched:
+Queues = Mapping[str, sqs.IQueue | None]
+"""The ``delay``, ``error``, ``due`` and ``parking`` queues, as far as there are any."""
+
+
+def of_endpoint(queues: Queues, function: lambda_.IFunction, hop_seconds: int) -> Watched:
     """Its queues and its delay consumer."""
+    delay, error, due = (queues[name] for name in ("delay", "error", "due"))
+    assert delay is not None
+    assert error is not None
     failed = error.metric_approximate_number_of_messages_visible(period=PERIOD, statistic="max")
     drops = function.metric("RecursiveInvocationsDropped", period=PERIOD, statistic="sum")
     return {
         "ErrorQueueNotEmpty": (failed, 0),
         "OldestMessage": oldest(delay, hop_seconds),
-        "FunctionErrors": (function.metric_errors(period=PERIOD), 0),
-        "FunctionThrottles": (function.metric_throttles(period=PERIOD), 0),
+        **of_runs("Function", function),
         "RecursionDrops": (drops, 0),
         **({} if due is None else {"OldestDueMessage": oldest(due, MAX_MESSAGE_TIMER_SECONDS)}),
     }
 
 
-def of_store(endpoint: str, dispatcher: lambda_.IFunction) -> Watched:
-    """What is due but still there, and its dispatcher."""
+def of_runs(which: str, function: lambda_.IFunction) -> Watched:
+    """The errors and throttles of a function; ``which`` begins the alarms' names."""
     return {
-        "Overdue": (own_metric(endpoint, function_names.OVERDUE, "max"), OVERDUE_MS),
-        **of_runs(dispatcher),
-    }
-
-
-def of_runs(dispatcher: lambda_.IFunction) -> Watched:
-    """A dispatcher's errors and throttles."""
-    return {
-        "DispatcherErrors": (dispatcher.metric_errors(period=PERIOD), 0),
-        "DispatcherThrottles": (dispatcher.metric_throttles(period=PERIOD), 0),
+        f"{which}Errors": (function.metric_errors(period=PERIOD), 0),
+        f"{which}Throttles": (function.metric_throttles(period=PERIOD), 0),
     }
 
 
 def dashboard(
     scope: Construct,
     endpoint: str,
-    *,
-    queues: Mapping[str, sqs.IQueue | None],
+    queues: Queues,
     function: lambda_.IFunction,
     dispatcher: lambda_.IFunction | None,
     alarms: list[cloudwatch.Alarm],
 ) -> None:
-    """Pending messages, hops and hand-overs, lateness, errors; with a store, what it released. ``queues``:
-    the ``delay``, ``error``, ``due`` and ``parking`` queues, as far as there are any."""
+    """Pending messages, hops and hand-overs, lateness, errors; with a store, what it released."""
     names = function_names
 
     def told(statistic: str, **metrics: str) -> list[cloudwatch.Metric]:

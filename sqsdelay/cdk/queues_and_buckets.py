@@ -38,10 +38,8 @@ ABANDONED_DAYS: Final = 7
 
 
 def acknowledge(construct: Construct, *rules: str, reason: str) -> None:
-    """Keep ``rules`` quiet on ``construct`` and below; the report carries the reason.
-
-    cdk-nag 3 brings the CDK's validations along, aws-cdk-lib before 2.256 has none.
-    """
+    """Keep ``rules`` quiet on ``construct`` and below; the report carries the reason. cdk-nag 3 brings the
+    CDK's validations along, aws-cdk-lib before 2.256 has none."""
     if hasattr(aws_cdk, "Validations"):
         aws_cdk.Validations.of(construct).acknowledge(
             *(aws_cdk.Acknowledgment(id=rule, reason=reason) for rule in rules)
@@ -50,20 +48,20 @@ def acknowledge(construct: Construct, *rules: str, reason: str) -> None:
 
 def acknowledge_wildcards(role: iam.Role, *arns: str, reason: str) -> None:
     """Keep the rule against wildcards quiet on a role, for these resources alone."""
-    named = [_as_nag_writes(Stack.of(role).resolve(arn)) for arn in arns]
-    acknowledge(role, *(f"AwsSolutions-IAM5[Resource::{arn}]" for arn in named), reason=reason)
 
+    def named(value: Any) -> str:
+        """An ARN as a finding names it: references in angle brackets."""
+        match value:
+            case {"Fn::Join": [separator, parts]}:
+                return str(separator).join(map(named, parts))
+            case {"Fn::GetAtt": parts}:
+                return f"<{'.'.join(parts)}>"
+            case {"Ref": name}:
+                return f"<{name}>"
+        return str(value)
 
-def _as_nag_writes(value: Any) -> str:
-    """An ARN as a finding names it: references in angle brackets."""
-    if isinstance(value, str):
-        return value
-    if "Fn::Join" in value:
-        separator, parts = value["Fn::Join"]
-        return str(separator).join(map(_as_nag_writes, parts))
-    if "Fn::GetAtt" in value:
-        return f"<{'.'.join(value['Fn::GetAtt'])}>"
-    return f"<{value['Ref']}>"
+    rules = [f"AwsSolutions-IAM5[Resource::{named(Stack.of(role).resolve(arn))}]" for arn in arns]
+    acknowledge(role, *rules, reason=reason)
 
 
 def allow(sid: str, actions: Iterable[str], *resources: str, **more: Any) -> iam.PolicyStatement:
@@ -125,7 +123,7 @@ class EndpointQueue(sqs.Queue):
             acknowledge(self, *NO_REDRIVE, reason=no_redrive)
 
 
-_WAITING: Final = {
+_SUFFIXES: Final = {
     "DelayQueue": limits.DELAY_QUEUE_SUFFIX,
     "DueQueue": limits.DUE_QUEUE_SUFFIX,
     "ParkingQueue": limits.PARKING_QUEUE_SUFFIX,
@@ -135,72 +133,35 @@ _WAITING: Final = {
 def waiting_queue(scope: Construct, which: str, endpoint: str, **settings: Any) -> EndpointQueue:
     """Where messages wait for a function: the ``DelayQueue``, hop by hop; the ``DueQueue``, where the message
     timers of a FIFO endpoint run; the ``ParkingQueue``, where what is to be parked gathers."""
-    return EndpointQueue(
-        scope,
-        which,
-        no_redrive=_ONLY_WAITING,
-        queue_name=beside(endpoint, _WAITING[which]),
-        visibility_timeout=Duration.seconds(limits.DELAY_QUEUE_VISIBILITY_SECONDS),
-        **settings,
-    )
-
-
-def delay_queue(
-    scope: Construct, endpoint: str, *, hop_seconds: int, **settings: Any
-) -> EndpointQueue:
-    """High-throughput FIFO, delivery delay of one hop."""
-    return waiting_queue(
-        scope,
-        "DelayQueue",
-        endpoint,
-        fifo=True,
-        deduplication_scope=sqs.DeduplicationScope.MESSAGE_GROUP,
-        fifo_throughput_limit=sqs.FifoThroughputLimit.PER_MESSAGE_GROUP_ID,
-        delivery_delay=Duration.seconds(hop_seconds),
-        **settings,
-    )
-
-
-def error_queue(scope: Construct, endpoint: str, **settings: Any) -> EndpointQueue:
-    """What could not be delivered, with the reason, for a person to read."""
-    return EndpointQueue(
-        scope,
-        "ErrorQueue",
-        no_redrive="The last stop: nothing but a person reads it.",
-        queue_name=beside(endpoint, limits.ERROR_QUEUE_SUFFIX),
-        **settings,
-    )
+    settings["queue_name"] = beside(endpoint, _SUFFIXES[which])
+    settings["visibility_timeout"] = Duration.seconds(limits.DELAY_QUEUE_VISIBILITY_SECONDS)
+    return EndpointQueue(scope, which, no_redrive=_ONLY_WAITING, **settings)
 
 
 class DestinationQueue(Construct):
-    """The queue, with a dead-letter queue for what the endpoint's own consumers cannot handle.
-
-    Both are FIFO if the endpoint's name says so. ``settings`` are of both, as `EndpointQueue` takes them.
-    Raises InvalidEndpoint: no room in the name for the suffix of a FIFO dead-letter queue."""
+    """The queue, with a dead-letter queue for what the endpoint's own consumers cannot handle. Both are FIFO
+    if the endpoint's name says so. ``settings`` are of both, as `EndpointQueue` takes them. Raises
+    InvalidEndpoint: no room in the name for the suffix of a FIFO dead-letter queue."""
 
     def __init__(
         self, scope: Construct, construct_id: str, *, endpoint: str, **settings: Any
     ) -> None:
         super().__init__(scope, construct_id)
         # SQS does not take FifoQueue=false: a standard queue says nothing.
-        fifo = True if endpoint.endswith(limits.FIFO_SUFFIX) else None
+        settings["fifo"] = True if endpoint.endswith(limits.FIFO_SUFFIX) else None
+        name, why = _dead_letter_queue_name(endpoint), "A dead-letter queue itself."
         self.dead_letter_queue = EndpointQueue(
-            self,
-            "DeadLetterQueue",
-            no_redrive="A dead-letter queue itself.",
-            queue_name=_dead_letter_queue_name(endpoint),
-            fifo=fifo,
-            **settings,
+            self, "DeadLetterQueue", no_redrive=why, queue_name=name, **settings
+        )
+        refused = sqs.DeadLetterQueue(
+            queue=self.dead_letter_queue, max_receive_count=RECEIVES_BEFORE_DEAD_LETTER
         )
         self.queue = EndpointQueue(
             self,
             "Queue",
             no_redrive=None,
             queue_name=endpoint,
-            fifo=fifo,
-            dead_letter_queue=sqs.DeadLetterQueue(
-                queue=self.dead_letter_queue, max_receive_count=RECEIVES_BEFORE_DEAD_LETTER
-            ),
+            dead_letter_queue=refused,
             **settings,
         )
 
@@ -223,10 +184,9 @@ def _dead_letter_queue_name(endpoint: str) -> str:
 
 class PrivateBucket(s3.Bucket):
     """Encrypted, TLS only, read by nobody without a grant. No lifecycle rule deletes its objects: the only
-    one forgets parts of uploads that were never completed.
-
-    CloudFormation makes up the name, for bucket names are shared by all accounts. ``encryption_key``: a key
-    of the customer's; S3's own when None. ``lifecycle``: whether it has that rule."""
+    one forgets parts of uploads that were never completed. CloudFormation makes up the name, for bucket names
+    are shared by all accounts. ``encryption_key``: a key of the customer's; S3's own when None.
+    ``lifecycle``: whether it has that rule."""
 
     def __init__(
         self,
@@ -280,11 +240,13 @@ class BodyBucket(PrivateBucket):
     def _grant(self, grantee: iam.IGrantable, on_bucket: str, on_bodies: list[str]) -> iam.Grant:
         # A large body goes up in parts, which S3 decrypts to put them together.
         grant_key(grantee, self.encryption_key, ["s3"], USE_KEY)
-
-        def granted(actions: list[str], arn: str) -> iam.Grant:
-            return iam.Grant.add_to_principal(
+        bucket, bodies = (
+            iam.Grant.add_to_principal(
                 grantee=grantee, actions=actions, resource_arns=[arn], scope=self
             )
-
-        bucket = granted([on_bucket], self.bucket_arn)
-        return bucket.combine(granted(on_bodies, self.arn_for_objects("*")))
+            for actions, arn in (
+                ([on_bucket], self.bucket_arn),
+                (on_bodies, self.arn_for_objects("*")),
+            )
+        )
+        return bucket.combine(bodies)

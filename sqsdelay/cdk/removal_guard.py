@@ -145,11 +145,9 @@ class RemovalGuard(Construct):
 
 
 def _logical_prefix(scope: Construct, path: str) -> str:
-    """What the logical id of a construct below ``scope`` begins with; a hash follows.
-
-    Source: aws-cdk-lib's ``makeUniqueId``: the path within the stack, without "Resource", "Default"
-    and what repeats the component before it, letters and digits only, at most 240 of them.
-    """
+    """What the logical id of a construct below ``scope`` begins with; a hash follows. Source: aws-cdk-lib's
+    ``makeUniqueId``: the path within the stack, without "Resource", "Default" and what repeats the component
+    before it, letters and digits only, at most 240 of them."""
     inside = scope.node.path.removeprefix(Stack.of(scope).node.path)
     human: list[str] = []
     for component in (*inside.split("/"), *path.split("/")):

@@ -15,12 +15,12 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from sqsdelay import limits
-from sqsdelay.cdk import queues_and_buckets
+from sqsdelay.cdk import function_names, queues_and_buckets
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
-from sqsdelay.cdk.monitoring import SILENT, Alarms, Watched, of_runs, of_store, oldest
+from sqsdelay.cdk.monitoring import SILENT, Alarms, Watched, of_runs, oldest, own_metric
 from sqsdelay.cdk.queues_and_buckets import allow, beside, grant_key, grant_queues, waiting_queue
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
+from sqsdelay.operating.status import OVERDUE_MS, ROLE_TAG, STORE_TAG
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT
 
@@ -29,10 +29,8 @@ S3: Final = "s3"
 SCHEDULER: Final = "scheduler"
 """What ``store=`` calls them."""
 
-KEEP_MESSAGES: Final = tuple(
-    f"dynamodb:{action}"
-    for action in ("BatchGetItem", "ConditionCheckItem", "DeleteItem", "PutItem", "Query")
-)
+_KEEPS: Final = ("BatchGetItem", "ConditionCheckItem", "DeleteItem", "PutItem", "Query")
+KEEP_MESSAGES: Final = tuple(f"dynamodb:{action}" for action in _KEEPS)
 """What who parks, finds, cancels or moves messages does on the table."""
 
 KEEP_OBJECTS: Final = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
@@ -44,13 +42,8 @@ CALLS: Final = tuple(f"scheduler:{verb}Schedule" for verb in ("Create", "Delete"
 MAX_GROUP_CHARS: Final = 64
 """Source: CreateScheduleGroup API reference, Name."""
 
-USE_TABLE: Final = tuple(
-    f"kms:{action}"
-    for action in (
-        *("Decrypt", "DescribeKey", "Encrypt", "GenerateDataKey"),
-        *("ReEncryptFrom", "ReEncryptTo"),
-    )
-)
+_USES: Final = "Decrypt DescribeKey Encrypt GenerateDataKey ReEncryptFrom ReEncryptTo"
+USE_TABLE: Final = tuple(f"kms:{action}" for action in _USES.split())
 """What using a table under a key takes. Source: DynamoDB developer guide, encryption at rest, "Usage
 notes", as aws-cdk-lib's ``Table`` grants it."""
 
@@ -67,7 +60,8 @@ class Dispatched(Place):
         made = DispatcherFunction(self, wiring, store_url=self.url, **arguments)
         self.use(made.role)
         self.function, self.schedule = made.function, made.schedule
-        watched = {**of_store(wiring.endpoint, made.function), **(more or {})}
+        overdue = own_metric(wiring.endpoint, function_names.OVERDUE, "max"), OVERDUE_MS
+        watched = {"Overdue": overdue, **of_runs("Dispatcher", made.function), **(more or {})}
         self.alarms = Alarms(self, watched, topic=wiring.alarm_topic)
         return made
 
@@ -130,8 +124,7 @@ class S3MessageStore(Dispatched):
     The bucket has no versions: what is released or cancelled would stay, and be paid for, and each state
     that is written beside an object would be kept. No lifecycle rule deletes objects: they are messages.
 
-    What was moved so near while it waited to be parked that it hops on goes to the delay queue.
-    """
+    What was moved so near while it waited to be parked that it hops on goes to the delay queue."""
 
     def __init__(self, scope: Construct, construct_id: str, wiring: Wiring) -> None:
         super().__init__(scope, construct_id)
@@ -182,9 +175,8 @@ def _empty(parking_queue: sqs.IQueue, wiring: Wiring) -> list[iam.PolicyStatemen
 
 
 class ScheduleGroup(Place):
-    """Messages wait as one-time schedules of ``group``, which fire into ``parking_queue``.
-
-    ``function`` empties that every five minutes, and hands over. The group has the endpoint's name. Raises
+    """Messages wait as one-time schedules of ``group``, which fire into ``parking_queue``. ``function``
+    empties that every five minutes, and hands over. The group has the endpoint's name. Raises
     ConfigurationError: a name too long for a group."""
 
     def __init__(self, scope: Construct, construct_id: str, wiring: Wiring) -> None:
@@ -233,7 +225,7 @@ class ScheduleGroup(Place):
         self.parking_schedule = emptier.empty_parking_queue(endpoint)
         longest = limits.GATHERING_SECONDS + limits.MAX_MESSAGE_TIMER_SECONDS
         watched = {
-            **of_runs(self.function),
+            **of_runs("Dispatcher", self.function),
             SILENT: (self.function.metric_invocations(period=Duration.minutes(1)), 1),
             "OldestParkingMessage": oldest(self.parking_queue, longest),
         }

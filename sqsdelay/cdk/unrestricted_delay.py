@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aws_cdk import RemovalPolicy, Token
+from aws_cdk import Duration, RemovalPolicy, Token
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
@@ -28,7 +28,7 @@ from sqsdelay.cdk.monitoring import Alarms, dashboard, of_endpoint
 from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, InvalidSetting
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
+from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS, ERROR_QUEUE_SUFFIX
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
 STORES: Final = (stores.DYNAMODB, stores.S3, stores.SCHEDULER)
@@ -130,10 +130,24 @@ class UnrestrictedDelay(Construct):
         if permissions_boundary is not None:
             iam.PermissionsBoundary.of(self).apply(permissions_boundary)
         kept: dict[str, Any] = {"removal_policy": removal_policy, "encryption_key": encryption_key}
-        self.delay_queue = queues_and_buckets.delay_queue(
-            self, endpoint, hop_seconds=hop_seconds, **kept
+        self.delay_queue = queues_and_buckets.waiting_queue(
+            self,
+            "DelayQueue",
+            endpoint,
+            fifo=True,
+            deduplication_scope=sqs.DeduplicationScope.MESSAGE_GROUP,
+            fifo_throughput_limit=sqs.FifoThroughputLimit.PER_MESSAGE_GROUP_ID,
+            delivery_delay=Duration.seconds(hop_seconds),
+            **kept,
         )
-        self.error_queue = queues_and_buckets.error_queue(self, endpoint, **kept)
+        read, name = "The last stop: nothing but a person reads it.", ERROR_QUEUE_SUFFIX
+        self.error_queue = queues_and_buckets.EndpointQueue(
+            self,
+            "ErrorQueue",
+            no_redrive=read,
+            queue_name=queues_and_buckets.beside(endpoint, name),
+            **kept,
+        )
         self.due_queue = (
             queues_and_buckets.waiting_queue(self, "DueQueue", endpoint, **kept)
             if queue.fifo
@@ -176,36 +190,23 @@ class UnrestrictedDelay(Construct):
             queues_and_buckets.BodyBucket(self, "Bodies", **kept) if large_bodies else None
         )
         place = self.store or self.s3_store or self.schedules
-        self.function = delay_consumer(
-            self, wiring, max_concurrency=max_concurrency, place=place
-        ).function
+        self.function = delay_consumer(self, wiring, max_concurrency, place).function
         # Refused before the delay consumer forgets a store, and not after.
         self.function.node.add_dependency(self.removal_guard.parts)
         dispatched, parking = self.store or self.s3_store, self.s3_store or self.schedules
-        waiting = {
-            "delay": self.delay_queue,
-            "error": self.error_queue,
-            "due": self.due_queue,
-            "parking": parking.parking_queue if parking else None,
-        }
-        watched = of_endpoint(
-            self.delay_queue, self.error_queue, self.due_queue, self.function, hop_seconds
+        waiting = {"delay": self.delay_queue, "error": self.error_queue, "due": self.due_queue}
+        waiting["parking"] = parking.parking_queue if parking else None
+        self.alarms = Alarms(
+            self, of_endpoint(waiting, self.function, hop_seconds), topic=alarm_topic
         )
-        self.alarms = Alarms(self, watched, topic=alarm_topic)
-        dashboard(
-            self,
-            endpoint,
-            queues=waiting,
-            function=self.function,
-            dispatcher=dispatched.function if dispatched else None,
-            alarms=self.alarms.all + (place.alarms.all if place else []),
-        )
+        dispatcher = dispatched.function if dispatched else None
+        alarms = self.alarms.all + (place.alarms.all if place else [])
+        dashboard(self, endpoint, waiting, self.function, dispatcher, alarms)
 
     def grant_send(self, producer: iam.IGrantable) -> iam.Grant:
         """Let ``producer`` send with any delay: find, ask and send to the queue and the delay queue.
 
-        A FIFO endpoint's due queue too. With a bucket for large bodies, also put bodies there.
-        """
+        A FIFO endpoint's due queue too. With a bucket for large bodies, also put bodies there."""
         sent_to = [self.queue, self.delay_queue, *([self.due_queue] if self.due_queue else [])]
         if self.body_bucket is not None:
             self.body_bucket.grant_offload(producer)

@@ -15,7 +15,6 @@ from typer import Option
 from sqsdelay.cli import rabbitmq
 from sqsdelay.cli.console import EXIT_REFUSED, err, exit_code, in_options, out
 from sqsdelay.cli.cost import cost, cost_of_table
-from sqsdelay.cli.demo import demo, local
 from sqsdelay.cli.operate import endpoint_app, status, store_app
 from sqsdelay.cli.options import Commands, environment, logging_to_stderr
 from sqsdelay.cli.pipeline import events, reconcile, report, schedule
@@ -23,7 +22,7 @@ from sqsdelay.cli.prove import prove
 from sqsdelay.cli.receive import receive
 from sqsdelay.cli.run import consume, dispatch, timeout_manager
 from sqsdelay.cli.send import send
-from sqsdelay.cli.serve_console import serve_console
+from sqsdelay.cli.serve import demo, local, serve_console
 from sqsdelay.cli.spark_job import pipeline
 from sqsdelay.cli.waiting import cancel, errors_app, pending, reschedule
 from sqsdelay.errors import SqsDelayError

@@ -125,11 +125,11 @@ def show(record: Mapping[str, Any], *parts: str | Table, as_json: bool) -> None:
 
 def figures(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of what is told of the first column, in columns that end alike."""
-    columns = [Column(each, justify="right") for each in headers[1:]]
-    named = Column(headers[0], no_wrap=True)
+    columns = [Column(Text(one_line(each)), justify="right") for each in headers[1:]]
+    named = Column(Text(one_line(headers[0])), no_wrap=True)
     table = Table(named, *columns, box=None, show_header=any(headers))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(one_line(each)) for each in row))
     return table
 
 

@@ -241,9 +241,8 @@ _SCHEMA: Final = (
 def _read(spark: SparkSession, workload: str) -> DataFrame:
     kind = format_of(workload)
     if kind is None:
-        raise InvalidSetting(
-            f"workload {workload}: unknown file type; rename it to end in .parquet, .csv or .jsonl"
-        )
+        told = "unknown file type; rename it to end in .parquet, .csv or .jsonl"
+        raise InvalidSetting(f"workload {workload}: {told}")
     reader = spark.read.options(header=True, primitivesAsString=True)
     return reader.load(workload, format="json" if kind == "jsonl" else kind)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -74,14 +75,18 @@ def declare(context: typer.Context) -> None:
     What exists stays as it is.
     """
     from sqsdelay.rabbitmq import declare as declare_infrastructure
+    from sqsdelay.rabbitmq.connection import parameters
+    from sqsdelay.rabbitmq.publisher import Publisher
     from sqsdelay.rabbitmq.topology import MAX_LEVEL
-    from sqsdelay.rabbitmq.verification import uncaught
 
     url, topology, _ = _broker(context)
     declare_infrastructure(url, topology)
     say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
-    for problem in uncaught(url, topology) if topology.shared else []:
-        tell(f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}")
+    if topology.shared:
+        with closing(Publisher(parameters(url))) as publisher:
+            problem = publisher.uncaught(topology)
+        if problem is not None:
+            tell(f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}")
 
 
 @app.command()

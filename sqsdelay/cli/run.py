@@ -23,8 +23,7 @@ from sqsdelay import limits
 from sqsdelay.cli import options
 from sqsdelay.cli.console import OneLine, counted, err, print_json, tell
 from sqsdelay.core.readable import instant
-from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, Dispatcher, DispatchSettings
-from sqsdelay.dispatching.settlement import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
+from sqsdelay.dispatching import dispatcher as dispatching
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.operating.status import naming_the_command
@@ -224,19 +223,19 @@ def dispatch(
         int | None,
         Option(help="Release so many seconds before due: SQS 0 to 900 (default), RabbitMQ 0."),
     ] = None,
-    batch: Annotated[int, Option(help="Messages claimed at a time.")] = DEFAULT_BATCH,
+    batch: Annotated[int, Option(help="Messages claimed at a time.")] = dispatching.DEFAULT_BATCH,
     poll: Annotated[
         float | None, Option(help="Longest time between polls, seconds; default: the store's own.")
     ] = None,
     fetch_breaker: Annotated[
         float, Option(help="Exit after the store has failed for this many seconds.")
-    ] = DEFAULT_TRIGGER_SECONDS,
+    ] = dispatching.DEFAULT_TRIGGER_SECONDS,
     dispatch_breaker: Annotated[
         float, Option(help="Exit after the destination has failed for this many seconds.")
-    ] = DEFAULT_TRIGGER_SECONDS,
+    ] = dispatching.DEFAULT_TRIGGER_SECONDS,
     recovery_failures: Annotated[
         int, Option(help="Exit when recording failures fails more often than this per second.")
-    ] = DEFAULT_FAILURES_PER_SECOND,
+    ] = dispatching.DEFAULT_FAILURES_PER_SECOND,
     ledger: options.LedgerFile = None,
     as_json: options.JsonLines = False,
 ) -> None:
@@ -248,7 +247,7 @@ def dispatch(
     """
     log_to_stderr()
     target = options.Target(endpoint, store, to)
-    settings = DispatchSettings(
+    settings = dispatching.DispatchSettings(
         number_of_retries=retries,
         release_ahead_seconds=release_ahead,
         batch_size=batch,
@@ -261,7 +260,9 @@ def dispatch(
     tracing, book = if_installed(options.opened_ledger(ledger))
     with target.opened_store() as opened, closing(_outbox(target, opened, tracing)) as outbox:
         on_round = partial(_report, tally)
-        dispatcher = Dispatcher(opened, outbox, settings=settings, on_round=on_round, ledger=book)
+        dispatcher = dispatching.Dispatcher(
+            opened, outbox, settings=settings, on_round=on_round, ledger=book
+        )
         stop = stop_on_signals(lambda: str(tally))
         opened.initialize(TransactionMode.AT_LEAST_ONCE)
         tell(f"dispatching {target.name}; stop with Ctrl-C or SIGTERM")

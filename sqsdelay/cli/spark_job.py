@@ -88,7 +88,7 @@ def on_spark(
         _ended_by_ctrl_c(sends) as interruptible,
         TemporaryDirectory(prefix="sqsdelay-") as folder,
         session(context.command_path, master=master, time_zone=time_zone) as spark,
-        _progress(spark, told),
+        _progress(spark, told, sending=sends is not None),
     ):
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
@@ -127,7 +127,7 @@ def with_table(
 
 
 @contextmanager
-def _progress(spark: SparkSession, told: Status) -> Iterator[None]:
+def _progress(spark: SparkSession, told: Status, *, sending: bool) -> Iterator[None]:
     """Tell how many tasks Spark has done, until the block ends."""
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
 
@@ -136,7 +136,7 @@ def _progress(spark: SparkSession, told: Status) -> Iterator[None]:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             if running := [stage for stage in stages if stage is not None]:
                 stage = running[-1]
-                doing = "sending" if stage.name.startswith("save") else "reading"
+                doing = "sending" if sending and stage.name.startswith("save") else "reading"
                 told.update(f"{doing}: {stage.numCompletedTasks} of {stage.numTasks} tasks")
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -87,7 +87,7 @@ def _parsed(text: str) -> Prices:
     units = {_unit(listed_as): listed_as for listed_as in json.loads(shipped_text())["prices"]}
     if unknown := sorted(set(listed) - set(units.values())):
         raise ValueError(f" names {unknown[0]!r}; known are {', '.join(units.values())}")
-    told = {name: data.get(name) for name in ("read_on", "region", "currency")}
+    told: dict[str, Any] = {name: data.get(name) for name in ("read_on", "region", "currency")}
     for name, value in told.items():
         if not isinstance(value, str) or not value:
             raise ValueError(f": {name} is {value!r}; write it as text")
@@ -96,7 +96,7 @@ def _parsed(text: str) -> Prices:
     except ValueError as error:
         wrong = f": read_on is {data['read_on']!r}; write the day they were read"
         raise ValueError(f'{wrong}, "2026-11-20"') from error
-    return Prices(**told, **{name: _price(listed, listed_as) for name, listed_as in units.items()})
+    return Prices(**told | {name: _price(listed, listed_as) for name, listed_as in units.items()})
 
 
 def _price(listed: Mapping[str, Any], listed_as: str) -> Fraction:

@@ -1,8 +1,7 @@
 """Dispatching: releasing a store's messages on time."""
 
-from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings
-from sqsdelay.dispatching.settlement import Round
+from sqsdelay.dispatching.settlement import ExactlyOnce, Round
 from sqsdelay.ports.queues import Failure, Outbox, Released
 
 __all__ = [

@@ -14,14 +14,19 @@ from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import settlement
-from sqsdelay.dispatching.destinations import AtLeastOnce, Destination, ExactlyOnce, InTransaction
-from sqsdelay.dispatching.settlement import CircuitBreaker, FailureRateBreaker, Round, Settlement
+from sqsdelay.dispatching.settlement import Destination, ExactlyOnce, Round, Settlement
 from sqsdelay.errors import CriticalError
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.ports.queues import Outbox
 from sqsdelay.ports.stores import DelayedMessageStore
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_TRIGGER_SECONDS: Final = 30.0
+"""Seed 001: store, fetch and dispatch breakers trigger after 30 seconds."""
+
+DEFAULT_FAILURES_PER_SECOND: Final = 1
+"""Seed 001: ``MaximumRecoveryFailuresPerSecond``."""
 
 DEFAULT_BATCH: Final = 500
 MAX_POLL_SECONDS: Final = 3600
@@ -53,10 +58,10 @@ class DispatchSettings:
     release_ahead_seconds: int | None = None
     batch_size: int = DEFAULT_BATCH
     poll_seconds: float | None = None
-    maximum_recovery_failures_per_second: int = settlement.DEFAULT_FAILURES_PER_SECOND
-    store_breaker_seconds: float = settlement.DEFAULT_TRIGGER_SECONDS
-    fetch_breaker_seconds: float = settlement.DEFAULT_TRIGGER_SECONDS
-    dispatch_breaker_seconds: float = settlement.DEFAULT_TRIGGER_SECONDS
+    maximum_recovery_failures_per_second: int = DEFAULT_FAILURES_PER_SECOND
+    store_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
+    fetch_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
+    dispatch_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
 
     def __post_init__(self) -> None:
         if self.number_of_retries < 0:
@@ -104,6 +109,85 @@ def wait_for(wake: threading.Event, stop: threading.Event, seconds: float) -> No
         seconds -= _STOP_LOOK_SECONDS
 
 
+@dataclass(eq=False)
+class _Breaker:
+    """``limit``: the seconds that failures may last, or how many there may be in one. Triggered, it calls
+    ``on_critical``; without it, `failed` raises the CriticalError."""
+
+    name: str
+    limit: float
+    clock: Clock
+    on_critical: Callable[[CriticalError], None] | None = None
+
+    def _trigger(self, text: str, cause: Exception) -> None:
+        critical = CriticalError(f"{self.name} circuit breaker: {text}: {cause}")
+        critical.__cause__ = cause
+        if self.on_critical is None:
+            raise critical
+        self.on_critical(critical)
+
+
+@dataclass(eq=False)
+class CircuitBreaker(_Breaker):
+    """Armed by the first failure, disarmed by a success, triggered when failures last. Thread-safe."""
+
+    _armed_at: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.limit > 0:
+            raise errors.InvalidSetting(
+                f"{self.name} circuit breaker of {self.limit} s; use more than 0"
+            )
+        self._lock = threading.Lock()
+
+    @property
+    def lasting(self) -> bool:
+        """True when the next failure triggers it."""
+        armed_at = self._armed_at
+        return armed_at is not None and self.clock.monotonic() - armed_at >= self.limit
+
+    def succeeded(self) -> None:
+        """Disarm."""
+        with self._lock:
+            self._armed_at = None
+
+    def failed(self, error: Exception) -> None:
+        """Arm; or trigger once failures have lasted, and arm again."""
+        with self._lock:
+            now = self.clock.monotonic()
+            lasted = 0.0 if self._armed_at is None else now - self._armed_at
+            if self._armed_at is None or lasted >= self.limit:
+                self._armed_at = now
+        if lasted >= self.limit:
+            self._trigger(f"failing for {lasted:.0f} s (limit {self.limit:g} s), last with", error)
+
+
+@dataclass(eq=False)
+class FailureRateBreaker(_Breaker):
+    """Triggered by more than so many failures within one second."""
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise errors.InvalidSetting(
+                f"{self.name} breaker of {self.limit} a second; use 1 or more"
+            )
+        self._failures: list[float] = []
+
+    @property
+    def armed(self) -> bool:
+        """True within a second of a failure that did not trigger it."""
+        return bool(self._failures) and self.clock.monotonic() - self._failures[-1] < 1
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure; or trigger when there are too many, and start again."""
+        now = self.clock.monotonic()
+        self._failures = [*(at for at in self._failures if now - at < 1), now]
+        counted = len(self._failures)
+        if counted > self.limit:
+            self._failures = []
+            self._trigger(f"{counted} failures in a second (limit {self.limit}), last", error)
+
+
 class Dispatcher:
     """Releases due messages from one store to where they go. Several may share a store.
 
@@ -139,9 +223,9 @@ class Dispatcher:
         settings, clock = settings or DispatchSettings(), clock or SystemClock()
         self._settings, self._store, self._on_round = settings, store, on_round
         self._destination: Destination = (
-            InTransaction(destination, clock)
+            settlement.InTransaction(destination, clock)
             if isinstance(destination, ExactlyOnce)
-            else AtLeastOnce(destination, clock)
+            else settlement.AtLeastOnce(destination, clock)
         )
         most = self._destination.max_ahead_seconds
         ahead = settings.release_ahead_seconds

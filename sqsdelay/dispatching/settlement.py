@@ -1,42 +1,53 @@
-"""What becomes of a claim (released, tried later, held, rejected), what the ledger is told of it; and circuit
-breakers, which tell a passing disturbance from one that needs attention."""
+"""What becomes of a claim: delivered, tried later, held or rejected; which destinations are away."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from abc import abstractmethod
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import chain
 from math import inf
-from typing import Final
+from typing import Any, Final
 
+from sqsdelay import errors
 from sqsdelay.core.delay import Clock
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching import destinations
-from sqsdelay.dispatching.destinations import Destination, Outcome, Reasons, retry_seconds
-from sqsdelay.errors import (
-    CriticalError,
-    InvalidEndpoint,
-    InvalidMessage,
-    InvalidSetting,
-    StoreError,
-)
-from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
-from sqsdelay.limits import MAX_DUE_MS
-from sqsdelay.ports.queues import Failure
+from sqsdelay.ledger import events
+from sqsdelay.ledger.events import Event, Ledger, record_safely
+from sqsdelay.ports.queues import Failure, Outbox, Released
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 
 logger = logging.getLogger(__name__)
 
-Refusals = Sequence[tuple[StoredMessage, Failure]]
+NOT_TRIED: Final = Failure(
+    "NotTried",
+    errors.QueueUnavailable("its destination is out of reach; it is sent later"),
+    transient=True,
+    outage=True,
+)
+"""The outcome of a message that was not sent, since its destination failed just now or before."""
+
+SENT_BEFORE: Final = Released(timer_seconds=0, batch=0)
+"""The outcome of a message that was sent in a former claim, whose removal failed."""
 
 OUTAGE_PAUSE_SECONDS: Final = 1.0
 BUSY_PAUSE_SECONDS: Final = 0.1
+
+_MANY: Final = 10
+"""Refused at once, and nothing taken, they say something of their queue."""
+
+_REMEMBERED: Final = 100_000
+_REMEMBERED_DESTINATIONS: Final = 10_000
+
+Outcome = Failure | Released | None
+Reasons = Sequence[tuple[StoredMessage, str]]
+"""Messages to put aside, and why."""
+Refusals = Sequence[tuple[StoredMessage, Failure]]
 
 
 @dataclass(slots=True)
@@ -44,8 +55,7 @@ class Round:
     """The result of one claim. ``held`` wait for an outage to pass, ``failed`` for a retry.
 
     What was claimed and is in none of the lists was not tried: its destination is out of reach.
-    ``outage`` is why a destination or the error queue could not be used, where that was so.
-    """
+    ``outage`` is why a destination or the error queue could not be used, where that was so."""
 
     claimed: int = 0
     released: list[StoredMessage] = field(default_factory=list)
@@ -65,6 +75,286 @@ class Round:
         return [max(0, self.now_ms - message.due_ms) for message in self.released]
 
 
+_REFUSED_UNSENT, _NOT_REACHED, _ANSWERED = range(3)
+
+
+def _tells(outcome: Outcome) -> int:
+    """What an outcome tells of the message's queue: nothing where the message was refused unsent."""
+    if not isinstance(outcome, Failure):
+        return _ANSWERED
+    if outcome.outage or _is_missing(outcome):
+        return _NOT_REACHED
+    return _REFUSED_UNSENT if isinstance(outcome.error, ValueError) else _ANSWERED
+
+
+def _is_missing(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and isinstance(outcome.error, errors.QueueMissing)
+
+
+def retry_seconds(failures: int) -> int:
+    """Seconds until the next attempt after so many failures: 1 s, doubling up to 60 s."""
+    return min(60, 1 << min(failures, 10))
+
+
+@dataclass(slots=True)
+class _Down:
+    until: float
+    failure: Failure
+    failures: int
+
+
+class Destination:
+    """Where a dispatcher delivers what it has claimed, and which queues there take nothing. Thread-safe.
+
+    A queue of which nothing was taken pauses: after each failure twice as long, until a message reaches it.
+    One out of reach is tried with one message after its pause. Of one that does not exist, or refuses all of
+    ten or more, messages are worked off, in its pause when nothing else is due; of one that does not exist
+    at a single send for all of a claim. Beyond 10,000 queues, one is forgotten and tried like others."""
+
+    mode: TransactionMode
+    max_ahead_seconds = 0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._down: dict[str, _Down] = {}
+        self._lock = threading.Lock()
+
+    def _learn(self, messages: Sequence[StoredMessage], outcomes: Sequence[Outcome]) -> None:
+        """Which queues pause, and which no longer, now that these messages were sent."""
+        told = [(m.destination, outcome) for m, outcome in zip(messages, outcomes, strict=True)]
+        well = {name for name, outcome in told if not isinstance(outcome, Failure)}
+        failed = [(name, outcome) for name, outcome in told if isinstance(outcome, Failure)]
+        count = Counter(name for name, _ in failed)
+        unknown = self._those(lambda down, _: down.failure.outage)
+        # Of each queue the outcome that tells most of it.
+        for name, failure in dict(sorted(failed, key=lambda each: _tells(each[1]))).items():
+            tells = _tells(failure)
+            if name in well or (tells == _REFUSED_UNSENT and name in unknown):
+                continue
+            if tells == _NOT_REACHED:
+                logger.warning(
+                    "destination %s %s, trying again in %d s: %s",
+                    one_line(name),
+                    "does not exist" if _is_missing(failure) else "is out of reach",
+                    self.failed(name, failure),
+                    one_line(failure.error),
+                )
+            elif count[name] < _MANY:
+                well.add(name)
+            else:
+                self.failed(name, failure)
+        with self._lock:
+            for name in well:
+                self._down.pop(name, None)
+
+    def failed(self, name: str, failure: Failure) -> int:
+        """Let a queue pause; returns for how many seconds."""
+        with self._lock:
+            failures = self._down[name].failures if name in self._down else 0
+            # One in reach takes others: it gets a claim every 8 s at least, however much else is due.
+            most = failures if _tells(failure) == _NOT_REACHED else 3
+            seconds = retry_seconds(min(failures, most))
+            self._down[name] = _Down(self._clock.monotonic() + seconds, failure, failures + 1)
+            if len(self._down) > _REMEMBERED_DESTINATIONS:
+                del self._down[next(iter(self._down))]
+            return seconds
+
+    def _those(self, is_so: Callable[[_Down, float], bool]) -> frozenset[str]:
+        now = self._clock.monotonic()
+        with self._lock:
+            return frozenset(name for name, down in self._down.items() if is_so(down, now))
+
+    def unwell(self) -> frozenset[str]:
+        """Queues of which nothing was taken last."""
+        return self._those(lambda *_: True)
+
+    def away(self) -> frozenset[str]:
+        """Queues out of reach, not to be tried now."""
+        return self._those(lambda down, now: down.failure.outage and down.until > now)
+
+    def last(self) -> frozenset[str]:
+        """Queues to be tried now when nothing else is due."""
+        return self._those(lambda down, now: not down.failure.outage and down.until > now)
+
+    def forget_all(self) -> bool:
+        """Nothing is due: forget the queues that were down. False if none was, or a pause lasts."""
+        forgotten = bool(self._down) and self.seconds_to_next() is None
+        if forgotten:
+            with self._lock:
+                self._down.clear()
+        return forgotten
+
+    def end_pauses(self) -> None:
+        """Let every queue be tried now."""
+        now = self._clock.monotonic()
+        with self._lock:
+            for down in self._down.values():
+                down.until = min(down.until, now)
+
+    def seconds_to_next(self) -> float | None:
+        """Seconds until the next pause ends; None if none lasts."""
+        now = self._clock.monotonic()
+        with self._lock:
+            left = [down.until - now for down in self._down.values() if down.until > now]
+        return min(left, default=None)
+
+    def check(self) -> None:
+        """Raise if nothing can be delivered there."""
+
+    def now_ms(self) -> int:
+        """The time by which messages are due."""
+        return self._clock.now_ms()
+
+    @abstractmethod
+    def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        """Deliver messages of the claim; an outcome for each."""
+
+    @abstractmethod
+    def reject(self, claim: Claim, messages: Reasons) -> list[Failure | None]:
+        """Put messages aside; None for each that was."""
+
+    def remember(self, messages: Iterable[StoredMessage]) -> None:
+        """They were delivered, but the store failed before they were known to be gone."""
+
+    def forget(self, messages: Iterable[StoredMessage]) -> None:
+        """They were delivered, and have left the store for good."""
+
+
+class AtLeastOnce(Destination):
+    """The destination of a dispatcher that sends to an outbox."""
+
+    mode = TransactionMode.AT_LEAST_ONCE
+
+    def __init__(self, outbox: Outbox, clock: Clock) -> None:
+        super().__init__(clock)
+        self._outbox = outbox
+        self._sent: OrderedDict[tuple[str, int, int], None] = OrderedDict()
+        self.max_ahead_seconds = outbox.max_ahead_seconds
+
+    def check(self) -> None:
+        self._outbox.check()
+
+    def now_ms(self) -> int:
+        return self._outbox.now_ms()
+
+    def reject(self, _: Claim, messages: Reasons) -> list[Failure | None]:
+        return self._outbox.reject(messages)
+
+    def deliver(self, _: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        if not self._sent:
+            return self.send(messages)
+        # Of what was sent before only the removal had failed: sending again would duplicate it.
+        before = [_key(message) in self._sent for message in messages]
+        sent = iter(self.send([m for m, was in zip(messages, before, strict=True) if not was]))
+        return [SENT_BEFORE if was else next(sent) for was in before]
+
+    def send(self, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        """Send each message whose queue is not out of reach; an outcome per message. A queue that was gets
+        one message first. The rest follow once it has arrived, or are refused with it if there is no such
+        queue."""
+        away = self.away()
+        probing = self._those(lambda down, _: down.failure.outage or _is_missing(down.failure))
+        outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
+
+        def send(places: Sequence[int]) -> None:
+            some = [messages[place] for place in places]
+            sent: list[Outcome] = list(self._outbox.send(some)) if some else []
+            self._learn(some, sent)
+            for place, outcome in zip(places, sent, strict=True):
+                outcomes[place] = outcome
+
+        probes: dict[str, int] = {}
+        first: list[int] = []
+        behind: list[tuple[int, int]] = []
+        for place, name in enumerate(message.destination for message in messages):
+            if name in probes:
+                behind.append((place, probes[name]))
+            elif name not in away:
+                first.append(place)
+                if name in probing:
+                    probes[name] = place
+        send(first)
+        for place, probe in behind:
+            if _is_missing(outcomes[probe]):
+                outcomes[place] = outcomes[probe]
+        send([place for place, probe in behind if _tells(outcomes[probe]) == _ANSWERED])
+        return outcomes
+
+    def remember(self, messages: Iterable[StoredMessage]) -> None:
+        for message in messages:
+            self._sent[_key(message)] = None
+            if len(self._sent) > _REMEMBERED:
+                self._sent.popitem(last=False)
+
+    def forget(self, messages: Iterable[StoredMessage]) -> None:
+        if self._sent:
+            for message in messages:
+                self._sent.pop(_key(message), None)
+
+
+def _key(message: StoredMessage) -> tuple[str, int, int]:
+    # In a store for which an id is no key, another message may have the same id and due time.
+    return message.message_id, message.due_ms, hash(message.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactlyOnce:
+    """A destination inside the store's own database: what it writes commits with the removal.
+
+    Args:
+        deliver: given the open transaction (the driver's connection) and due messages, the earliest
+            first. It writes their effect there and does not commit. If it raises, what it wrote is
+            undone, the messages are tried one by one, and those that raise have failed.
+        reject: given the transaction, a message that is out of retries, and the reason; it writes
+            the message where a person will find it.
+    """
+
+    deliver: Callable[[Any, Sequence[StoredMessage]], None]
+    reject: Callable[[Any, StoredMessage, str], None]
+
+
+class InTransaction(Destination):
+    """The destination of a dispatcher whose effects are inside the store's database. Its methods raise
+    StoreError when the transaction itself is broken; then nothing has happened."""
+
+    mode = TransactionMode.EXACTLY_ONCE
+
+    def __init__(self, effects: ExactlyOnce, clock: Clock) -> None:
+        super().__init__(clock)
+        self._effects = effects
+
+    def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        together = _attempted(claim, self._effects.deliver, [*messages])  # which it may change
+        outcomes: list[Outcome] = [together] * len(messages)
+        if together is not None and len(messages) > 1:
+            outcomes = [_attempted(claim, self._effects.deliver, [each]) for each in messages]
+        self._learn(messages, outcomes)
+        return outcomes
+
+    def reject(self, claim: Claim, messages: Reasons) -> list[Failure | None]:
+        return [_attempted(claim, self._effects.reject, *each) for each in messages]
+
+
+def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Failure | None:
+    """Run a callback in the claim's transaction; undone, and the failure returned, if it raises."""
+    raised: Exception | None = None
+    try:
+        with claim.attempt():
+            try:
+                effect(claim.transaction, *arguments)
+            except Exception as error:
+                raised = error
+                raise
+    except Exception as error:
+        if error is not raised:
+            # Not the callback: the transaction itself is broken.
+            raise
+        failed = errors.DeliveryFailed(f"{type(error).__name__}: {error}")
+        failed.__cause__ = error
+        return Failure(type(error).__name__, failed, transient=True)
+    return None
+
+
 @dataclass(eq=False, kw_only=True)
 class Settlement:
     """Claims messages and settles them: delivered, tried later, held or rejected.
@@ -80,7 +370,7 @@ class Settlement:
     destination: Destination
     batch_size: int
     number_of_retries: int
-    on_lost_count: Callable[[StoreError], None] = lambda _: None
+    on_lost_count: Callable[[errors.StoreError], None] = lambda _: None
     ledger: Ledger | None = None
     _waiting: list[Iterable[Event]] = field(default_factory=list)
 
@@ -131,7 +421,10 @@ class Settlement:
         if not messages:
             return
         refused = [
-            (message, Failure("Unreadable", InvalidMessage(message.unreadable), transient=False))
+            (
+                message,
+                Failure("Unreadable", errors.InvalidMessage(message.unreadable), transient=False),
+            )
             for message in messages
             if message.unreadable is not None
         ]
@@ -143,11 +436,14 @@ class Settlement:
                 done.released.append(message)
             elif not outcome.outage:
                 refused.append((message, outcome))
-            elif outcome is not destinations.NOT_TRIED:
+            elif outcome is not NOT_TRIED:
                 done.held.append(message)
                 done.outage = outcome.error
         done.now_ms = self.destination.now_ms()
-        self._record(released(outcomes, at_ms=done.now_ms))
+        sent = (
+            (m, how) for m, how in outcomes if not (isinstance(how, Failure) or how is SENT_BEFORE)
+        )
+        self._record(events.released, sent, done.now_ms)
         if done.released:
             removed = claim.remove(ids_of(done.released))
             if not all(removed):
@@ -179,15 +475,18 @@ class Settlement:
         done.outage = next((f.error for _, f in stay if f.transient), done.outage)
         _tell(logger.error, "not rejected", stay)
         done.rejected = [message for message, _ in gone]
-        self._record(rejected(gone, at_ms=self.destination.now_ms()))
+        self._record(events.rejected, gone, self.destination.now_ms())
         self._count_failures(claim, [message for message, _ in stay], done)
         claim.remove(ids_of(done.rejected))
 
-    def _record(self, events: Iterable[Event]) -> None:
-        if self.ledger is not None and self.destination.mode is TransactionMode.EXACTLY_ONCE:
-            self._waiting.append(events)
-        elif self.ledger is not None:
-            record_safely(self.ledger, events)
+    def _record(self, made: Callable[..., Iterable[Event]], messages: Any, at_ms: int) -> None:
+        if self.ledger is None:
+            return
+        told = made(messages, at_ms=at_ms)
+        if self.destination.mode is TransactionMode.EXACTLY_ONCE:
+            self._waiting.append(told)
+        else:
+            record_safely(self.ledger, told)
 
     def _count_failures(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
         """In one call for all that are tried again at the same time: one a message took seconds."""
@@ -198,7 +497,7 @@ class Settlement:
         try:
             for seconds, group in together.items():
                 claim.count_failures(ids_of(group), retry_after_seconds=seconds)
-        except StoreError as error:
+        except errors.StoreError as error:
             self.on_lost_count(error)
             raise
 
@@ -216,131 +515,3 @@ def _tell(log: Callable[..., None], what: str, failed: Refusals) -> None:
 def ids_of(messages: Iterable[StoredMessage]) -> list[str]:
     """Their message ids."""
     return [message.message_id for message in messages]
-
-
-def released(messages: Iterable[tuple[StoredMessage, Outcome]], *, at_ms: int) -> Iterator[Event]:
-    """Messages that left their store for their destination just now."""
-    for message, how in messages:
-        if isinstance(how, Failure) or how is destinations.SENT_BEFORE:
-            continue
-        late_ms = at_ms - message.due_ms
-        if how is not None:
-            late_ms += 1000 * how.timer_seconds
-        yield Event(
-            kind=EventKind.RELEASED,
-            at_ms=at_ms,
-            endpoint=_endpoint_name(message.destination),
-            message_id=message.message_id,
-            source=Source.DISPATCHER,
-            due_ms=message.due_ms,
-            batch=None if how is None else how.batch,
-            timer_seconds=None if how is None else how.timer_seconds,
-            # Ahead of its due time it has a message timer, which this outbox does not tell.
-            late_ms=None if how is None and late_ms < 0 else late_ms,
-        )
-
-
-def rejected(messages: Reasons, *, at_ms: int) -> Iterator[Event]:
-    """Messages that left their store for the error queue, and why."""
-    for message, reason in messages:
-        yield Event(
-            kind=EventKind.REJECTED,
-            at_ms=at_ms,
-            # A row that is no message may lack either, and an event without them cannot be read back.
-            endpoint=_endpoint_name(message.destination) or "-",
-            message_id=message.message_id or "-",
-            source=Source.DISPATCHER,
-            due_ms=message.due_ms if 0 <= message.due_ms <= MAX_DUE_MS else None,
-            reason=reason,
-        )
-
-
-@lru_cache
-def _endpoint_name(destination: str) -> str:
-    """The endpoint of a stored message's destination; a queue that is not SQS's is its own name."""
-    try:
-        return Endpoint.parse(destination).name
-    except InvalidEndpoint:
-        return destination
-
-
-DEFAULT_TRIGGER_SECONDS: Final = 30.0
-"""Seed 001: store, fetch and dispatch breakers trigger after 30 seconds."""
-
-DEFAULT_FAILURES_PER_SECOND: Final = 1
-"""Seed 001: ``MaximumRecoveryFailuresPerSecond``."""
-
-
-@dataclass(eq=False)
-class _Breaker:
-    """``limit``: the seconds that failures may last, or how many there may be in one. Triggered, it calls
-    ``on_critical``; without it, `failed` raises the CriticalError."""
-
-    name: str
-    limit: float
-    clock: Clock
-    on_critical: Callable[[CriticalError], None] | None = None
-
-    def _trigger(self, text: str, cause: Exception) -> None:
-        critical = CriticalError(f"{self.name} circuit breaker: {text}: {cause}")
-        critical.__cause__ = cause
-        if self.on_critical is None:
-            raise critical
-        self.on_critical(critical)
-
-
-@dataclass(eq=False)
-class CircuitBreaker(_Breaker):
-    """Armed by the first failure, disarmed by a success, triggered when failures last. Thread-safe."""
-
-    _armed_at: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.limit > 0:
-            raise InvalidSetting(f"{self.name} circuit breaker of {self.limit} s; use more than 0")
-        self._lock = threading.Lock()
-
-    @property
-    def lasting(self) -> bool:
-        """True when the next failure triggers it."""
-        armed_at = self._armed_at
-        return armed_at is not None and self.clock.monotonic() - armed_at >= self.limit
-
-    def succeeded(self) -> None:
-        """Disarm."""
-        with self._lock:
-            self._armed_at = None
-
-    def failed(self, error: Exception) -> None:
-        """Arm; or trigger once failures have lasted, and arm again."""
-        with self._lock:
-            now = self.clock.monotonic()
-            lasted = 0.0 if self._armed_at is None else now - self._armed_at
-            if self._armed_at is None or lasted >= self.limit:
-                self._armed_at = now
-        if lasted >= self.limit:
-            self._trigger(f"failing for {lasted:.0f} s (limit {self.limit:g} s), last with", error)
-
-
-@dataclass(eq=False)
-class FailureRateBreaker(_Breaker):
-    """Triggered by more than so many failures within one second."""
-
-    def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise InvalidSetting(f"{self.name} breaker of {self.limit} a second; use 1 or more")
-        self._failures: list[float] = []
-
-    @property
-    def armed(self) -> bool:
-        """True within a second of a failure that did not trigger it."""
-        return bool(self._failures) and self.clock.monotonic() - self._failures[-1] < 1
-
-    def failed(self, error: Exception) -> None:
-        """Count a failure; or trigger when there are too many, and start again."""
-        now = self.clock.monotonic()
-        self._failures = [*(at for at in self._failures if now - at < 1), now]
-        counted = len(self._failures)
-        if counted > self.limit:
-            self._failures = []
-            self._trigger(f"{counted} failures in a second (limit {self.limit}), last", error)

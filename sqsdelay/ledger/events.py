@@ -8,13 +8,18 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
+from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
-from sqsdelay.errors import MalformedEvent
+from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.errors import InvalidEndpoint, MalformedEvent
+from sqsdelay.limits import MAX_DUE_MS
+from sqsdelay.ports.queues import Released
 
 logger = logging.getLogger(__name__)
 
@@ -99,16 +104,60 @@ class Ledger(Protocol):
 
 
 def record_safely(ledger: Ledger, events: Iterable[Event]) -> None:
-    """Record what befell some messages, if anything did. Never raises.
-
-    A ledger that fails loses its events: messages are neither lost nor sent twice for it.
-    """
+    """Record what befell some messages, if anything did. Never raises. A ledger that fails loses its events:
+    messages are neither lost nor sent twice for it."""
     try:
         gathered = list(events)
         if gathered:
             ledger.record(gathered)
     except Exception as error:
         logger.warning("events are missing in the ledger, it failed: %s", error)
+
+
+def released(
+    messages: Iterable[tuple[StoredMessage, Released | None]], *, at_ms: int
+) -> Iterator[Event]:
+    """Messages that left their store for their destination just now; how, where the outbox tells."""
+    for message, how in messages:
+        late_ms = at_ms - message.due_ms
+        if how is not None:
+            late_ms += 1000 * how.timer_seconds
+        yield Event(
+            kind=EventKind.RELEASED,
+            at_ms=at_ms,
+            endpoint=_endpoint_name(message.destination),
+            message_id=message.message_id,
+            source=Source.DISPATCHER,
+            due_ms=message.due_ms,
+            batch=None if how is None else how.batch,
+            timer_seconds=None if how is None else how.timer_seconds,
+            # Ahead of its due time it has a message timer, which this outbox does not tell.
+            late_ms=None if how is None and late_ms < 0 else late_ms,
+        )
+
+
+def rejected(messages: Iterable[tuple[StoredMessage, str]], *, at_ms: int) -> Iterator[Event]:
+    """Messages that left their store for the error queue, and why."""
+    for message, reason in messages:
+        yield Event(
+            kind=EventKind.REJECTED,
+            at_ms=at_ms,
+            # A row that is no message may lack either, and an event without them cannot be read back.
+            endpoint=_endpoint_name(message.destination) or "-",
+            message_id=message.message_id or "-",
+            source=Source.DISPATCHER,
+            due_ms=message.due_ms if 0 <= message.due_ms <= MAX_DUE_MS else None,
+            reason=reason,
+        )
+
+
+@lru_cache
+def _endpoint_name(destination: str) -> str:
+    """The endpoint of a stored message's destination; a queue that is not SQS's is its own name."""
+    try:
+        return Endpoint.parse(destination).name
+    except InvalidEndpoint:
+        return destination
 
 
 _TEXT: Final = frozenset({"endpoint", "message_id", "reason", "sqs_message_id"})

@@ -135,11 +135,10 @@ def received_events(
 def lateness_ms(
     copy: ReceivedMessage, *, fifo: bool = False, due_ms: int | None = None
 ) -> int | None:
-    """How long after its due time the destination queue showed the message; None if it cannot be known.
-
-    A message timer cannot be read from a copy: it ends at the first whole second after the due time.
-    ``fifo``: the destination is a FIFO queue, which takes no message timers. ``due_ms``: when a message was
-    due that was not relayed, and does not say so."""
+    """How long after its due time the destination queue showed the message; None if it cannot be known. A
+    message timer cannot be read from a copy: it ends at the first whole second after the due time. ``fifo``:
+    the destination is a FIFO queue, which takes no message timers. ``due_ms``: when a message was due that
+    was not relayed, and does not say so."""
     due_ms = was_due_ms(copy.attributes) if due_ms is None else due_ms
     if due_ms is None or copy.first_receive_ms is None or copy.sent_ms is None:
         return None

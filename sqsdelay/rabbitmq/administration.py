@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Final
+from datetime import datetime
+from itertools import islice
+from typing import Final
 
 import tenacity
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.delay import utc
-from sqsdelay.errors import ConfigurationError, InvalidSetting, SqsDelayError
+from sqsdelay.errors import ConfigurationError, InvalidMessage, InvalidSetting, SqsDelayError
 from sqsdelay.rabbitmq import connection
-from sqsdelay.rabbitmq.connection import ADMIN_SECONDS, Session, parameters
-from sqsdelay.rabbitmq.link import Publication
+from sqsdelay.rabbitmq.connection import Session, Taken, parameters
+from sqsdelay.rabbitmq.link import BindJob, Publication
 from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
 from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, without_deaths
 from sqsdelay.rabbitmq.publisher import Publisher
@@ -34,19 +36,17 @@ from sqsdelay.rabbitmq.topology import (
 
 DECLARE_ATTEMPTS: Final = 5
 
-CHUNK: Final = 500
-"""Undeliverable messages sent on and acknowledged together: the most that an interruption repeats."""
-
-CHUNK_BYTES: Final = 16 * 1024 * 1024
-"""Bodies that a chunk keeps in memory, a larger one by itself."""
-
 MOVED_TOGETHER: Final = 30
-"""Messages taken from a level, sent and acknowledged together. RabbitMQ holds back a channel's 33rd
-acknowledgement until it has applied earlier ones, and forgets it if the channel closes meanwhile: the
-message would come back, and be delivered twice. Source: rabbit_fifo_client.erl, SOFT_LIMIT."""
+"""Messages sent on and acknowledged together: the most that an interruption repeats. RabbitMQ holds back a
+channel's 33rd acknowledgement until it has applied earlier ones, and forgets it if the channel closes
+meanwhile. Source: rabbit_fifo_client.erl, SOFT_LIMIT."""
 
-MAX_PREFETCH: Final = 65_535
-"""Deliveries without an acknowledgement that one consumer can ask for. Source: AMQP 0-9-1, basic.qos."""
+MOVED_BYTES: Final = 16 * 1024 * 1024
+"""Bodies in hand together, a larger one by itself."""
+
+PREFETCH: Final = 500
+"""Undeliverable messages that a further consumer asks for, once as many have come: what is on its way takes
+memory of the broker's."""
 
 LOOK_SECONDS: Final = 5.0
 """How long messages are looked at to count them by endpoint."""
@@ -132,69 +132,55 @@ def bind(
     given, on = parameters(url), topology or Topology()
     publisher = Publisher(given, blocked_seconds=BLOCKED_SECONDS)
     with Session(given) as session, closing(publisher):
-        for error in publisher.bind([endpoint], on).values():
-            raise error
-        session.allow(ADMIN_SECONDS)
+        binding = BindJob(endpoint, on)
+        publisher.publish([binding])
+        if binding.error is not None:
+            raise binding.error
         if conventional:
             make(session, Place("exchange", endpoint, "fanout"))
             make(session, Binding(endpoint, endpoint, ""))
         return _send_on(session, publisher, on, endpoint)
 
 
-def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoint: str) -> int:
-    """Send the undeliverable messages of one endpoint to its queue; how many these were. A message leaves
-    the catch-all once the other queue has it: an interruption repeats up to `CHUNK`, and loses nothing."""
-    sent = 0
-    refused: list[SqsDelayError] = []
-    for chunk in _chunks(session, topology, endpoint):
-        publisher.publish([publication for _, publication in chunk])
-        session.allow(ADMIN_SECONDS)
-        tags, errors = [tag for tag, _ in chunk], [each.error for _, each in chunk]
-        refused = _acknowledge(session, tags, errors)
-        sent += len(chunk) - len(refused)
-        if refused:
-            break
-    if sent:
-        _settle_acks(session, topology.undeliverable)
-    for error in refused:
-        raise error
-    return sent
-
-
-def _chunks(
-    session: Session, topology: Topology, endpoint: str
-) -> Iterator[list[tuple[int, Publication]]]:
-    """One endpoint's undeliverable messages, each with its delivery tag."""
-    chunk: list[tuple[int, Publication]] = []
+def _chunks(messages: Iterable[Taken]) -> Iterator[list[Taken]]:
+    """As many at a time as are in hand together."""
+    chunk: list[Taken] = []
     size = 0
-    for tag, its_endpoint, properties, body in _each(session, topology):
-        session.allow(ADMIN_SECONDS)
-        if its_endpoint == endpoint:
-            properties.headers = without_deaths(properties.headers)
-            properties.delivery_mode = PERSISTENT
-            chunk.append((tag, Publication("", endpoint, body, properties)))
-            size += len(body)
-        if len(chunk) == CHUNK or size >= CHUNK_BYTES:
+    for each in messages:
+        chunk.append(each)
+        size += len(each[2])
+        if len(chunk) == MOVED_TOGETHER or size >= MOVED_BYTES:
             yield chunk
             chunk, size = [], 0
     if chunk:
         yield chunk
 
 
-def _acknowledge(
-    session: Session, tags: Sequence[int], errors: Sequence[SqsDelayError | None]
-) -> list[SqsDelayError]:
-    """Let the broker forget what its next home has confirmed; the errors of the rest, which stays."""
-    for tag, error in zip(tags, errors, strict=True):
-        if error is None:
-            session.channel().basic_ack(tag)
-    return [error for error in errors if error is not None]
-
-
-def _settle_acks(session: Session, queue: str) -> None:
-    """Wait until the queue has applied the channel's acknowledgements: its next get comes after them.
-    What this get takes returns to its place as the channel closes."""
-    session.get(queue)
+def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoint: str) -> int:
+    """Send the undeliverable messages of one endpoint to its queue; how many these were."""
+    sent = 0
+    refused: SqsDelayError | None = None
+    waiting = _undeliverable(session, topology)
+    for chunk in _chunks(taken for its_endpoint, taken in waiting if its_endpoint == endpoint):
+        publications = []
+        for _, properties, body in chunk:
+            properties.headers = without_deaths(properties.headers)
+            properties.delivery_mode = PERSISTENT
+            publications.append(Publication("", endpoint, body, properties))
+        publisher.publish(publications)
+        for (method, _, _), publication in zip(chunk, publications, strict=True):
+            if publication.error is None:
+                session.channel().basic_ack(method.delivery_tag)
+                sent += 1
+            else:
+                refused = publication.error
+        if refused is not None:
+            break
+    if sent:
+        session.settle_acks(topology.undeliverable)
+    if refused is not None:
+        raise refused
+    return sent
 
 
 def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
@@ -203,35 +189,27 @@ def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
     waiting = session.count(topology.undeliverable) or 0
     by_endpoint: Counter[str] = Counter()
     until = time.monotonic() + LOOK_SECONDS
-    for _, endpoint, _, _ in _each(session, topology):
+    for endpoint, _ in _undeliverable(session, topology):
         by_endpoint[endpoint] += 1
         if time.monotonic() > until:
             break
     return waiting, by_endpoint
 
 
-def _each(
-    session: Session, topology: Topology
-) -> Iterator[tuple[int, str, BasicProperties, bytes]]:
-    """Receive every message that is in the catch-all queue now, and acknowledge none: it returns to its
-    place as the channel closes."""
-    arrived: deque[tuple[int, str, BasicProperties, bytes]] = deque()
-
-    def on_message(_: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-        key = read_key(method.routing_key)
-        endpoint = key.endpoint if key else method.routing_key
-        arrived.append((method.delivery_tag, endpoint, properties, body))
-
+def _undeliverable(session: Session, topology: Topology) -> Iterator[tuple[str, Taken]]:
+    """Receive every message that is in the catch-all queue now, each with its endpoint. What is not
+    acknowledged returns to its place as the channel closes."""
+    arrived: deque[Taken] = deque()
     waiting = session.count(topology.undeliverable) or 0  # NServiceBus declares no catch-all
-    if waiting:
-        session.ask("basic_qos", prefetch_count=MAX_PREFETCH)
-    for _ in range(0, waiting, MAX_PREFETCH):
-        session.ask("basic_consume", topology.undeliverable, on_message)
-    for _ in range(waiting):
+    for number in range(waiting):
+        if number % PREFETCH == 0:
+            session.consume(topology.undeliverable, PREFETCH, arrived)
         session.wait(lambda: arrived, seconds=QUIET_SECONDS)
         if not arrived:
             return
-        yield arrived.popleft()
+        taken = arrived.popleft()
+        key = read_key(taken[0].routing_key)
+        yield (key.endpoint if key else taken[0].routing_key), taken
 
 
 def teardown(
@@ -294,8 +272,8 @@ def _check_empty(
             f"it is unknown whether {of} is empty: {UNCOUNTED}; or delete it anyway with --force "
             "(force=True)"
         )
-    count = sum(each[-1].unseen for each in held(management, queues).values())
-    session.allow(ADMIN_SECONDS)
+    counts = [each[-1] for each in held(management, queues).values()]
+    count = sum(each.dead_lettering + each.unacknowledged for each in counts)
     if count:
         raise ConfigurationError(
             f"{count} messages in {of} are being handed over by the broker (messages_dlx), or looked "
@@ -385,44 +363,40 @@ def transfer(
 def _move_level(
     session: Session, name: str, level: int, sender: RabbitMqSender, done: Transfer
 ) -> None:
-    """Move what is in a level now, a chunk at a time. What is left returns as the channel closes."""
+    """Move what is in a level now. What is left returns as the channel closes."""
     count = session.count(name)
     if count is None:
         raise ConfigurationError(
             f"there is no queue {name} to transfer from; check URL and prefix of the source"
         )
-    for start in range(0, count, MOVED_TOGETHER):
-        gets = (session.get(name) for _ in range(start, min(start + MOVED_TOGETHER, count)))
-        chunk = [got for got in gets if got is not None]
-        if not chunk:
-            break
-        _move(session, level, sender, chunk, done)
-        session.allow(ADMIN_SECONDS)
-    _settle_acks(session, name)
+    for chunk in _chunks(islice(iter(lambda: session.get(name), None), count)):
+        movable: list[tuple[int, tuple[str, RabbitMqMessage]]] = []
+        for method, properties, body in chunk:
+            try:
+                endpoint, due_at = _destination(method.routing_key, properties, level)
+            except SqsDelayError as error:
+                done.left[str(error)] += 1
+            else:
+                message = RabbitMqMessage(body, due_at=due_at, properties=properties)
+                movable.append((method.delivery_tag, (endpoint, message)))
+        results = sender._send_each([each for _, each in movable])
+        for (tag, _), result in zip(movable, results, strict=True):
+            if result.error is None:
+                session.channel().basic_ack(tag)
+                done.moved += 1
+            else:
+                done.left[str(result.error)] += 1
+    session.settle_acks(name)
 
 
-def _move(
-    session: Session,
-    level: int,
-    sender: RabbitMqSender,
-    chunk: Sequence[Sequence[Any]],
-    done: Transfer,
-) -> None:
-    """Send a chunk on and acknowledge what was confirmed."""
-    by_endpoint: dict[str, list[tuple[int, RabbitMqMessage]]] = {}
-    for method, properties, body in chunk:
-        key = read_key(method.routing_key)
-        due_ms = due_of(key, properties, level=level)
-        if key is None:
-            done.left["its routing key is not a delay and an endpoint"] += 1
-        elif due_ms is None:
-            done.left["it has no sending time, so the remaining delay is unknown"] += 1
-        else:
-            message = RabbitMqMessage(body, due_at=utc(due_ms), properties=properties)
-            by_endpoint.setdefault(key.endpoint, []).append((method.delivery_tag, message))
-    for endpoint, pairs in by_endpoint.items():
-        tags, messages = zip(*pairs, strict=True)
-        results = sender.send_many(endpoint, messages)
-        refused = _acknowledge(session, tags, [each.error for each in results])
-        done.moved += len(pairs) - len(refused)
-        done.left.update(map(str, refused))
+def _destination(routing_key: str, properties: BasicProperties, level: int) -> tuple[str, datetime]:
+    """Where a message that waits in a level goes, and when; `InvalidMessage` or `InvalidEndpoint` where that
+    cannot be told."""
+    key = read_key(routing_key)
+    if key is None:
+        raise InvalidMessage("its routing key is not a delay and an endpoint")
+    endpoint = check_queue_name(key.endpoint)
+    due_ms = due_of(key, properties, level=level)
+    if due_ms is None:
+        raise InvalidMessage("it has no sending time, so the remaining delay is unknown")
+    return endpoint, utc(due_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,13 +18,8 @@ from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils.selector_ioloop_adapter import SelectorIOServicesAdapter
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidSetting,
-    QueueMissing,
-    QueueUnavailable,
-    SqsDelayError,
-)
+from sqsdelay import errors
+from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueUnavailable, SqsDelayError
 from sqsdelay.rabbitmq.topology import declare_command
 
 NOT_FOUND = 404
@@ -140,23 +136,22 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
 def refusal(code: int, text: str, where: str) -> SqsDelayError:
     """The error to raise where the broker closed a channel."""
     if code == NOT_FOUND and "no queue" in text:
-        return QueueMissing(f"{where}: {text}; create the queue, or correct the name")
-    remedies = {
-        NOT_FOUND: "; declare the delay infrastructure with: "
-        + declare_command(text.partition("'")[2]),
-        ACCESS_REFUSED: "; give the user that permission",
-        PRECONDITION_FAILED: "",
-    }
-    if code in remedies:
-        return ConfigurationError(f"{where}: {text}{remedies[code]}")
-    return QueueUnavailable(f"{where} closed the channel: {code} {text}")
+        return errors.QueueMissing(f"{where}: {text}; create the queue, or correct the name")
+    if code == NOT_FOUND:
+        name = text.partition("'")[2]
+        text += f"; declare the delay infrastructure with: {declare_command(name)}"
+    elif code == ACCESS_REFUSED:
+        text += "; give the user that permission"
+    elif code != PRECONDITION_FAILED:
+        return QueueUnavailable(f"{where} closed the channel: {code} {text}")
+    return ConfigurationError(f"{where}: {text}")
 
 
 def _cause(error: BaseException) -> BaseException:
     """What pika wrapped, up to four layers deep: the plain "Connection refused"."""
     attempts = getattr(error, "exceptions", None)
     inner = attempts[-1] if attempts else getattr(error, "exception", None)
-    if inner is None and error.args and isinstance(error.args[0], BaseException):
+    if inner is None and error.args:
         inner = error.args[0]
     return _cause(inner) if isinstance(inner, BaseException) else error
 
@@ -213,13 +208,17 @@ class Wire(SelectorIOServicesAdapter):
                 timer.cancel()
 
 
-ADMIN_SECONDS: Final = 30.0
-"""The most that administrative steps may take together, from when the connection is open."""
+Taken = tuple[Any, pika.BasicProperties, bytes]
+"""A message that was received and not acknowledged: its method, properties and body."""
+
+STEP_SECONDS: Final = 30.0
+"""How long the broker may take to answer an administrative step, once the connection is open."""
 
 
 class Session:
     """An open connection to the first node that answers, from number ``start`` on, and a channel. For one
-    thread, which serves it whenever it waits for something. All steps together may take ``seconds``.
+    thread, which serves it whenever it waits for something. An answer may take ``seconds``: pika sets no
+    limit, and a queue without a leader does not answer.
 
     As a context manager it raises `translated` errors. Its ``wire`` is its own if none is given; what
     ``set_up`` asks for belongs to opening a connection to a node.
@@ -230,7 +229,7 @@ class Session:
         given: Address,
         wire: Wire | None = None,
         *,
-        seconds: float = ADMIN_SECONDS,
+        seconds: float = STEP_SECONDS,
         start: int = 0,
         set_up: Callable[[Self], object] | None = None,
     ) -> None:
@@ -275,30 +274,24 @@ class Session:
         self.wire.transport = None
         self._channel: Any = None
         self._refused: BaseException | None = None
-        self._got: list[Any] = []
+        self._got: list[Taken | None] = []
         self.amqp: Any = pika.SelectConnection(
             node,
             on_open_error_callback=self._on_end,
             on_close_callback=self._on_end,
             custom_ioloop=self.wire,
         )
-        self.allow(inf)  # pika gives up by itself
+        self.seconds = inf  # pika gives up by itself
         try:
             self.wait(lambda: self.amqp.is_open)
             self.amqp.add_on_connection_blocked_callback(self._on_blocked)
             self.amqp.add_on_connection_unblocked_callback(self._on_unblocked)
-            self.allow(seconds)
+            self.seconds = seconds
             set_up(self)
         except BaseException as error:
             self.lost = self.lost or error
             self.disconnect()
             raise
-
-    def allow(self, seconds: float) -> None:
-        """Let the steps from now on take so many seconds: pika sets no limit, and a queue without a leader
-        does not answer."""
-        self._seconds = seconds
-        self._until = time.monotonic() + seconds
 
     def channel(self) -> Any:
         """The channel; a new one after the broker has closed the former."""
@@ -335,22 +328,31 @@ class Session:
         found = self.found("queue_declare", queue)
         return None if found is None else int(found.message_count)
 
-    def get(self, queue: str) -> Sequence[Any] | None:
-        """Take a message, unacknowledged: its method, properties and body; None where there is none."""
+    def get(self, queue: str) -> Taken | None:
+        """Take a message; None where there is none."""
         self._got.clear()
         self.channel().basic_get(queue, lambda _, *message: self._got.append(message))
         self.wait(lambda: self._got)
-        taken: Sequence[Any] | None = self._got.pop()
-        return taken
+        return self._got.pop()
+
+    def settle_acks(self, queue: str) -> None:
+        """Wait until a queue has applied the channel's acknowledgements: its next get comes after them. What
+        that takes returns to its place as the channel closes."""
+        self.get(queue)
+
+    def consume(self, queue: str, prefetch: int, arrived: deque[Taken]) -> None:
+        """Let so many messages arrive there, whenever the session waits for something."""
+        self.ask("basic_qos", prefetch_count=prefetch)
+        self.ask("basic_consume", queue, lambda _, *message: arrived.append(message))
 
     def wait(self, until: Callable[[], object], *, seconds: float = inf) -> None:
         """Serve the connection until that is true, or for so many seconds. What ended it, or the channel,
-        or the time that was allowed, is raised."""
-        left = max(0.0, self._until - time.monotonic())
-        self.wire.wait(lambda: until() or self.lost or self._refused, min(seconds, left))
+        or that the broker took too long, is raised."""
+        most = min(seconds, self.seconds)
+        self.wire.wait(lambda: until() or self.lost or self._refused, most)
         refused, self._refused = self._refused, None
-        if self.lost is None and left <= seconds and not (until() or refused):
-            self.lost = TimeoutError(f"no answer within {self._seconds:g} s{self.blocked}")
+        if self.lost is None and most < seconds and not (until() or refused):
+            self.lost = TimeoutError(f"no answer within {self.seconds:g} s{self.blocked}")
         if self.lost or refused:
             raise self.lost or refused or AssertionError
 

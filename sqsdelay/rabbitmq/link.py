@@ -1,6 +1,5 @@
-"""One connection's life: opened, bound and published on as far as the window allows, lost or closed.
-
-What waits for its answers is touched by the publisher's thread alone, once it was handed in."""
+"""One connection's life: opened, bound and published on as far as the window allows, lost or closed. What
+was handed in is touched by the publisher's thread alone."""
 
 from __future__ import annotations
 
@@ -19,16 +18,8 @@ from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay import errors
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.rabbitmq.connection import (
-    ACCESS_REFUSED,
-    NOT_FOUND,
-    Address,
-    Session,
-    Wire,
-    place,
-    refusal,
-    translated,
-)
+from sqsdelay.rabbitmq import connection
+from sqsdelay.rabbitmq.connection import Address, Session, Wire
 from sqsdelay.rabbitmq.topology import Place, Topology, declare_command
 
 CHANNEL_SECONDS: Final = 15.0
@@ -41,11 +32,11 @@ MAX_UNCONFIRMED: Final = 2_000
 """Publications in flight. Measured (`benchmarks.rabbitmq`): more brings no speed, and more to give up."""
 
 MAX_UNCONFIRMED_BYTES: Final = 16 * 1024 * 1024
-"""Bytes in flight, a larger message by itself: what sender and broker hold in memory for one connection."""
+"""Bytes in flight, a larger message by itself: what sender and broker hold in memory."""
 
 FIRST_ANSWER_SECONDS: Final = 1.0
 """How long, or a second more, the first publication to an exchange is alone in flight. The broker closes
-the channel at one that it refuses, and a broker short of memory or disk says so at the first it gets, and
+the channel at one that it refuses, and says that it is short of memory or disk at the first it gets, and
 by no other sign: what else was written by then would be in limbo."""
 
 NACKS_SECONDS: Final = 1.0
@@ -53,7 +44,7 @@ NACKS_SECONDS: Final = 1.0
 opened while a quorum queue elected a leader goes on addressing the dead one, and is refused for ever."""
 
 MAX_NACKS_SECONDS: Final = 3.0
-"""As much where connections did not help: the queue may be full. With draining, 5 s from a new leader."""
+"""As much where that did not help: the queue may be full. With draining, 5 s from a new leader."""
 
 DRAIN_SECONDS: Final = 2.0
 """How long such a connection waits for its other answers, and writes nothing, before it closes."""
@@ -65,8 +56,8 @@ MAYBE_SENT: Final = (
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
-    """One thing to do on a connection, and in the end what became of it: ``error`` is None if the broker
-    did it; ``on_settled`` is called with it once, in either case."""
+    """One thing to do on a connection, and what became of it: ``error`` is None if the broker did it.
+    ``on_settled`` is called with it once."""
 
     error: SqsDelayError | None = None
     settled: bool = False
@@ -83,38 +74,48 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Publication(Job):
-    """One message on its way to the broker. ``on_write`` is called as it is written, for another exchange,
-    routing key, properties and due time: a delay counts from then."""
+    """One message on its way to the broker, once ``after`` is bound. ``on_write`` is called just before it is
+    written, to say in it what depends on the time: a delay counts from then."""
 
     exchange: str
     routing_key: str
     body: bytes
     properties: BasicProperties
-    due_ms: int = 0
-    on_write: Callable[[], tuple[str, str, BasicProperties, int]] | None = None
+    due_ms: int | None = None
+    after: BindJob | None = None
+    on_write: Callable[[Publication], object] | None = None
     written_at: float = inf
     size: int = 0
     ends_at: int = 0
 
-    def renew(self) -> None:
-        """Say in it what depends on the time, just before it is written."""
-        if self.on_write is not None:
-            self.exchange, self.routing_key, self.properties, self.due_ms = self.on_write()
+
+def refused(error: SqsDelayError, message_id: str | None = None) -> Publication:
+    """One that is not even tried."""
+    publication = Publication("", "", b"", BasicProperties(message_id=message_id))
+    publication.settle(error)
+    return publication
 
 
 @dataclass(slots=True, eq=False)
 class BindJob(Job):
-    """An endpoint whose due messages are to reach its queue. `InvalidEndpoint` where its name is too long
-    together with the prefix."""
+    """An endpoint whose due messages are to reach its queue, and the publications that wait for that.
+    `InvalidEndpoint` where its name is too long together with the prefix."""
 
     endpoint: str
     topology: Topology
     queue: Place | None = field(init=False)
+    waiting: list[Publication] = field(default_factory=list)
     declares: bool = False
     alone: bool = False
 
     def __post_init__(self) -> None:
         self.queue = self.topology.hand_over_queue(self.endpoint)
+
+    def settle(self, error: SqsDelayError | None = None) -> None:
+        """If it has failed, so has what waits for it."""
+        Job.settle(self, error)
+        for each in self.waiting if self.error is not None else ():
+            each.settle(self.error)
 
 
 class Outstanding(dict[int, Publication]):
@@ -129,7 +130,7 @@ class Outstanding(dict[int, Publication]):
         return next(iter(self.values()))
 
     def add(self, publication: Publication, *, begins_at: int, ends_at: int) -> None:
-        """Note that a publication was published, and which bytes of the connection's it takes."""
+        """Note a publication that was written, and which bytes of the connection's it takes."""
         publication.written, publication.ends_at = True, ends_at
         publication.size = ends_at - begins_at
         self.bytes += publication.size
@@ -137,7 +138,7 @@ class Outstanding(dict[int, Publication]):
         self[self._last_tag] = publication
 
     def taken(self, *, up_to: int, now: float) -> None:
-        """Start the confirm's clock of those that end there: the socket has taken so many bytes."""
+        """Start the confirm's clock of those that end there: so many bytes has the socket taken."""
         for each in takewhile(lambda each: each.ends_at <= up_to, self.values()):
             each.written_at = min(each.written_at, now)
 
@@ -190,10 +191,16 @@ class Jobs:
 
     def add(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            if isinstance(job, Publication):
-                self.publications.append(job)
-            elif isinstance(job, BindJob):
+            if isinstance(job, BindJob):
                 self.bindings.append(job)
+            elif isinstance(job, Publication):
+                first, job.after = job.after, None  # no cycle, which would live on for a while
+                (self.publications if first is None else first.waiting).append(job)
+
+    def settle(self, job: BindJob, error: SqsDelayError | None) -> None:
+        """Let what waits for it be published, or fail with it."""
+        job.settle(error)
+        self.publications.extend(each for each in job.waiting if not each.settled)
 
     def fail(self, error: SqsDelayError, of: Callable[[Job], bool] = lambda _: True) -> None:
         """Settle those of which that is true, or all that waits."""
@@ -208,16 +215,15 @@ class Jobs:
 
 
 class Link(Session):
-    """A connection whose channel confirms, and another channel that binds. It leaves in ``jobs`` what it has
-    not asked the broker for; an answer may take ``confirm_seconds`` from when the socket has taken the
-    message."""
+    """A connection whose channel confirms, and another channel that binds. An answer may take
+    ``confirm_seconds`` from when the socket has taken the message."""
 
     def __init__(
         self, given: Address, wire: Wire, jobs: Jobs, *, confirm_seconds: float, start: int = 0
     ) -> None:
         self._jobs = jobs
         self._confirm_seconds = confirm_seconds
-        self._serving = False
+        self._over: object = "it does not serve yet"
         self._draining = ""
         self._careful = True
         self._answered: set[str] = set()
@@ -229,27 +235,24 @@ class Link(Session):
         super().__init__(given, wire, seconds=CHANNEL_SECONDS, start=start, set_up=Link._set_up)
 
     def _set_up(self) -> None:
-        self._over: object = None
         self.at = Address((self.given.nodes[self.node],))
-        self._where = f"RabbitMQ at {place(self.at)}"
+        self._where = f"RabbitMQ at {connection.place(self.at)}"
         self.channel().add_on_return_callback(self._on_return)
         self.ask("confirm_delivery", self._on_answer)
 
     def serve(self) -> None:
         """Do jobs until the connection ends, and end it; what it left unanswered is settled as unconfirmed,
         but bindings wait for the next connection."""
-        self._serving = True
-        reason: object = None
+        self._over = None
         try:
             self._watch()
             self.wire.wait(lambda: self._over or self.lost)
-            reason = self._over or self.lost
         finally:
-            self._serving = False
+            self.end(self.lost or "it broke")
             try:
                 self.disconnect()
             finally:
-                self._settle_all(reason)
+                self._settle_all()
 
     def end(self, reason: object = "closed") -> None:
         """Let `serve` end the connection in order."""
@@ -273,13 +276,10 @@ class Link(Session):
         opens = self._binding is not None and not self._binding.is_open
         return bool(self._outstanding or self._asked or opens)
 
-    def _note_question(self) -> None:
-        """The broker owes an answer, at the latest from now on."""
-        if not self._asks:
-            self._heard_at = time.monotonic()
-
     def pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
+        if not self._asks:
+            self._heard_at = time.monotonic()  # it owes nothing before now
         if self._jobs.bindings and not self._asked and self._writes():
             self._bind()
         waiting = self._jobs.publications
@@ -288,12 +288,11 @@ class Link(Session):
 
     def _writes(self) -> bool:
         stopped = self._over or self.lost or self.blocked or self._draining
-        return self._serving and not stopped and bool(self._channel.is_open)
+        return not stopped and bool(self._channel.is_open)
 
     def _bind(self) -> None:
         """Ask for all bindings that wait, or for one that is to be alone. Only where a hand-over queue is
         missing are they declared: a user may bind without the permission to declare."""
-        self._note_question()
         if self._binding is None:
             self._binding = self.amqp.channel(on_open_callback=lambda _: self.pump())
             self._binding.add_on_close_callback(self._on_binding_refused)
@@ -319,7 +318,7 @@ class Link(Session):
         count = self._asked.index(last) + 1
         settled, self._asked = self._asked[:count], self._asked[count:]
         for job in settled:
-            job.settle(error)
+            self._jobs.settle(job, error)
         while self._jobs.bindings and self._jobs.bindings[0].settled:
             self._jobs.bindings.popleft()
         self.note_heard()
@@ -333,7 +332,7 @@ class Link(Session):
         missing = f"no queue '{self._asked[0].topology.hand_over}." in str(reason)
         declares = missing and not all(each.declares for each in self._asked)
         if len(self._asked) == 1 and not declares:
-            self._on_bound(self._asked[0], None, translated(reason, self.at))
+            self._on_bound(self._asked[0], None, connection.translated(reason, self.at))
             return
         for job in self._asked:
             job.declares, job.alone = declares, job.alone or not declares
@@ -347,7 +346,8 @@ class Link(Session):
             len(self._outstanding) < MAX_UNCONFIRMED and len(publication.body) <= room
         ):
             return False
-        publication.renew()
+        if publication.on_write is not None:
+            publication.on_write(publication)
         return not (self._outstanding and self._goes_alone(publication))
 
     def _goes_alone(self, publication: Publication) -> bool:
@@ -356,7 +356,6 @@ class Link(Session):
         return self._careful and not exchanges <= self._answered
 
     def _publish(self, publication: Publication) -> None:
-        self._note_question()
         before = self.amqp.bytes_sent
         to, key = publication.exchange, publication.routing_key
         self._channel.basic_publish(
@@ -415,7 +414,7 @@ class Link(Session):
 
     def _watch(self) -> None:
         """Give up, now and then, on what has waited too long for its answer."""
-        if self.lost or not self._serving:
+        if self._over or self.lost:
             return
         now = time.monotonic()
         overdue = now - self._confirm_seconds
@@ -435,10 +434,10 @@ class Link(Session):
         self.pump()
         self.wire.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
 
-    def _settle_all(self, reason: object) -> None:
-        """Settle what has no answer. If the broker closed the channel at a message that it refuses, what
-        goes the same way was not sent: neither what waits for it, nor what is in flight, if its exchange
-        never answered before."""
+    def _settle_all(self) -> None:
+        """Settle what has no answer. If the broker closed the channel at a message that it refuses, what goes
+        the same way was not sent: not what waits, nor what is in flight to an exchange without any answer."""
+        reason = self._over
         if isinstance(reason, ChannelClosedByBroker):
             code, text = reason.reply_code, reason.reply_text
             by_key = "access to topic" in text
@@ -450,14 +449,12 @@ class Link(Session):
                     and (not by_key or f"'{each.routing_key}'" in text)
                 )
 
-            if code in (ACCESS_REFUSED, NOT_FOUND):
-                told = f"{refusal(code, text, self._where)}; the message was not sent"
-                error = errors.ConfigurationError(told)
+            if code in (connection.ACCESS_REFUSED, connection.NOT_FOUND):
+                why = connection.refusal(code, text, self._where)
+                error = errors.ConfigurationError(f"{why}; the message was not sent")
+                known = () if by_key else self._answered
                 self._outstanding.give_up(
-                    error,
-                    lambda each: (
-                        goes_there(each) and (by_key or each.exchange not in self._answered)
-                    ),
+                    error, lambda each: goes_there(each) and each.exchange not in known
                 )
                 self._jobs.fail(error, goes_there)
             reason = f"{code} {text}"

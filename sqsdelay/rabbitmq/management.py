@@ -8,9 +8,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueUnavailable
@@ -22,20 +21,13 @@ TIMEOUT_SECONDS: Final = 10.0
 _HELD: Final = "name,reductions,messages_unacknowledged,messages_dlx"
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a quorum queue holds besides the messages that are ready, when it last counted."""
+class Held(NamedTuple):
+    """What a quorum queue holds besides the messages that are ready, when it last counted: due, and not yet
+    confirmed by the next queue (``messages_dlx``); with consumers. The mark changes with each count."""
 
     dead_lettering: int
-    """Due, and not yet confirmed by the next queue (``messages_dlx``)."""
     unacknowledged: int
     mark: int
-    """Another one each time the queue counts."""
-
-    @property
-    def unseen(self) -> int:
-        """Messages that a passive declaration does not count."""
-        return self.dead_lettering + self.unacknowledged
 
 
 class Management:
@@ -55,33 +47,28 @@ class Management:
         login = f"{unquote(parts.username or 'guest')}:{unquote(parts.password or 'guest')}"
         self._authorization = "Basic " + base64.b64encode(login.encode("utf-8", "replace")).decode()
         host = parts.netloc.rpartition("@")[2]
+        # Where it is, fit to be shown.
         self.place = urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/api", "", ""))
-        """Where it is, fit to be shown."""
         self.virtual_host = virtual_host
         self._virtual_host = quote(virtual_host, safe="")
 
+    def of(self, *path: str) -> Any:
+        """What belongs to the virtual host: ``queues``, ``exchanges``, ``bindings``; ``policies``, a name."""
+        kind, *name = (quote(part, safe="") for part in path)
+        return self.get("/".join(["", kind, self._virtual_host, *name]))
+
     def named(self, kind: str) -> dict[str, dict[str, Any]]:
-        """The virtual host's ``queues`` or ``exchanges``, by name, as the broker describes them."""
-        return {each["name"]: each for each in self.get(f"/{kind}/{self._virtual_host}")}
-
-    def bindings(self) -> list[dict[str, Any]]:
-        """Every binding of the virtual host."""
-        return list(self.get(f"/bindings/{self._virtual_host}"))
-
-    def policy(self, name: str) -> dict[str, Any]:
-        """What a policy of the virtual host sets."""
-        found = self.get(f"/policies/{self._virtual_host}/{quote(name, safe='')}")
-        return dict(found.get("definition") or {})
+        """Queues or exchanges by name."""
+        return {each["name"]: each for each in self.of(kind)}
 
     def held(self) -> dict[str, Held]:
         """What each quorum queue holds, as it counted last; one that has not counted yet is left out."""
-        rows = self.get(f"/queues/{self._virtual_host}?columns={_HELD}")
         return {
-            row["name"]: Held(
-                row["messages_dlx"], row.get("messages_unacknowledged", 0), row["reductions"]
+            each["name"]: Held(
+                each["messages_dlx"], each.get("messages_unacknowledged", 0), each["reductions"]
             )
-            for row in rows
-            if "messages_dlx" in row and "reductions" in row
+            for each in self.get(f"/queues/{self._virtual_host}?columns={_HELD}")
+            if "messages_dlx" in each and "reductions" in each
         }
 
     def get(self, path: str) -> Any:

@@ -1,5 +1,4 @@
-"""A message as its sender writes it, and as it waits in a store: encoded, so that every type comes out as it
-went in."""
+"""A message as its sender writes it, and as it waits in a store: with every type as it came."""
 
 from __future__ import annotations
 
@@ -133,7 +132,7 @@ def properties_of(
             "is not valid; give a non-empty string", message_id=properties.message_id
         )
     properties.delivery_mode = PERSISTENT
-    _say_delay(headers, seconds=delay_seconds, due_ms=due_ms)
+    properties = delayed(properties, seconds=delay_seconds, due_ms=due_ms)
     if given or message.message_id:
         check_encoding(properties)
     return properties
@@ -143,8 +142,12 @@ def delayed(properties: BasicProperties, *, seconds: int, due_ms: int) -> BasicP
     """A copy that says this delay and due time; neither without a delay."""
     copied = BasicProperties.__new__(BasicProperties)
     vars(copied).update(vars(properties))  # once a message: a fifth of the time of copy.copy
-    copied.headers = dict(properties.headers or {})
-    _say_delay(copied.headers, seconds=seconds, due_ms=due_ms)
+    copied.headers = headers = dict(properties.headers or {})
+    if seconds:
+        headers[DELAY_HEADER], headers[DUE_AT_HEADER] = seconds, str(due_ms)
+    else:
+        headers.pop(DELAY_HEADER, None)
+        headers.pop(DUE_AT_HEADER, None)
     return copied
 
 
@@ -152,14 +155,6 @@ def without_deaths(headers: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy without the traces that levels left, which would hinder a second delay."""
     given = (headers or {}).items()
     return {name: value for name, value in given if not str(name).startswith(DEATH_HEADERS)}
-
-
-def _say_delay(headers: dict[str, Any], *, seconds: int, due_ms: int) -> None:
-    if seconds:
-        headers[DELAY_HEADER], headers[DUE_AT_HEADER] = seconds, str(due_ms)
-    else:
-        headers.pop(DELAY_HEADER, None)
-        headers.pop(DUE_AT_HEADER, None)
 
 
 def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) -> None:
@@ -209,8 +204,7 @@ PROPERTIES: Final = "sqsdelay.AmqpProperties"
 """The attribute of a stored message that holds them."""
 
 _DELIVERY_COUNT: Final = "x-delivery-count"
-"""What a quorum queue adds to a message that it delivers.
-Source: rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
+"""Added by a quorum queue. Source: rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
 
 
 def resendable(properties: BasicProperties) -> BasicProperties:

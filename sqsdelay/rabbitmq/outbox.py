@@ -19,7 +19,7 @@ from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.administration import create_missing
 from sqsdelay.rabbitmq.connection import Session, parameters
-from sqsdelay.rabbitmq.link import Publication
+from sqsdelay.rabbitmq.link import Publication, refused
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, Publisher
 from sqsdelay.rabbitmq.topology import check_queue_name, lasting_queue
 
@@ -99,9 +99,18 @@ class RabbitMqOutbox:
         return self._publish(messages, to_destination)
 
     def reject(self, messages: Sequence[tuple[StoredMessage, str]]) -> list[Failure | None]:
-        return self._publish(
-            messages, lambda entry: Publication("", self._error_queue, *_rejected(*entry))
-        )
+        def to_error_queue(entry: tuple[StoredMessage, str]) -> Publication:
+            message, reason = entry
+            about = {
+                "reason": reason,
+                "messageId": message.message_id,
+                "destination": message.destination,
+                "dueMs": message.due_ms,
+                "failures": message.failures,
+            }
+            return Publication("", self._error_queue, *with_reason(message, about))
+
+        return self._publish(messages, to_error_queue)
 
     def close(self) -> None:
         """End the connection; nothing that was answered for is affected."""
@@ -110,7 +119,7 @@ class RabbitMqOutbox:
     def _publish(
         self, messages: Iterable[_T], published: Callable[[_T], Publication]
     ) -> list[Failure | None]:
-        outcomes: list[Publication | SqsDelayError] = []
+        publications = []
         for message in messages:
             try:
                 publication = published(message)
@@ -121,17 +130,18 @@ class RabbitMqOutbox:
                         "to it instead, or, if the broker's max_message_size is higher, dispatch with "
                         "RabbitMqOutbox(max_message_bytes=…)"
                     )
-                outcomes.append(publication)
             except SqsDelayError as error:
-                outcomes.append(error)
-        self._publisher.publish([each for each in outcomes if isinstance(each, Publication)])
-        found = (each.error if isinstance(each, Publication) else each for each in outcomes)
-        return [None if error is None else _failure(error) for error in found]
+                publication = refused(error)
+            publications.append(publication)
+        self._publisher.publish(publications)
+        return [_failure(each.error) for each in publications]
 
 
-def _failure(error: SqsDelayError) -> Failure:
+def _failure(error: SqsDelayError | None) -> Failure | None:
     """A message's own failure, or an outage, which says nothing about the message itself: no confirm, a nack
     (the queue is full, or has no leader), a refused login. What was not confirmed may arrive twice."""
+    if error is None:
+        return None
     code = error.code if isinstance(error, errors.SendFailed) else type(error).__name__
     invalid = isinstance(error, ValueError)
     outage = not invalid and not isinstance(error, errors.QueueMissing)
@@ -149,7 +159,7 @@ def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperti
         if text is not None:
             headers[name] = text
     properties.headers = {**headers, **added}
-    properties.message_id = message.message_id
+    properties.message_id = message.message_id or None
     properties.delivery_mode = amqp.PERSISTENT
     amqp.check_encoding(properties)
     return properties
@@ -166,28 +176,17 @@ def _header(name: str, attribute: Attribute) -> str | bytes:
     return attribute["StringValue"]
 
 
-def _rejected(message: StoredMessage, reason: str) -> tuple[bytes, BasicProperties]:
-    """Body and properties as they were, plus why. What AMQP's properties cannot hold goes into a body of
-    JSON, the reason with it: nothing is lost."""
-    about: dict[str, Any] = {
-        "reason": reason,
-        "messageId": message.message_id,
-        "destination": message.destination,
-        "dueMs": message.due_ms,
-        "failures": message.failures,
-    }
+def with_reason(message: StoredMessage, about: Mapping[str, Any]) -> tuple[bytes, BasicProperties]:
+    """Body and properties as they were, plus why it is rejected. What AMQP's properties cannot hold goes into
+    a body of JSON, the reason with it: nothing is lost."""
     try:
         return message.body, with_headers(message, {ERROR: json.dumps(about)})
     except InvalidMessage:
-        return in_json(about | json.loads(message.headers()), message.body)
-
-
-def in_json(about: Mapping[str, Any], body: bytes) -> tuple[bytes, BasicProperties]:
-    """Body and properties of a rejected message whose own properties leave no room for the reason."""
-    properties = BasicProperties(
-        headers={ERROR: json.dumps({"bodyEncoding": "json"})},
-        content_type="application/json",
-        delivery_mode=amqp.PERSISTENT,
-    )
-    encoded = base64.b64encode(body).decode("ascii")
-    return json.dumps({**about, "body": encoded}).encode(), properties
+        body = base64.b64encode(message.body).decode("ascii")
+        told = {**about, **json.loads(message.headers()), "body": body}
+        properties = BasicProperties(
+            headers={ERROR: json.dumps({"bodyEncoding": "json"})},
+            content_type="application/json",
+            delivery_mode=amqp.PERSISTENT,
+        )
+        return json.dumps(told).encode(), properties

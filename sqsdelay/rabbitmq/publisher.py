@@ -15,11 +15,12 @@ import tenacity
 from pika import BasicProperties
 
 from sqsdelay import errors
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
-from sqsdelay.rabbitmq.link import MAYBE_SENT, BindJob, Job, Jobs, Link, Publication
-from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
+from sqsdelay.rabbitmq.link import MAYBE_SENT, Job, Jobs, Link, Publication
+from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key, uncaught
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +39,15 @@ class _Call:
         self.jobs = jobs
         self.began = began
         self.done = threading.Event()
-        self.succeeded = 0
+        self.confirmed = 0
         self.timer: Any = None
         self._left = len(jobs)
-        note = self._note
         for job in jobs:
-            job.on_settled = note
+            job.on_settled = self._note
 
     def _note(self, job: Job) -> None:
         self._left -= 1
-        self.succeeded += job.error is None
+        self.confirmed += job.written and job.error is None
         if not self._left:
             if self.timer is not None:
                 self.timer.cancel()
@@ -93,9 +93,10 @@ class Publisher:
         self._link: Link | None = None
         self._ending = False
 
-    def publish(self, jobs: Sequence[Job], *, since: float | None = None) -> None:
-        """Publish (and bind) all, and wait until each is settled: by its answer, or by the call's deadline,
-        which counts from ``since`` (by `time.monotonic`; now if left out). `Job.error` says how."""
+    def publish(self, jobs: Iterable[Job], *, since: float | None = None) -> None:
+        """Bind, publish, and wait until each is settled: by its answer, or by the call's deadline, counted
+        from ``since`` (by `time.monotonic`; now if left out). A binding stands before what waits for it."""
+        jobs = [job for job in jobs if not job.settled]
         if not jobs:
             return
         call = _Call(jobs, time.monotonic() if since is None else since)
@@ -126,26 +127,11 @@ class Publisher:
             self._wire.loop.add_callback_threadsafe(submit)
         call.done.wait()
 
-    def bind(
-        self, endpoints: Iterable[str], topology: Topology, *, since: float | None = None
-    ) -> dict[str, SqsDelayError]:
-        """Bind endpoints, all at once, so that due messages reach their queues; again is fine. The errors,
-        by endpoint."""
-        refused: dict[str, SqsDelayError] = {}
-        jobs: list[BindJob] = []
-        for endpoint in endpoints:
-            try:
-                jobs.append(BindJob(endpoint, topology))
-            except errors.InvalidEndpoint as error:
-                refused[endpoint] = error
-        self.publish(jobs, since=since)
-        return refused | {job.endpoint: job.error for job in jobs if job.error is not None}
-
     def _watch(self, call: _Call) -> None:
         """Settle what has no answer by the call's deadline, or look again then."""
         now, link = time.monotonic(), self._link
-        deadline = call.began + self._connect_seconds + self._confirm_seconds
-        deadline += call.succeeded / SLOWEST_PER_SECOND
+        patience = self._connect_seconds + self._confirm_seconds
+        deadline = call.began + patience + call.confirmed / SLOWEST_PER_SECOND
         blocked_at, blocked = (inf, "") if link is None else (link.blocked_at, link.blocked)
         left = min(deadline, blocked_at + self._blocked_seconds) - now
         if left > 0:
@@ -162,19 +148,19 @@ class Publisher:
             job.settle(taken if job.written else untaken)
         self._jobs.discard_settled()
 
-    def catches(self, topology: Topology, *, since: float | None = None) -> bool:
-        """Whether a due message that nobody is bound for has a place to go to, and holds up no other; an
-        error if that could not be found out."""
+    def uncaught(self, topology: Topology, *, since: float | None = None) -> Problem | None:
+        """What is wrong where a due message that nobody is bound for has no place to go to, and holds up all
+        others; an error if that could not be found out."""
         nobody = f"{PROBE}{uuid.uuid4()}"
         # Where it lands, it expires.
         properties = BasicProperties(expiration="0", message_id=nobody)
         probe = Publication(topology.delivery_exchange, routing_key(0, nobody), b"", properties)
         self.publish([probe], since=since)
         if isinstance(probe.error, errors.SendFailed) and not probe.error.transient:
-            return False
+            return uncaught(topology, self._given.virtual_host)
         if probe.error is not None:
             raise probe.error
-        return True
+        return None
 
     def close(self) -> None:
         """End the connection and the thread. What still waits fails."""
@@ -198,9 +184,8 @@ class Publisher:
                 self._wire.wait(lambda: self._jobs or self._ending)
                 if not self._ending:
                     self._link = self._connect()
-                    if self._ending:  # closed meanwhile
-                        self._link.end()
-                    self._link.serve()
+                    # It may have been closed meanwhile.
+                    (self._link.disconnect if self._ending else self._link.serve)()
             except SqsDelayError as error:
                 self._jobs.fail(error)
             except Exception as error:

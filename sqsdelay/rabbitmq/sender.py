@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -19,23 +19,12 @@ from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, Loo
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq import message as amqp
+from sqsdelay.rabbitmq import topology
 from sqsdelay.rabbitmq.connection import parameters
-from sqsdelay.rabbitmq.link import Publication
+from sqsdelay.rabbitmq.link import BindJob, Publication, refused
 from sqsdelay.rabbitmq.message import RabbitMqMessage
-from sqsdelay.rabbitmq.publisher import (
-    DEFAULT_CONFIRM_SECONDS,
-    DEFAULT_CONNECT_SECONDS,
-    Publisher,
-)
-from sqsdelay.rabbitmq.topology import (
-    MAX_DELAY_SECONDS,
-    OWN_PREFIX,
-    Topology,
-    check_delay,
-    check_queue_name,
-    entry_level,
-    routing_key,
-)
+from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, DEFAULT_CONNECT_SECONDS, Publisher
+from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, check_queue_name
 
 
 class RabbitMqRoute(StrEnum):
@@ -60,17 +49,18 @@ class RabbitMqSendResult:
 
 
 def _result(publication: Publication) -> RabbitMqSendResult:
+    message_id, due_ms = publication.properties.message_id, publication.due_ms
+    if due_ms is None:  # it was not even tried
+        return RabbitMqSendResult(message_id, error=publication.error)
     route = RabbitMqRoute.DELAY_LEVEL if publication.exchange else RabbitMqRoute.DIRECT
-    message_id = publication.properties.message_id
-    return RabbitMqSendResult(message_id, route, utc(publication.due_ms), publication.error)
+    return RabbitMqSendResult(message_id, route, utc(due_ms), publication.error)
 
 
 class RabbitMqSender:
     """Sends to RabbitMQ queues with any delay up to 268,435,455 s. Thread-safe; close it when done.
 
-    Every call with a delayed message makes sure that its queue exists and is bound to the delivery
-    exchange (as NServiceBus does), so that a wrong name is an error now, not later. In a process forked
-    from the sender's it opens a connection of its own.
+    Every call with a delayed message makes sure that its queue exists and is bound (as NServiceBus does), so
+    that a wrong name is an error now, not later. A forked process has a connection of its own.
 
     One deadline holds for a call: ``connect_seconds`` and ``confirm_seconds`` together, and a second
     more for each 100 messages that the broker has confirmed meanwhile.
@@ -102,7 +92,6 @@ class RabbitMqSender:
     ) -> None:
         given = parameters(url)
         self._user = given.user
-        self._virtual_host = given.virtual_host
         self._topology = Topology(prefix)
         self._caught = without_alternate_exchange or not self._topology.shared
         self._bind = bind
@@ -173,49 +162,40 @@ class RabbitMqSender:
         self, messages: Iterable[tuple[str, RabbitMqMessage]]
     ) -> list[RabbitMqSendResult]:
         """Send many messages, each with its endpoint's name, as `send_many` does: their endpoints are
-        bound side by side."""
+        bound side by side. Each time, as NServiceBus does: a queue may have been made anew since."""
         began = time.monotonic()
-        outcomes: list[Publication | RabbitMqSendResult] = []
-        to_bind: list[tuple[str, Publication]] = []
+        publications: list[Publication] = []
+        bindings: dict[str, BindJob] = {}
         for endpoint, message in messages:
             try:
-                outcomes.append(publication := self._publication(endpoint, message))
-                if publication.exchange:  # not the nameless one, which leads straight to the queue
-                    to_bind.append((endpoint, publication))
+                publication = self._publication(endpoint, message)
+                # Not for the nameless exchange, which leads straight to the queue.
+                if publication.exchange and self._bind:
+                    if endpoint not in bindings:
+                        bindings[endpoint] = BindJob(endpoint, self._topology)
+                    publication.after = bindings[endpoint]
             except SqsDelayError as error:
-                message_id = getattr(message, "message_id", None)
-                outcomes.append(RabbitMqSendResult(message_id, error=error))
-        unbound = self._undeliverable({endpoint for endpoint, _ in to_bind}, began)
-        for endpoint, publication in to_bind:
-            if endpoint in unbound:
-                publication.settle(unbound[endpoint])
-        publications = [each for each in outcomes if isinstance(each, Publication)]
-        self._publisher.publish([each for each in publications if not each.settled], since=began)
-        return [_result(each) if isinstance(each, Publication) else each for each in outcomes]
-
-    def _undeliverable(
-        self, endpoints: Collection[str], began: float
-    ) -> Mapping[str, SqsDelayError]:
-        """Why a delayed message would not reach its queue, by endpoint. Each time, as NServiceBus does: a
-        queue may have been deleted and created again since."""
-        if not endpoints:
-            return {}
+                publication = refused(error, getattr(message, "message_id", None))
+            publications.append(publication)
+        delayed = [*bindings.values(), *(each for each in publications if each.exchange)]
         try:
-            # Find out once whether a message may hold up all others on this infrastructure.
-            if not self._caught and not self._publisher.catches(self._topology, since=began):
-                policy = self._topology.catching_policy(self._virtual_host)
-                raise ConfigurationError(
-                    f"exchange {self._topology.delivery_exchange} has no alternate exchange: one message "
-                    f"for a deleted endpoint would block all others; set the policy: {policy} -- or use "
-                    "a prefix of your own, or accept it with without_alternate_exchange=True "
-                    "(--without-alternate-exchange)"
-                )
-            self._caught = True
-            if self._bind:
-                return self._publisher.bind(endpoints, self._topology, since=began)
+            if delayed and not self._caught:
+                self._check_caught(began)
         except SqsDelayError as error:
-            return dict.fromkeys(endpoints, error)
-        return {}
+            for job in delayed:
+                job.settle(error)
+        self._publisher.publish([*bindings.values(), *publications], since=began)
+        return [_result(each) for each in publications]
+
+    def _check_caught(self, began: float) -> None:
+        """Find out once whether a message may hold up all others on this infrastructure."""
+        if problem := self._publisher.uncaught(self._topology, since=began):
+            raise ConfigurationError(
+                f"{problem.subject} {problem.text}; set the policy: {problem.remedy} -- or use a prefix "
+                "of your own, or accept it with without_alternate_exchange=True "
+                "(--without-alternate-exchange)"
+            )
+        self._caught = True
 
     def _publication(self, endpoint: str, message: RabbitMqMessage) -> Publication:
         """The message as it will be written, and written anew then, since its delay counts from there."""
@@ -223,40 +203,35 @@ class RabbitMqSender:
         due = due_time(message.delay, message.due_at)
         now_ms = self._now_ms()
         due_ms = due.due_ms(now_ms)
-        seconds = check_delay(seconds_until(due_ms, now_ms))
+        seconds = topology.check_delay(seconds_until(due_ms, now_ms))
         properties = amqp.properties_of(
             message, delay_seconds=seconds, due_ms=due_ms, user=self._user
         )
-        return Publication(
-            *self._address(endpoint, seconds),
-            amqp.body_of(message, limit=self._max_message_bytes),
-            properties,
-            due_ms=due_ms,
-            on_write=partial(self._at_write, endpoint, due, properties) if seconds else None,
-        )
+        body = amqp.body_of(message, limit=self._max_message_bytes)
+        on_write = partial(self._at_write, endpoint, due) if seconds else None
+        address = self._address(endpoint, seconds)
+        return Publication(*address, body, properties, due_ms=due_ms, on_write=on_write)
 
-    def _at_write(
-        self, endpoint: str, due: DueTime, properties: BasicProperties
-    ) -> tuple[str, str, BasicProperties, int]:
-        """Where to, and with what properties, if it is written now."""
-        now_ms = self._now_ms()
-        due_ms = due.due_ms(now_ms)
-        seconds = min(seconds_until(due_ms, now_ms), MAX_DELAY_SECONDS)
-        written = amqp.delayed(properties, seconds=seconds, due_ms=due_ms)
-        return *self._address(endpoint, seconds), written, due_ms
+    def _at_write(self, endpoint: str, due: DueTime, publication: Publication) -> None:
+        """Say where to, and with what properties, if it is written now."""
+        now_ms, properties = self._now_ms(), publication.properties
+        publication.due_ms = due_ms = due.due_ms(now_ms)
+        seconds = min(seconds_until(due_ms, now_ms), topology.MAX_DELAY_SECONDS)
+        publication.properties = amqp.delayed(properties, seconds=seconds, due_ms=due_ms)
+        publication.exchange, publication.routing_key = self._address(endpoint, seconds)
 
     def _address(self, endpoint: str, seconds: int) -> tuple[str, str]:
         """Exchange and routing key; the nameless exchange leads straight to the queue of that name."""
         if not seconds:
             return "", endpoint
-        return self._topology.level_name(entry_level(seconds)), routing_key(seconds, endpoint)
+        level = self._topology.level_name(topology.entry_level(seconds))
+        return level, topology.routing_key(seconds, endpoint)
 
 
 LANES: Final = 4
-"""Calls under way: while the broker confirms one, others are written. More find nothing to do: all go over
-one connection."""
+"""Calls under way: while the broker confirms one, others are written, all over one connection."""
 
-PUBLISHED_AT_ONCE: Final = 600
+PUBLISHED_AT_ONCE: Final = 1_000
 """Messages of one call: enough that its thread and its bindings cost each of them little."""
 
 
@@ -314,8 +289,8 @@ class AsyncRabbitMqSender:
         message = RabbitMqMessage(body, delay, due_at, headers or {}, message_id, properties)
         queue = check_queue_name(endpoint)
         size = len(body) if isinstance(body, str | bytes) else 0
-        # Delayed messages go to the same levels, whoever they are for; one without a delay goes to its own
-        # queue, which may not answer, and holds up none but its like.
+        # Delayed messages go to the same levels; one without a delay to its own queue, which may not
+        # answer, and holds up none but its like.
         key = None if delay or due_at else queue
         result = await self._calls.call(key, (queue, message), size=size, most=PUBLISHED_AT_ONCE)
         if result.error is not None:

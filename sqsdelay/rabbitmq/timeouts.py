@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -19,7 +18,7 @@ from pika.exceptions import AMQPError
 
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, Reject, due_time
-from sqsdelay.core.message import DUE_AT, ERROR, MESSAGE_ID, WAS_DUE_AT, string
+from sqsdelay.core.message import DUE_AT, MESSAGE_ID, WAS_DUE_AT, string, text_of
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError
@@ -28,21 +27,12 @@ from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.administration import create_missing
-from sqsdelay.rabbitmq.connection import Address, Session, parameters, translated
+from sqsdelay.rabbitmq.connection import Address, Session, Taken, parameters, translated
 from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.message import RabbitMqMessage
-from sqsdelay.rabbitmq.outbox import RabbitMqOutbox, in_json, with_headers
+from sqsdelay.rabbitmq.outbox import RabbitMqOutbox, with_headers, with_reason
 from sqsdelay.rabbitmq.topology import check_queue_name, lasting_queue, quorum_queue
-from sqsdelay.timeouts.sender import (
-    DESTINATION,
-    NSERVICEBUS_DESTINATION,
-    NSERVICEBUS_DUE,
-    destination_of,
-    due_ms_of,
-    id_body,
-    nservicebus_headers,
-    read_id,
-)
+from sqsdelay.timeouts import sender
 
 logger = logging.getLogger(__name__)
 
@@ -80,18 +70,13 @@ class QueueConsumer:
 
     def _consume(self, session: Session) -> None:
         """Let the queue's messages arrive over a new connection."""
-        channel = self._channel = session.channel()
-        self._arrived: list[Received] = []
+        self._channel = session.channel()
         self._given_back: list[tuple[float, Received]] = []
         self._cancelled: list[Any] = []
-
-        def on_message(_: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-            self._arrived.append(Received(self, channel, method.delivery_tag, properties, body))
-
-        channel.add_on_cancel_callback(self._cancelled.append)
-        session.ask("basic_qos", prefetch_count=PREFETCH)
-        session.ask("basic_consume", self.queue, on_message)
-        session.allow(inf)
+        self._channel.add_on_cancel_callback(self._cancelled.append)
+        self._arrived: deque[Taken] = deque()
+        session.consume(self.queue, PREFETCH, self._arrived)
+        session.seconds = inf
 
     def receive(self, *, wait_seconds: float) -> list[Received]:
         """Up to `PREFETCH` messages, waiting at most so long for the first."""
@@ -120,19 +105,22 @@ class QueueConsumer:
             if self._cancelled:
                 raise ConnectionError(f"the broker ended the delivery from {self.queue}")
             if self._arrived or deadline <= now:
-                arrived, self._arrived = self._arrived, []
-                return arrived
+                arrived, channel = list(self._arrived), self._channel
+                self._arrived.clear()
+                return [
+                    Received(self, channel, method.delivery_tag, properties, body)
+                    for method, properties, body in arrived
+                ]
 
     def acknowledge(self, received: Received) -> None:
         """Be done with a message; one that could not be acknowledged is delivered again."""
         with self._lock:
-            if received.channel is not self._channel:
-                return
-            try:
-                received.channel.basic_ack(received.tag)
-            except (AMQPError, OSError) as error:
-                logger.warning("not acknowledged, it will come again: %r", error)
-                self._drop()
+            if received.channel is self._channel:
+                try:
+                    self._channel.basic_ack(received.tag)
+                except (AMQPError, OSError) as error:
+                    logger.warning("not acknowledged, it will come again: %r", error)
+                    self._drop()
 
     def give_back(self, received: Received, *, seconds: float) -> None:
         """Return a message to its queue after so many seconds, or sooner if the connection ends: a queue
@@ -159,8 +147,7 @@ TIMEOUTS_DISPATCHER_SUFFIX: Final = ".TimeoutsDispatcher"
 ANNOUNCED_AT: Final = "sqsdelay.AnnouncedAt"
 """Epoch milliseconds on the clock of the process that found a message due."""
 
-_READ: Final = (DESTINATION, NSERVICEBUS_DESTINATION, DUE_AT, NSERVICEBUS_DUE, MESSAGE_ID)
-_OURS: Final = (DESTINATION, DUE_AT, WAS_DUE_AT, MESSAGE_ID)
+_OURS: Final = (sender.DESTINATION, DUE_AT, WAS_DUE_AT, MESSAGE_ID)
 
 
 def timeout_queues(endpoint: str) -> tuple[str, str]:
@@ -225,7 +212,7 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         """With NServiceBus's headers, which its timeout managers read as well as ours."""
 
         def to_timeouts(message: StoredMessage) -> Publication:
-            properties = with_headers(message, nservicebus_headers(message))
+            properties = with_headers(message, sender.nservicebus_headers(message))
             return Publication("", self._timeouts, message.body, properties)
 
         return self._publish(messages, to_timeouts)
@@ -244,25 +231,27 @@ class RabbitMqTimeouts(RabbitMqOutbox):
             if ahead_ms > 0:
                 self._announced.give_back(each, seconds=ahead_ms / 1000)
             else:
-                content = read_id(each.body.decode("utf-8", "replace"))
-                deliveries.append(Delivery(content, each))
+                message_id = sender.read_id(each.body.decode("utf-8", "replace"))
+                deliveries.append(Delivery(message_id, each))
         return deliveries
 
     def announce(self, message_ids: Sequence[str]) -> list[Failure | None]:
         headers = {ANNOUNCED_AT: str(self.now_ms())}
         properties = BasicProperties(headers=headers, delivery_mode=amqp.PERSISTENT)
-        return self._publish(
-            message_ids,
-            lambda each: Publication("", self._dispatcher, id_body(each).encode(), properties),
-        )
+
+        def to_dispatcher(message_id: str) -> Publication:
+            body = sender.id_body(message_id).encode()
+            return Publication("", self._dispatcher, body, properties)
+
+        return self._publish(message_ids, to_dispatcher)
 
     def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
-        return self._publish(
-            deliveries,
-            lambda each: Publication(
+        def to_error_queue(each: Delivery[Any]) -> Publication:
+            return Publication(
                 "", self._error_queue, *_unreadable(each.receipt, each.content.reason)
-            ),
-        )
+            )
+
+        return self._publish(deliveries, to_error_queue)
 
     def settle(self, deliveries: Sequence[Delivery[Any]]) -> None:
         for delivery in deliveries:
@@ -285,15 +274,13 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
     headers = properties.headers or {}
     # A number is as good as its text.
     said = {
-        name: string(str(headers[name]))
-        for name in _READ
-        if isinstance(headers.get(name), str | int)
+        name: string(str(value)) for name, value in headers.items() if isinstance(value, str | int)
     }
     kept = amqp.resendable(properties)
     kept.headers = {name: value for name, value in kept.headers.items() if name not in _OURS}
-    own_id = said[MESSAGE_ID]["StringValue"] if MESSAGE_ID in said else properties.message_id
+    own_id = text_of(said, MESSAGE_ID) or properties.message_id
     try:
-        destination, due_ms = destination_of(said), due_ms_of(said)
+        destination, due_ms = sender.destination_of(said), sender.due_ms_of(said)
         message = StoredMessage(
             message_id=own_id or str(uuid.uuid4()),
             destination=check_queue_name(destination),
@@ -309,14 +296,12 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
 
 
 def _unreadable(received: Received, reason: str) -> tuple[bytes, BasicProperties]:
-    """Body and properties as they were, plus why; all in a body of JSON if they leave no room."""
-    properties = amqp.resendable(received.properties)
-    properties.delivery_mode = amqp.PERSISTENT
-    encoded = base64.b64encode(amqp.packed(properties)[amqp.PROPERTIES]["BinaryValue"])
-    properties.headers = {**properties.headers, ERROR: json.dumps({"reason": reason})}
-    try:
-        amqp.check_encoding(properties)
-    except errors.InvalidMessage:
-        about = {"reason": reason, "amqpProperties": encoded.decode("ascii")}
-        return in_json(about, received.body)
-    return received.body, properties
+    message = StoredMessage(
+        message_id=received.properties.message_id or "",
+        destination="",
+        due_ms=0,
+        body=received.body,
+        attributes=amqp.packed(amqp.resendable(received.properties)),
+        unreadable=reason,
+    )
+    return with_reason(message, {"reason": reason})

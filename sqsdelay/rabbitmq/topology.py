@@ -1,5 +1,4 @@
-"""The topology: delay levels, their queues and exchanges, and the routing keys that say through which
-of them a message goes."""
+"""Delay levels, their queues and exchanges, and the routing keys that say through which a message goes."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
+from sqsdelay.core.readable import Problem
 from sqsdelay.errors import DelayTooLong, InvalidEndpoint, InvalidSetting
 
 LEVELS: Final = 28
@@ -123,8 +123,7 @@ class Topology:
 
     @property
     def hand_over(self) -> str:
-        """The exchange from hand-over queues to endpoints; with a dot, what these queues' names start
-        with."""
+        """The exchange from hand-over queues to endpoints; with a dot, how these queues' names start."""
         return f"{self.prefix}.delay-hand-over"
 
     def hand_over_queue(self, endpoint: str) -> Place | None:
@@ -193,6 +192,16 @@ class Topology:
             name, higher = self.level_name(level), "*." * (MAX_LEVEL - level)
             yield Binding(name, name, f"{higher}1.#")
             yield Binding(name, self.after(level), f"{higher}0.#", to_exchange=True)
+
+
+def uncaught(topology: Topology, virtual_host: str) -> Problem:
+    """What is wrong with an infrastructure shared with NServiceBus that has not that policy."""
+    return Problem(
+        f"exchange {topology.delivery_exchange}",
+        "has no alternate exchange: messages for an unbound endpoint block all others for minutes",
+        topology.catching_policy(virtual_host),
+        fatal=False,
+    )
 
 
 _NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.DOTALL)

@@ -4,46 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.rabbitmq import connection
 from sqsdelay.rabbitmq.administration import look, make
-from sqsdelay.rabbitmq.connection import (
-    ACCESS_REFUSED,
-    ADMIN_SECONDS,
-    PRECONDITION_FAILED,
-    Session,
-    parameters,
-)
+from sqsdelay.rabbitmq.connection import Session, parameters
 from sqsdelay.rabbitmq.management import STANDING, Management, hand_overs, held
-from sqsdelay.rabbitmq.publisher import Publisher
-from sqsdelay.rabbitmq.topology import (
-    DELIVERY_LIMIT,
-    LEVELS,
-    PROBE,
-    Topology,
-    command,
-)
+from sqsdelay.rabbitmq.topology import DELIVERY_LIMIT, LEVELS, PROBE, Topology, command, uncaught
 
 MIN_BROKER_VERSION: Final = (3, 10)
 """At-least-once dead-lettering and message TTL in quorum queues.
 Source: rabbitmq.com/blog/2022/03/29/at-least-once-dead-lettering."""
 
 REPLICAS: Final = 3
-"""Members of a queue that outlive one node's loss. Source: rabbitmq.com/docs/quorum-queues, "Replication
-Factor"."""
+"""Members that outlive one node's loss. Source: rabbitmq.com/docs/quorum-queues, "Replication Factor"."""
 
-HARMFUL_POLICIES: Final = (
+HARMFUL_POLICIES: Final = {
     "message-ttl",
     "expires",
     "max-length",
     "max-length-bytes",
     "dead-letter-routing-key",
-)
+}
 """Policy keys that end a level's wait early, lose its queue, refuse its messages or send them elsewhere.
 Of an argument and a policy the broker takes the argument, but the smaller of two numbers.
 Source: rabbitmq.com/docs/policies, "How Policies Interact with Optional Queue Arguments"."""
@@ -81,7 +68,6 @@ def verify(
         problems = list(_declared(session, wanted, management))
         if management is not None:
             problems += _hidden(management, wanted)
-            session.allow(ADMIN_SECONDS)
         if not any(problem.fatal for problem in problems):
             problems += _undeliverable(session, wanted)
     if management is None:
@@ -115,9 +101,9 @@ def _declared(
             try:
                 make(session, each)
             except ChannelClosedByBroker as error:
-                if error.reply_code == PRECONDITION_FAILED:
+                if error.reply_code == connection.PRECONDITION_FAILED:
                     difference = str(error.reply_text)
-                elif error.reply_code != ACCESS_REFUSED:
+                elif error.reply_code != connection.ACCESS_REFUSED:
                     raise
         elif found := listed[each.kind].get(each.name):  # which knows of it after some seconds
             there = {"type": found.get("type", each.type), **(found.get("arguments") or {})}
@@ -157,14 +143,12 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
                     "free memory or disk space on it; rabbitmq-diagnostics alarms shows the limits",
                 )
     yield from _handed_over(management, topology)
-    queues, bindings = management.named("queues"), management.bindings()
-    for queue in topology.queues():
-        found = queues.get(queue.name, {})
-        if queue.name != topology.undeliverable:
-            default = topology.shared and release >= DELIVERY_LIMITED_VERSION
-            limited = f"has RabbitMQ {version}'s delivery limit of 20" if default else ""
-            yield from _policies(queue.name, found, management.virtual_host, topology, limited)
-        yield from _members(queue.name, found, len(nodes), management.virtual_host, topology)
+    queues, bindings = management.named("queues"), management.of("bindings")
+    limited = topology.shared and release >= DELIVERY_LIMITED_VERSION
+    default = f"has RabbitMQ {version}'s delivery limit of 20" if limited else ""
+    for name in (queue.name for queue in topology.queues()):
+        found = queues.get(name, {})
+        yield from _of_queue(name, found, len(nodes), default, management, topology)
     present = {
         (b["source"], b["destination"], b["routing_key"], b["destination_type"] == "exchange")
         for b in bindings
@@ -172,8 +156,7 @@ def _hidden(management: Management, topology: Topology) -> Iterator[Problem]:
     for each in topology.bindings():
         # The catch-all's is optional where shared, as its exchange is.
         optional = topology.shared and each.source == topology.undeliverable
-        key = (each.source, each.destination, each.routing_key, each.to_exchange)
-        if key not in present and not optional:
+        if each not in present and not optional:
             yield Problem(
                 f"binding {each.source} -> {each.destination}",
                 f"is missing (key {each.routing_key})",
@@ -188,12 +171,8 @@ def _feature_flags(management: Management) -> Iterator[Problem]:
     try:
         states = {each["name"]: each["state"] for each in management.get("/feature-flags")}
     except ConfigurationError as error:  # RabbitMQ shows them to its administrators only
-        yield Problem(
-            subject,
-            f"was not checked: {error}",
-            f"let an administrator run: rabbitmqctl list_feature_flags | grep {STREAM_QUEUE}",
-            fatal=False,
-        )
+        remedy = f"let an administrator run: rabbitmqctl list_feature_flags | grep {STREAM_QUEUE}"
+        yield Problem(subject, f"was not checked: {error}", remedy, fatal=False)
         return
     if states.get(STREAM_QUEUE, "enabled") != "enabled":
         yield Problem(
@@ -205,19 +184,20 @@ def _feature_flags(management: Management) -> Iterator[Problem]:
 
 def _handed_over(management: Management, topology: Topology) -> Iterator[Problem]:
     """Due messages that the next queue has not confirmed: a moment's worth, or a hand-over that stands."""
-    now = {name: each for name, each in management.held().items() if each.dead_lettering}
+    now = {name: each.dead_lettering for name, each in management.held().items()}
+    now = {name: count for name, count in now.items() if count}
     for name, endpoint in hand_overs(now, topology).items():
         yield Problem(
             f"endpoint {endpoint}",
-            f"{now[name].dead_lettering} messages are due, and wait in {name}; if this persists, its "
-            "queue refuses them: it is full, or has no leader",
+            f"{now[name]} messages are due, and wait in {name}; if this persists, its queue refuses them: "
+            "it is full, or has no leader",
             "make room in it; the broker tries again every 3 minutes",
             fatal=False,
         )
     names = [topology.level_name(level) for level in reversed(range(LEVELS))]
     waiting = [name for name in names if name in now]
     for name, counts in held(management, waiting, changes=STANDING).items():
-        seen = [now[name].dead_lettering, *(each.dead_lettering for each in counts)]
+        seen = [now[name], *(each.dead_lettering for each in counts)]
         stands = seen == sorted(seen)
         nowhere = (
             "; it has got nowhere while this looked: no queue is bound for them, or it refuses them, and "
@@ -234,27 +214,47 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
             )
 
 
-def _members(
-    name: str, found: Mapping[str, Any], nodes: int, virtual_host: str, topology: Topology
+def _of_queue(
+    name: str, found: Mapping[str, Any], nodes: int, default: str, of: Management, on: Topology
 ) -> Iterator[Problem]:
-    """Fewer members than a cluster has nodes to lose one, or members that are not online."""
+    """Members that are missing or not online; policies that end a level's delays early or lose messages."""
+    queue = f"queue {name}"
     members, most = len(found.get("members") or ()), min(nodes, REPLICAS)
     online = len(found.get("online", found.get("members")) or ())  # not told at first
     if found.get("members") is not None and members < most:
         yield Problem(
-            f"queue {name}",
+            queue,
             f"has {members} of the {most} members that a cluster of {nodes} nodes allows: its messages "
             "may be lost, or wait, with one node",
-            f"rabbitmq-queues grow <node> all --vhost-pattern '{virtual_host}' "
-            f"--queue-pattern '{re.escape(topology.prefix)}\\.delay-', for each other node",
+            f"rabbitmq-queues grow <node> all --vhost-pattern '{of.virtual_host}' "
+            f"--queue-pattern '{re.escape(on.prefix)}\\.delay-', for each other node",
         )
     elif online < members:
         yield Problem(
-            f"queue {name}",
+            queue,
             f"has {online} of its {members} members online",
             "start the other nodes, or remove those that are gone for good with: rabbitmq-queues "
             "shrink <node>",
             fatal=online <= members // 2,
+        )
+    if name == on.undeliverable:
+        return
+    policy, limited = found.get("effective_policy_definition") or {}, default
+    for key in sorted(policy.keys() & HARMFUL_POLICIES):
+        yield Problem(
+            queue,
+            f"a policy sets {key} to {policy[key]!r}: delays end early, or messages are lost",
+            f"change the policy's pattern so that it leaves {on.prefix}.delay-level- alone",
+        )
+    if (limit := policy.get("delivery-limit")) is not None:
+        limited = f"a policy sets delivery-limit to {limit}" if 0 <= limit < DELIVERY_LIMIT else ""
+    if limited:
+        yield Problem(
+            queue,
+            f"{limited}: a message that is looked at more often goes to the next level, and arrives early",
+            f"rabbitmqctl set_policy -p '{of.virtual_host}' --apply-to queues --priority 100 "
+            f"{on.prefix}.delay-levels '^{re.escape(on.prefix)}\\.delay-level-' "
+            f"'{{\"delivery-limit\":{DELIVERY_LIMIT}}}'",
         )
 
 
@@ -268,14 +268,14 @@ def _holding_up(
     name = management.named("exchanges").get(topology.delivery_exchange, {}).get("policy")
     policy: Mapping[str, Any] = {}
     with suppress(ConfigurationError):  # RabbitMQ shows it to those who may set policies
-        policy = management.policy(name) if name else {}
+        policy = (management.of("policies", name).get("definition") or {}) if name else {}
     if "alternate-exchange" not in policy:
-        yield uncaught_problem(topology, management.virtual_host)
+        yield uncaught(topology, management.virtual_host)
     for binding in bindings:
         queue = queues.get(binding["destination"], {})
-        settings = queue.get("effective_policy_definition") or {}
-        settings = {**settings, **{k[2:]: v for k, v in (queue.get("arguments") or {}).items()}}
-        limits = sorted(set(settings) & {"max-length", "max-length-bytes"})
+        arguments = {k[2:]: v for k, v in (queue.get("arguments") or {}).items()}
+        settings = {**(queue.get("effective_policy_definition") or {}), **arguments}
+        limits = sorted(settings.keys() & {"max-length", "max-length-bytes"})
         refuses = limits and str(settings.get("overflow", "")).startswith("reject-publish")
         if refuses and binding["source"] == topology.delivery_exchange:
             yield Problem(
@@ -286,47 +286,6 @@ def _holding_up(
                 "of your own, where each endpoint has a hand-over queue",
                 fatal=False,
             )
-
-
-def uncaught_problem(topology: Topology, virtual_host: str) -> Problem:
-    """Messages for an unbound endpoint block all others."""
-    return Problem(
-        f"exchange {topology.delivery_exchange}",
-        "has no alternate exchange: messages for an unbound endpoint block all others for minutes",
-        topology.catching_policy(virtual_host),
-        fatal=False,
-    )
-
-
-def uncaught(url: str | Sequence[str], topology: Topology) -> list[Problem]:
-    """A warning where messages for an unbound endpoint block all others; found by publishing one."""
-    given = parameters(url)
-    with closing(Publisher(given)) as publisher:
-        caught = publisher.catches(topology)
-    return [] if caught else [uncaught_problem(topology, given.virtual_host)]
-
-
-def _policies(
-    name: str, found: Mapping[str, Any], virtual_host: str, topology: Topology, limited: str
-) -> Iterator[Problem]:
-    """A policy, or the lack of one, that ends a level's delays early or loses messages."""
-    policy = found.get("effective_policy_definition") or {}
-    for key in sorted(set(policy) & set(HARMFUL_POLICIES)):
-        yield Problem(
-            f"queue {name}",
-            f"a policy sets {key} to {policy[key]!r}: delays end early, or messages are lost",
-            f"change the policy's pattern so that it leaves {topology.prefix}.delay-level- alone",
-        )
-    if (limit := policy.get("delivery-limit")) is not None:
-        limited = f"a policy sets delivery-limit to {limit}" if 0 <= limit < DELIVERY_LIMIT else ""
-    if limited:
-        yield Problem(
-            f"queue {name}",
-            f"{limited}: a message that is looked at more often goes to the next level, and arrives early",
-            f"rabbitmqctl set_policy -p '{virtual_host}' --apply-to queues --priority 100 "
-            f"{topology.prefix}.delay-levels '^{re.escape(topology.prefix)}\\.delay-level-' "
-            f"'{{\"delivery-limit\":{DELIVERY_LIMIT}}}'",
-        )
 
 
 def _undeliverable(session: Session, topology: Topology) -> Iterator[Problem]:

@@ -57,10 +57,8 @@ class Calls:
             self.client.close()
 
     def each(self, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """``do`` for each item, several at a time; answers in order. Never from within ``do``.
-
-        After an error no more are begun, and it is raised when all that have begun are done.
-        """
+        """``do`` for each item, several at a time; answers in order. Never from within ``do``. After an error
+        no more are begun, and it is raised when all that have begun are done."""
         given = list(items)
         if len(given) < 2:
             return [do(item) for item in given]
@@ -177,18 +175,16 @@ TOLD_AHEAD_MS: Final = 86_400_000
 
 
 class Amendments(ABC):
-    """An endpoint's amendments, which expire.
+    """A store's amendments, which expire. One record more tells until when there may be any: it is written
+    before the first of them, and outlives them all. So where nobody cancels or moves messages, a batch of
+    copies costs one read instead of one each. Raises StoreError: one of them is malformed, or of another
+    version."""
 
-    One record more tells until when there may be any: it is written before the first of them, and outlives
-    them all. So where nobody cancels or moves messages, a batch of copies costs one read instead of one
-    each. ``now_ms``: what they expire by, epoch milliseconds."""
+    _now_ms: Callable[[], int]
+    """What they expire by, epoch milliseconds."""
+    _some_until_ms = 0
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._some_until_ms = 0
-
-    def leave(self, amendments: Sequence[Amendment]) -> None:
-        """Write amendments, of each message the last. Raises as `read` does."""
+    def amend(self, amendments: Sequence[Amendment]) -> None:
         last = latest_amendments(amendments)
         if not last:
             return
@@ -196,9 +192,7 @@ class Amendments(ABC):
             self._tell(max(each.until_ms for each in last.values()))
             self._write(list(last.values()))
 
-    def read(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        """The amendments of those messages that have one. Raises StoreError: one of them is malformed, or
-        of another version."""
+    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         with _readable(message_ids):
             if message_ids and self._now_ms() >= self._some_until_ms:
                 # That there are none is asked for each time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -55,10 +56,8 @@ def tells_due(message_id: str, due_ms: int) -> bool:
 
 def needs_lookup(message: StoredMessage, *, lookup: bool) -> bool:
     """Whether something besides its id is to tell when a message is due, so that it can be found by its id.
-
-    An id made up by sqsdelay can always be found. So that is so whatever ``lookup`` says if it tells
-    another due time: of a message that was moved before it came here, or by a wrong clock.
-    """
+    An id made up by sqsdelay can always be found. So that is so whatever ``lookup`` says if it tells another
+    due time: of a message that was moved before it came here, or by a wrong clock."""
     wanted = lookup or due_ms_of_id(message.message_id) is not None
     return wanted and not tells_due(message.message_id, message.due_ms)
 
@@ -66,13 +65,29 @@ def needs_lookup(message: StoredMessage, *, lookup: bool) -> bool:
 def page_bounds(
     after: tuple[int, str] | None, due_from_ms: int | None, due_before_ms: int | None
 ) -> tuple[int, str, int]:
-    """Due time and id the page comes after, and the due time it ends before.
-
-    No id is empty, so what is due from an instant on comes after that instant with an empty id.
-    """
+    """Due time and id the page comes after, and the due time it ends before. No id is empty, so what is due
+    from an instant on comes after that instant with an empty id."""
     first = NO_START if due_from_ms is None else due_from_ms
     start = max(after or (NO_START, ""), (first, ""))
     return (*start, _NO_END if due_before_ms is None else due_before_ms)
+
+
+class Pages:
+    """A store that lists what it keeps by page."""
+
+    def pending(
+        self,
+        limit: int,
+        *,
+        after: tuple[int, str] | None = None,
+        due_from_ms: int | None = None,
+        due_before_ms: int | None = None,
+    ) -> list[StoredMessage]:
+        return self._page(limit, *page_bounds(after, due_from_ms, due_before_ms))
+
+    @abstractmethod
+    def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
+        """What is due after this due time and id, and before the other; by both."""
 
 
 def new_once(messages: Sequence[StoredMessage], inserted: Iterable[str]) -> list[bool]:
@@ -119,6 +134,22 @@ def kept_alive(renew: Callable[[], None], *, lease_seconds: float) -> Iterator[N
         keeper.join()
 
 
+class HoldingClaim:
+    """A claim in which one change holds messages, and counts a failure or none."""
+
+    @abstractmethod
+    def _hold(self, message_ids: Sequence[str], seconds: float, failed: int) -> list[bool]:
+        """Keep them from being claimed for so long, with so much added to their failures."""
+
+    def count_failures(
+        self, message_ids: Sequence[str], *, retry_after_seconds: float
+    ) -> list[bool]:
+        return self._hold(message_ids, retry_after_seconds, 1)
+
+    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
+        return self._hold(message_ids, seconds, 0)
+
+
 class Wakes:
     """A store that wakes the dispatchers of its own process."""
 
@@ -140,11 +171,9 @@ class Wakes:
 
 
 class StoreClock:
-    """The clock all users of one store share: its server's, or where it is a file the machine's.
-
-    The server is asked every five minutes; between, the monotonic clock tells what has passed. While
-    it cannot be asked the local clock stands in.
-    """
+    """The clock all users of one store share: its server's, or where it is a file the machine's. The server
+    is asked every five minutes; between, the monotonic clock tells what has passed. While it cannot be asked
+    the local clock stands in."""
 
     def __init__(self, store: ParkingPlace, local: Clock | None = None) -> None:
         self._store = store

@@ -10,20 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.resources import files
 from typing import Any, ClassVar, Final
 
-from sqsdelay.core.stored_message import (
-    AMENDMENT_LIFETIME_MS,
-    Amendment,
-    StoredMessage,
-    amendment_from_row,
-    check_stored_due,
-    due_found,
-    from_rows,
-    from_store,
-    latest_amendments,
-)
+from sqsdelay.core import stored_message
+from sqsdelay.core.stored_message import Amendment, StoredMessage, from_rows
 from sqsdelay.errors import ConfigurationError, StoreError, StoreMissing
 from sqsdelay.receiving.deduplication import Copy
-from sqsdelay.stores.shared import page_bounds
+from sqsdelay.stores.shared import HoldingClaim, Pages, page_bounds
 
 COLUMNS: Final = ("message_id", "destination", "due_ms", "body", "headers", "failures")
 """Of a message, in the order of `row_of` and of `from_store`."""
@@ -58,26 +49,22 @@ def found_among(message_ids: Sequence[str], returned: Iterable[str]) -> list[boo
 
 
 class SqlTable:
-    """A table of a dialect: its queries by name, its connections, and a caller's."""
+    r"""A table of a dialect: its queries by name, its connections, and a caller's.
+
+    ``_SUFFIX``: how the table's name ends, behind the endpoint's. ``_QUERIES``: the file of its queries; one
+    for both dialects, one of the same name in the folder ``_DIALECT``. ``_REMEDY``: how the table is made,
+    for the error when it is missing. ``_DRIVER``: the class of a caller's connection; ``_ERROR`` the base of
+    its errors. ``_BEGIN``: how a caller begins a transaction. ``_PARAMETER``: how the driver is given a
+    parameter, with ``\1`` for the name."""
 
     _SUFFIX: ClassVar[str]
-    """How the table's name ends, behind the endpoint's."""
     _QUERIES: ClassVar[str]
-    """The file of its queries: one for both dialects, and one of the same name in the dialect's folder."""
     _REMEDY: ClassVar[str]
-    """How the table is made, for the error when it is missing."""
     _DRIVER: ClassVar[type[Any]]
-    """The class of a caller's connection."""
     _ERROR: ClassVar[type[Exception]]
-    """The base of its errors."""
     _BEGIN: ClassVar[str]
-    """How a caller begins a transaction."""
-
     _DIALECT: ClassVar[str]
-    """The folder of its other queries."""
     _PARAMETER: ClassVar[str]
-    r"""How the driver is given a parameter, with \1 for the name."""
-
     _table: str
     _sql: dict[str, Any]
     _checked = False
@@ -129,10 +116,9 @@ class SqlTable:
         """Whether a caller's connection has no transaction open, and would commit each statement."""
 
     def set_up(self) -> None:
-        """Create the table, where it is missing, and write down its version.
-
-        Where it is there already, only the version is read: whatever else takes a lock would wait behind open
-        transactions, and every sender behind it. Raises SchemaMismatch: another sqsdelay made it."""
+        """Create the table, where it is missing, and write down its version. Where it is there already, only
+        the version is read: whatever else takes a lock would wait behind open transactions, and every sender
+        behind it. Raises SchemaMismatch: another sqsdelay made it."""
         with self._statement() as connection:
             if self._is_ours(connection):
                 return
@@ -163,7 +149,7 @@ class SqlTable:
         )
 
 
-class SqlStore(SqlTable):
+class SqlStore(SqlTable, Pages):
     """Everything but storing and claiming. A dialect adds the time, and how long a lease is."""
 
     _SUFFIX = "delayed"
@@ -219,7 +205,7 @@ class SqlStore(SqlTable):
             except_destinations=self._names(except_destinations),
             **more,
         )
-        return None if not rows or rows[0][0] is None else due_found(rows[0][0])
+        return None if not rows or rows[0][0] is None else stored_message.due_found(rows[0][0])
 
     def pending_count(self) -> int:
         return int(self._read("pending_count")[0][0])
@@ -227,27 +213,19 @@ class SqlStore(SqlTable):
     def count_due(self, from_ms: int, before_ms: int) -> int:
         return int(self._read("count_due", from_ms=from_ms, before_ms=before_ms)[0][0])
 
-    def pending(
-        self,
-        limit: int,
-        *,
-        after: tuple[int, str] | None = None,
-        due_from_ms: int | None = None,
-        due_before_ms: int | None = None,
-    ) -> list[StoredMessage]:
-        after_ms, after_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
-        bounds = {"after_ms": after_ms, "after_id": after_id, "before_ms": before_ms}
+    def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
+        bounds = {"after_ms": from_ms, "after_id": from_id, "before_ms": before_ms}
         return from_rows(self._read("pending", **bounds, limit=limit))
 
     def find(self, message_id: str) -> StoredMessage | None:
         rows = self._read("find", id=message_id)
-        return from_store(*rows[0]) if rows else None
+        return stored_message.from_store(*rows[0]) if rows else None
 
     def cancel(self, message_ids: Sequence[str]) -> list[bool]:
         return self._of("cancel", message_ids)
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
-        check_stored_due(due_ms)
+        stored_message.check_stored_due(due_ms)
         moved = self._changed("reschedule", message_id=message_id, due_ms=due_ms)
         self._wake()
         return bool(moved)
@@ -256,20 +234,23 @@ class SqlStore(SqlTable):
         # In one order always: callers that amend the same messages at once do not deadlock.
         rows = [
             (message_id, a.due_ms, a.until_ms, a.cancelled_ms)
-            for message_id, a in sorted(latest_amendments(amendments).items())
+            for message_id, a in sorted(stored_message.latest_amendments(amendments).items())
         ]
-        arguments = self._times() | {"rows": json.dumps(rows), "lifetime_ms": AMENDMENT_LIFETIME_MS}
+        arguments = self._times() | {
+            "rows": json.dumps(rows),
+            "lifetime_ms": stored_message.AMENDMENT_LIFETIME_MS,
+        }
         with self._transaction() as connection:
             connection.execute(self._sql["forget_amendments"], arguments)
             connection.execute(self._sql["amend"], arguments)
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
         rows = self._read("amendments", ids=self._names(message_ids))
-        return {row[0]: amendment_from_row(*row) for row in rows}
+        return {row[0]: stored_message.amendment_from_row(*row) for row in rows}
 
     def all_amendments(self, limit: int, *, after_id: str = "") -> list[Amendment]:
         rows = self._read("all_amendments", after_id=after_id, limit=limit)
-        return [amendment_from_row(*row) for row in rows]
+        return [stored_message.amendment_from_row(*row) for row in rows]
 
     def _busy(self, asked: Sequence[str], claimed: Sequence[StoredMessage]) -> frozenset[str]:
         """Which of the messages asked for are there, and were not claimed."""
@@ -305,7 +286,7 @@ class SqlStore(SqlTable):
         return found_among(message_ids, (row[0] for row in rows))
 
 
-class SqlClaim:
+class SqlClaim(HoldingClaim):
     """Messages of a store that are claimed. A dialect adds how its queries are run, and savepoints."""
 
     def __init__(
@@ -323,14 +304,8 @@ class SqlClaim:
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         return self._settle("remove", message_ids)
 
-    def count_failures(
-        self, message_ids: Sequence[str], *, retry_after_seconds: float
-    ) -> list[bool]:
-        hold_ms = round(1000 * retry_after_seconds)
-        return self._settle("hold", message_ids, failed=1, hold_ms=hold_ms)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._settle("hold", message_ids, failed=0, hold_ms=round(1000 * seconds))
+    def _hold(self, message_ids: Sequence[str], seconds: float, failed: int) -> list[bool]:
+        return self._settle("hold", message_ids, failed=failed, hold_ms=round(1000 * seconds))
 
     def _settle(self, query: str, message_ids: Sequence[str], **arguments: object) -> list[bool]:
         rows = self._run(query, message_ids, **arguments)

@@ -14,7 +14,7 @@ from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, size_of
 from sqsdelay.core.received_message import ReceivedMessage, whole_number
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import QueueMissing, QueueUnavailable, SendFailed
+from sqsdelay.errors import ConfigurationError, QueueMissing, QueueUnavailable, SendFailed
 from sqsdelay.ledger.events import Event
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS
@@ -272,6 +272,8 @@ def _refusal(text: str, *, code: str = "InvalidParameterValue") -> Failure:
 class InMemoryStore(SqliteStore):
     """A `DelayedMessageStore` without a file: the SQLite store, in memory; leases end on ``clock``.
 
+    As every store it keeps a message's fields, not ``unreadable``: that is said of a row as it is read.
+
     Args:
         clock: moved by the test.
         lease_seconds: how long an abandoned claim holds its messages.
@@ -284,6 +286,13 @@ class InMemoryStore(SqliteStore):
         self.set_up()
         # Whoever drops it need not close it: Python 3.13 warns of a connection that is left open.
         finalize(self, self._connection.close).atexit = False
+
+    def _check_given(self, transaction: object) -> None:
+        if transaction is not self._connection:
+            raise ConfigurationError(
+                "a store in memory has no connection but its own; give claim.transaction (exactly once), or "
+                "use a SqliteStore on a file"
+            )
 
     def close(self) -> None:
         """Nothing: a test looks at what is left after the code under test has closed it."""

@@ -197,11 +197,9 @@ class LocalAws:
 
 
 def free_port() -> int:
-    """A loopback port that nobody has, for a program that cannot choose its own.
-
-    Until that program has bound it, another may: who starts it tries again with another port. No
-    outgoing connection takes it meanwhile.
-    """
+    """A loopback port that nobody has, for a program that cannot choose its own. Until that program has
+    bound it, another may: who starts it tries again with another port. No outgoing connection takes it
+    meanwhile."""
     while True:
         port = random.randint(*PORTS)
         with socket.socket() as probe, suppress(OSError):

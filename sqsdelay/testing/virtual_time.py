@@ -113,8 +113,7 @@ class VirtualSqs:
     def drain(self) -> list[Arrival]:
         """Let time pass until nothing waits any more; all that arrived, in order.
 
-        What could not be delivered is in the endpoints' error queues.
-        """
+        What could not be delivered is in the endpoints' error queues."""
         return list(self._arrivals(None))
 
     def _store_of(self, endpoint: str) -> InMemoryStore:

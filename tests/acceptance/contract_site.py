@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.receivers import in_thread
 from sqsdelay.testing import LocalAws
 from tests.guides.page import Block, blocks
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, ended
 from tests.services.processes import environment
 
 PAGE: Final = "docs/senders-contract.md"
@@ -34,14 +33,10 @@ def block(language: str, part: str = "") -> Block:
 
 def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
     """Run a program to its end; returns what it printed."""
-    done = subprocess.run(
+    done = ended(
         [str(part) for part in command],
         cwd=cwd,
         env=environment(env or {}) | {"NODE_OPTIONS": "--disable-warning=Warning"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
     return done.stdout

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -18,9 +19,7 @@ def now_ms() -> int:
 
 
 def message(message_id: str, in_ms: int = 0) -> StoredMessage:
-    return StoredMessage(
-        message_id=message_id, destination="orders", due_ms=now_ms() + in_ms, body=b"x"
-    )
+    return a_message(message_id, now_ms() + in_ms)
 
 
 @contextmanager

@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from tests.guides.test_celery_guide import guide_blocks
 from tests.patience import PATIENCE_SECONDS
 from tests.services import packages
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import CELERY, ROOT, Running, run, running
 
 HOP, VISIBILITY, COUNTDOWN = 2, 3, 8

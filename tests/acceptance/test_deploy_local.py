@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from infra.local import ENDPOINT, HOP_SECONDS, ROOT
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, ended
 
 
 @pytest.fixture
@@ -42,13 +42,10 @@ def test_printed_commands_work(printed: str) -> None:
 
     def run(command: str, *more: str) -> str:
         program, *arguments = shlex.split(command)
-        done = subprocess.run(
+        done = ended(
             [str(Path(sys.executable).with_name("sqsdelay")), *arguments, *more],
             cwd=ROOT,
             env={k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | exported,
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert program == ".venv/bin/sqsdelay"
         assert done.returncode == 0, done.stderr

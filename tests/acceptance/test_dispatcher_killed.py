@@ -21,7 +21,6 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.dispatcher_process import (
@@ -31,6 +30,7 @@ from tests.acceptance.dispatcher_process import (
     DURING_SEND,
     main,
 )
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 from tests.services.postgres import database
 from tests.services.processes import FORKS
@@ -69,14 +69,7 @@ class Scene:
         with closing(open_store(self.url, endpoint="orders")) as store:
             store.set_up()
             for start in range(0, count, 1000):
-                store.store(
-                    [
-                        StoredMessage(
-                            message_id=name, destination="orders", due_ms=now_ms, body=b"x"
-                        )
-                        for name in names[start : start + 1000]
-                    ]
-                )
+                store.store([a_message(name, now_ms) for name in names[start : start + 1000]])
         return set(names)
 
     def dispatcher(

@@ -18,9 +18,10 @@ from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.layout import parse
 from sqsdelay.testing import InMemoryOutbox
 from sqsdelay.testing.local_aws import LocalAws
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 
-MESSAGES = 3_000
+MESSAGES = 1_200
 FIRST_MS, SPREAD_MS = 10_000, 28_000
 CANCELLED = 10
 
@@ -78,9 +79,7 @@ def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
 
 
 def _message(due_ms: int, n: int) -> StoredMessage:
-    return StoredMessage(
-        message_id=new_message_id(due_ms), destination="orders", due_ms=due_ms, body=b"%d" % n
-    )
+    return a_message(new_message_id(due_ms), due_ms, body=b"%d" % n)
 
 
 def _levels(client: object, bucket: str) -> set[int]:

@@ -7,11 +7,10 @@ import sys
 import uuid
 
 from sqsdelay import DelaySender
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.outgoing import TraceHeader
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import running
 
 TRACEPARENT = "00-5759e988bd862e3fe1be46a994272793-53995c3f42cd8ad8-01"
@@ -46,7 +45,7 @@ def test_a_worker_traces_its_deliveries_and_counts(local_aws: LocalAws) -> None:
     """
     name = f"traced-{uuid.uuid4().hex[:8]}"
     client = local_aws.client("sqs")
-    create_endpoint(client, Endpoint.parse(name), hop_seconds=1)
+    create_endpoint(client, name, hop_seconds=1)
     DelaySender(client, hop_seconds=1).send(
         name,
         "x",

@@ -6,9 +6,8 @@ import uuid
 from typing import Any
 
 from sqsdelay import DelayConsumer, unrestricted
-from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
+from tests.services.endpoints import create_endpoint
 
 HOP = 1
 ATTRIBUTES = {
@@ -21,7 +20,7 @@ def test_a_mixed_batch_arrives_and_each_on_its_time(local_aws: LocalAws) -> None
     """The direct entry at once, the delayed one after its hops, with the id that was answered."""
     client = local_aws.client("sqs")
     name = f"orders-{uuid.uuid4().hex[:8]}"
-    create_endpoint(client, Endpoint.parse(name), hop_seconds=HOP)
+    create_endpoint(client, name, hop_seconds=HOP)
     url = client.get_queue_url(QueueName=name)["QueueUrl"]
     late = {"Id": "late", "MessageBody": "grüße", "MessageAttributes": ATTRIBUTES}
     answer = unrestricted(client, hop_seconds=HOP).send_message_batch(

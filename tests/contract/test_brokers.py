@@ -21,7 +21,7 @@ from sqsdelay.errors import QueueMissing
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqOutbox, RabbitMqSender
 from sqsdelay.receiving import message_id
 from sqsdelay.sending import QueueSender, Sender
-from sqsdelay.sqs import Endpoint, SqsOutbox, SqsQueues, create_endpoint
+from sqsdelay.sqs import Endpoint, SqsOutbox, SqsQueues
 from sqsdelay.testing import (
     InMemoryOutbox,
     InMemoryQueues,
@@ -32,6 +32,7 @@ from sqsdelay.testing import (
 )
 from sqsdelay.testing.broker_contract import MISSING, Received
 from tests.acceptance.rabbitmq.broker import Broker, own_virtual_host
+from tests.services.endpoints import create_endpoint
 
 ORDERS = Endpoint.parse("orders")
 Rejected = Callable[[], list[tuple[bytes, str]]]

@@ -18,11 +18,11 @@ from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.errors import QueueMissing, QueueUnavailable
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
-from sqsdelay.sqs.endpoints import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.counted_requests import TravellingClock
+from tests.services.endpoints import create_endpoint
 
 HOP = 2
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
+from contextlib import closing
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from botocore.config import Config
 
 from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.stores import DynamoDbStore, S3Store, SchedulerStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
@@ -35,6 +39,24 @@ class TestInMemory(StoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return cast(MakeStore, cache(InMemoryStore))
+
+    def test_its_only_transaction_is_its_own(
+        self, store: DelayedMessageStore, clock: ManualClock
+    ) -> None:
+        """What a handler stores commits with the message it handles; nothing else reaches memory."""
+        store.initialize(TransactionMode.EXACTLY_ONCE)
+        store.store([message("a", clock.now_ms())])
+        with store.claim(1, due_by_ms=clock.now_ms()) as claim:
+            assert store.store([message("b", clock.now_ms())], transaction=claim.transaction) == [
+                True
+            ]
+            claim.remove(["a"])
+        assert [m.message_id for m in store.pending(9)] == ["b"]
+        with (
+            closing(sqlite3.connect(":memory:")) as other,
+            pytest.raises(ConfigurationError, match=r"give claim\.transaction"),
+        ):
+            store.store([message("c", clock.now_ms())], transaction=other)
 
 
 class TestSqlite(StoreContract):

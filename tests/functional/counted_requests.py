@@ -45,12 +45,12 @@ from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.relaying.gathering import ForwardingRelay, Parker
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import DynamoDbStore, S3Store
 from sqsdelay.stores.dynamodb.layout import position
 from sqsdelay.stores.scheduler.scheduler_store import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.services.endpoints import create_endpoint
 from tests.services.in_memory_s3 import InMemoryS3
 from tests.services.in_memory_scheduler import InMemoryScheduler
 

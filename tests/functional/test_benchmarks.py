@@ -11,20 +11,16 @@ import pytest
 
 from benchmarks import accuracy
 from benchmarks.support.sqs_stub import running_stub
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 from tests.services.postgres import VARIABLE
 from tests.services.processes import ROOT
 
 
 def run(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return ended(
         [sys.executable, "-m", f"benchmarks.{name}", *arguments],
         cwd=ROOT,
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
     )
 
 

@@ -23,13 +23,12 @@ from kombu.exceptions import OperationalError
 
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.celery import Channel
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DUE_AT, MESSAGE_ID
 from sqsdelay.errors import ConfigurationError, DelayQueueMissing, InvalidDelay, QueueUnavailable
 from sqsdelay.relaying.outcomes import Status
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
+from tests.services.endpoints import create_endpoint
 from tests.services.network import TcpProxy
 
 HOUR = 3600
@@ -58,7 +57,7 @@ class Site:
     def endpoint(self, name: str | None = None, *, hop: int = 1) -> str:
         name = name or self.name
         self.options(hop_seconds=hop)
-        create_endpoint(self.sqs, Endpoint.parse(name), hop_seconds=hop)
+        create_endpoint(self.sqs, name, hop_seconds=hop)
         return name
 
     def url(self, queue: str) -> str:

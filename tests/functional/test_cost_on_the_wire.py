@@ -102,7 +102,7 @@ def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed:
         together = batch * -(-together // batch)
     kind = Kind(
         code=code,
-        groups=4 if large else 40 if "s3" in code else 20 if together <= 12 else 6,
+        groups=4 if large else 40 if "s3" in code else 8 if together <= 12 else 4,
         batch=batch,
         due_together=together if not large else batch if 1 < batch < 10 else 9,
         own_ids=chance.random() < 0.5,

@@ -20,16 +20,16 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from lambdas.dispatcher import handler as module
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueUnavailable, StoreMissing
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.ports.queues import Failure
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -45,7 +45,7 @@ def sqs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     module.function.cache_clear()
     with mock_aws(), time_machine.travel(START, tick=False):
         client = boto3.client("sqs")
-        create_endpoint(client, Endpoint.parse("orders"))
+        create_endpoint(client, "orders")
         yield client
     module.function.cache_clear()
 
@@ -59,10 +59,10 @@ def store(sqs: Any) -> Iterator[DynamoDbStore]:
 
 
 def parked(message_id: str, in_seconds: int, destination: str = "orders") -> StoredMessage:
-    return StoredMessage(
-        message_id=message_id,
-        destination=destination,
-        due_ms=START_MS + in_seconds * 1000,
+    return a_message(
+        message_id,
+        START_MS + in_seconds * 1000,
+        to=destination,
         body=f"body of {message_id}".encode(),
     )
 

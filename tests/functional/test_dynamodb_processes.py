@@ -9,13 +9,14 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment, StoredMessage
+from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment
 from sqsdelay.errors import SchemaMismatch, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.dynamodb.table import LOOKED_AT_MS
 from sqsdelay.stores.shared import VERSION
 from sqsdelay.testing import ManualClock
+from tests.messages import a_message
 
 TABLE = "orders.parked"
 MANY_SHARDS = 8
@@ -58,10 +59,7 @@ def parked(store: DynamoDbStore, clock: ManualClock, count: int, in_ms: int) -> 
     """Messages of many shards, due then."""
     due_ms = clock.now_ms() + in_ms
     ids = [f"{in_ms}-{n}" for n in range(count)]
-    messages = [
-        StoredMessage(message_id=each, destination="orders", due_ms=due_ms, body=b"x")
-        for each in ids
-    ]
+    messages = [a_message(each, due_ms) for each in ids]
     assert all(store.store(messages))
     return ids
 

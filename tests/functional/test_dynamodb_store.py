@@ -31,6 +31,7 @@ from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.dynamodb.layout import FAR_FROM_MS, FAR_MS, HOUR_MS
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
+from tests.messages import a_message
 
 Make = Callable[..., DynamoDbStore]
 DAY_MS = 86_400_000
@@ -64,12 +65,8 @@ def store(make: Make) -> DynamoDbStore:
     return store
 
 
-def message(message_id: str, due_ms: int, body: bytes = b"x") -> StoredMessage:
-    return StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=body)
-
-
 def made_up(due_ms: int) -> StoredMessage:
-    return message(new_message_id(due_ms), due_ms)
+    return a_message(new_message_id(due_ms), due_ms)
 
 
 def released(store: DynamoDbStore, clock: ManualClock, limit: int = 100) -> list[str]:
@@ -128,12 +125,12 @@ def test_far_messages_are_released_without_a_write_each(
 def test_batches_follow_one_another_over_hours(store: DynamoDbStore, clock: ManualClock) -> None:
     """Cursors go from hour to hour, over empty ones too, and pass nothing that is not released."""
     chance = random.Random(7)
-    dues = [clock.now_ms() + HOUR_MS + chance.randrange(30 * HOUR_MS) for _ in range(60)]
+    dues = [clock.now_ms() + HOUR_MS + chance.randrange(15 * HOUR_MS) for _ in range(30)]
     messages = sorted((made_up(due) for due in dues), key=lambda m: (m.due_ms, m.message_id))
     store.store(messages)
     got: list[str] = []
     while len(got) < len(messages):
-        clock.advance(chance.choice([60, 1800, 4 * 3600]))
+        clock.advance(chance.choice([600, 1800, 4 * 3600]))
         while batch := released(store, clock, limit=7):
             got += batch
         assert clock.now_ms() < max(dues) + DAY_MS, "something was passed over"
@@ -145,10 +142,10 @@ def test_batches_follow_one_another_over_hours(store: DynamoDbStore, clock: Manu
 
 def test_a_far_message_comes_back_intact(store: DynamoDbStore, clock: ManualClock) -> None:
     """Deflated or not, with everything it has, and by the page."""
-    kept = StoredMessage(
-        message_id="a'\"; -- \N{SNOWMAN}",
-        destination="arn:aws:sqs:eu-west-1:123456789012:orders",
-        due_ms=clock.now_ms() + DAY_MS,
+    kept = a_message(
+        "a'\"; -- \N{SNOWMAN}",
+        clock.now_ms() + DAY_MS,
+        to="arn:aws:sqs:eu-west-1:123456789012:orders",
         body=b"again and " * 1000,
         attributes={"Raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"}},
         group_id="customer-7",
@@ -169,7 +166,7 @@ def test_what_a_far_message_stores(store: DynamoDbStore, clock: ManualClock) -> 
 
     body = random.Random(1).randbytes(204)
     due_ms = clock.now_ms() + DAY_MS
-    store.store([message(new_message_id(due_ms), due_ms, body)])
+    store.store([a_message(new_message_id(due_ms), due_ms, body=body)])
     [item] = [i for i in items(store) if "b" in i]
     assert item_bytes(item) <= 270
 
@@ -178,7 +175,7 @@ def test_what_a_far_message_stores(store: DynamoDbStore, clock: ManualClock) -> 
 def test_far_messages_by_their_id(store: DynamoDbStore, clock: ManualClock, own: str) -> None:
     """One's own or made up here: found, moved and cancelled, wherever they are moved; stored once."""
     due_ms = clock.now_ms() + DAY_MS
-    kept = message(own or new_message_id(due_ms), due_ms)
+    kept = a_message(own or new_message_id(due_ms), due_ms)
     assert store.store([kept]) == [True]
     assert store.store([kept]) == [False]
     for moved_ms in (due_ms + 30 * DAY_MS, due_ms - DAY_MS + 60_000, due_ms + 5000, due_ms):
@@ -197,7 +194,7 @@ def test_far_messages_by_their_id(store: DynamoDbStore, clock: ManualClock, own:
 def test_a_relayed_message_is_found_by_its_id(store: DynamoDbStore, clock: ManualClock) -> None:
     """It is due some milliseconds after what its id says; over an hour's end, too."""
     told_ms = (clock.now_ms() // HOUR_MS + 20) * HOUR_MS - 1
-    kept = message(new_message_id(told_ms), told_ms + 800)
+    kept = a_message(new_message_id(told_ms), told_ms + 800)
     store.store([kept])
     assert not [item for item in items(store) if "/id/" in item["p"]["S"]]
     assert store.find(kept.message_id) == kept
@@ -208,7 +205,7 @@ def test_without_look_ups(make: Make, store: DynamoDbStore, clock: ManualClock) 
     """One write unit for an id of one's own as well; asked by it, the store says what it cannot."""
     plain = make(lookup=False)
     due_ms = clock.now_ms() + DAY_MS
-    plain.store([message("order-7", due_ms), made := made_up(due_ms)])
+    plain.store([a_message("order-7", due_ms), made := made_up(due_ms)])
     assert not [item for item in items(store) if "/id/" in item["p"]["S"]]
     with pytest.raises(ConfigurationError, match=r"order-7.*lookup=off"):
         plain.cancel(["order-7"])
@@ -222,14 +219,14 @@ def test_without_look_ups_a_message_parked_again_is_the_same(
 ) -> None:
     """Its copy came back because a delete was lost: neither it nor those of its batch may fail."""
     parking = Parking(make(lookup=False), after_seconds=900)
-    mine = message("order-7", clock.now_ms() + DAY_MS)
+    mine = a_message("order-7", clock.now_ms() + DAY_MS)
     assert parking.park([mine]) == [True]
-    other = message("order-7", mine.due_ms, b"other")
+    other = a_message("order-7", mine.due_ms, body=b"other")
     *outcomes, conflict = parking.park([mine, made_up(mine.due_ms), other])
     assert outcomes == [False, True]
     assert isinstance(conflict, MessageConflict)
     assert store.pending_count() == 2
-    soon = message("order-8", clock.now_ms() + 60_000)
+    soon = a_message("order-8", clock.now_ms() + 60_000)
     assert parking.park([soon, soon]) == [True, False]
     assert parking.park([soon]) == [False]
 
@@ -239,7 +236,7 @@ def test_without_look_ups_a_message_moved_before_it_was_parked_is_found(
 ) -> None:
     """Its id, made up by sqsdelay, tells the former due time."""
     plain = make(lookup=False)
-    moved = message(new_message_id(clock.now_ms() + DAY_MS), clock.now_ms() + 2 * DAY_MS)
+    moved = a_message(new_message_id(clock.now_ms() + DAY_MS), clock.now_ms() + 2 * DAY_MS)
     plain.store([moved])
     assert plain.find(moved.message_id) == moved
     assert plain.cancel([moved.message_id]) == [True]
@@ -249,7 +246,7 @@ def test_without_look_ups_a_message_moved_before_it_was_parked_is_found(
 def test_failing_far_messages_stop_no_cursor(store: DynamoDbStore, clock: ManualClock) -> None:
     """Held and failed ones wait among the near ones, with their due time; those behind are released."""
     messages = [made_up(clock.now_ms() + DAY_MS + n) for n in range(30)]
-    messages.append(message("mine", clock.now_ms() + DAY_MS + 30))
+    messages.append(a_message("mine", clock.now_ms() + DAY_MS + 30))
     store.store(messages)
     clock.advance(DAY_MS / 1000)
     bad, held = [m.message_id for m in messages[:3]] + ["mine"], [messages[9].message_id]
@@ -290,12 +287,7 @@ def test_what_a_claim_leaves_open_is_free_again(store: DynamoDbStore, clock: Man
 def test_excluded_destinations_stop_no_cursor(store: DynamoDbStore, clock: ManualClock) -> None:
     """Messages to a destination that is left out wait, also when they fill whole batches."""
     due_ms = clock.now_ms() + DAY_MS
-    blocked = [
-        StoredMessage(
-            message_id=new_message_id(due_ms), destination="blocked", due_ms=due_ms, body=b"x"
-        )
-        for _ in range(60)
-    ]
+    blocked = [a_message(new_message_id(due_ms), due_ms, to="blocked") for _ in range(60)]
     store.store([*blocked, last := made_up(due_ms + 1000)])
     clock.advance(DAY_MS / 1000)
     except_ = {"except_destinations": ("blocked",)}
@@ -353,10 +345,10 @@ def test_a_writer_that_dies_behind_the_cursor_stores_again(
     store.store([made_up(due_ms - 1000)])
     events.register("before-call.dynamodb.PutItem", stop)
     events.register("after-call.dynamodb.PutItem", die)
-    dying._waiting.prepare([])
-    [entry] = dying._waiting.entries([kept])
+    dying._prepare([])
+    [entry] = dying._entries([kept])
     with pytest.raises(KeyboardInterrupt):
-        dying._waiting.put(entry)
+        dying._put(entry)
     assert kept.message_id not in released(store, clock)
     assert store.store([kept]) == [True]
     assert kept.message_id in released(store, clock)
@@ -442,7 +434,7 @@ def test_shards_grow_while_messages_wait(make: Make, clock: ManualClock) -> None
     few.set_up()
     due_ms = clock.now_ms() + DAY_MS
     before = [made_up(due_ms + n) for n in range(20)]
-    few.store([*before, message("mine", due_ms)])
+    few.store([*before, a_message("mine", due_ms)])
     after = [made_up(due_ms + n) for n in range(20)]
     many.store(after)
     assert many.find(before[3].message_id) == before[3]
@@ -458,24 +450,26 @@ def test_a_body_above_the_item_limit_is_refused(store: DynamoDbStore, clock: Man
     """With the limit and what to do, and nothing of the call is stored; by what it would store: a body that
     deflates well fits."""
     noise = random.Random(2).randbytes(MAX_DYNAMODB_ITEM_BYTES)
-    large = message("large", clock.now_ms(), noise)
+    large = a_message("large", clock.now_ms(), body=noise)
     with pytest.raises(MessageTooLarge, match="409600; shorten it, store the body elsewhere"):
-        store.store([message("small", clock.now_ms()), large])
+        store.store([a_message("small", clock.now_ms()), large])
     assert store.pending_count() == 0
-    store.store([message("fits", clock.now_ms(), noise[:-500]), message("z", 1, b"x" * 10**6)])
+    store.store(
+        [a_message("fits", clock.now_ms(), body=noise[:-500]), a_message("z", 1, body=b"x" * 10**6)]
+    )
     assert store.pending_count() == 2
     due_ms = clock.now_ms() + DAY_MS
-    assert store.too_large(message("m", due_ms, os.urandom(401 * 1024)))
-    assert not store.too_large(message("m", due_ms, b"x" * 900_000))
-    assert not store.too_large(message("m", due_ms, os.urandom(398 * 1024)))
+    assert store.too_large(a_message("m", due_ms, body=os.urandom(401 * 1024)))
+    assert not store.too_large(a_message("m", due_ms, body=b"x" * 900_000))
+    assert not store.too_large(a_message("m", due_ms, body=os.urandom(398 * 1024)))
 
 
 def test_endpoints_share_a_table(store: DynamoDbStore, make: Make, clock: ManualClock) -> None:
     """The same id in two endpoints is two messages."""
     invoices = make("invoices")
     for due_ms in (clock.now_ms(), clock.now_ms() + DAY_MS):
-        assert store.store([message(f"a{due_ms}", due_ms)]) == [True]
-        assert invoices.store([message(f"a{due_ms}", due_ms)]) == [True]
+        assert store.store([a_message(f"a{due_ms}", due_ms)]) == [True]
+        assert invoices.store([a_message(f"a{due_ms}", due_ms)]) == [True]
         assert invoices.cancel([f"a{due_ms}"]) == [True]
     assert (store.pending_count(), invoices.pending_count()) == (2, 0)
 
@@ -484,7 +478,7 @@ def test_a_dead_dispatchers_lease_runs_out(
     store: DynamoDbStore, make: Make, clock: ManualClock
 ) -> None:
     """Its messages are free after the lease, not before, and it cannot settle them any more."""
-    store.store([message("near", clock.now_ms()), far := made_up(clock.now_ms() + DAY_MS)])
+    store.store([a_message("near", clock.now_ms()), far := made_up(clock.now_ms() + DAY_MS)])
     for name, wait in (("near", 0.0), (far.message_id, DAY_MS / 1000)):
         clock.advance(wait)
         dead = store.claim(1, due_by_ms=clock.now_ms())
@@ -526,7 +520,7 @@ def test_an_item_written_by_hand_goes_aside(
 ) -> None:
     """With nothing but its keys it is found, and told what it lacks; the messages beside it go on."""
     due_ms = clock.now_ms() + days * DAY_MS
-    store.store([message("odd", due_ms), message("good", due_ms)])
+    store.store([a_message("odd", due_ms), a_message("good", due_ms)])
     (odd,) = [item for item in items(store) if item["s"]["S"].endswith("odd")]
     odd |= {"b": {"S": "no bytes"}, "d": {"N": "7"}, "f": {"S": "x"}, "r": {"S": "x"}}
     store._table.put(odd)
@@ -555,7 +549,7 @@ def test_an_amendment_that_cannot_be_read_is_not_none(
 
 def test_an_item_written_by_hand_stays_as_it_is(store: DynamoDbStore, clock: ManualClock) -> None:
     """Held, let go of and moved, it does not become a message: what it holds is not made up."""
-    store.store([message("odd", clock.now_ms() + DAY_MS)])
+    store.store([a_message("odd", clock.now_ms() + DAY_MS)])
     (odd,) = [item for item in items(store) if item["s"]["S"].endswith("odd")]
     store._table.put(odd | {"h": {"S": "[]"}, "z": {"B": b"not deflated"}})
     clock.advance(DAY_MS / 1000)

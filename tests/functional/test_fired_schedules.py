@@ -23,17 +23,19 @@ from lambdas.dispatcher import handler as module
 from lambdas.settings import report_outcomes
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.schedule_input import input_of
-from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch
 from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying import gathering
 from sqsdelay.relaying.outcomes import Outcome
-from sqsdelay.sqs import DelayConsumer, create_endpoint
+from sqsdelay.sqs import DelayConsumer
 from sqsdelay.sqs.endpoints import create_queue, due_queue_attributes
 from sqsdelay.stores import SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
 
 ROLE = "arn:aws:iam::123456789012:role/orders"
@@ -45,7 +47,7 @@ class Site:
     def __init__(self, client: Callable[[str], Any], name: str = "orders") -> None:
         self.sqs = client("sqs")
         self.name = name
-        create_endpoint(self.sqs, Endpoint.parse(name))
+        create_endpoint(self.sqs, name)
         create_queue(self.sqs, Endpoint.parse(name).parking_queue, due_queue_attributes())
         self.store = SchedulerStore(name, role_arn=ROLE, endpoint=name, client=client("scheduler"))
         self.store.set_up()
@@ -56,11 +58,8 @@ class Site:
     def fired(self, message_id: str, *, due_in_seconds: float = -1, body: str = "{}") -> int:
         """As a schedule sends it whose message is visible by now; when it is due."""
         now_ms = time.time_ns() // 1_000_000
-        message = StoredMessage(
-            message_id=message_id,
-            destination=self.name,
-            due_ms=now_ms + round(due_in_seconds * 1000),
-            body=body.encode(),
+        message = a_message(
+            message_id, now_ms + round(due_in_seconds * 1000), to=self.name, body=body.encode()
         )
         url = self.url("-parking")
         text = input_of(message, url, fires_at=now_ms // 1000 - 900, kept_since_ms=now_ms - DAY_MS)

@@ -24,7 +24,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from lambdas.delay_consumer import handler as module
 from lambdas.settings import Until
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidEndpoint,
@@ -35,9 +34,9 @@ from sqsdelay.errors import (
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.ledger.firehose import CALL_SECONDS
 from sqsdelay.opentelemetry import OpenTelemetryTracing
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -65,7 +64,7 @@ def endpoint(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     module.function.cache_clear()
     with mock_aws(), time_machine.travel(START, tick=False) as travel:
         client = boto3.client("sqs")
-        create_endpoint(client, Endpoint.parse(name))
+        create_endpoint(client, name)
         travel.shift(900)
         yield client
     module.function.cache_clear()
@@ -460,7 +459,7 @@ def test_a_fifo_endpoints_due_queue_is_in_the_ledger_too(
     """The last step to the FIFO queue is recorded by the same function."""
     monkeypatch.setenv("SQSDELAY_LEDGER", "true")
     monkeypatch.setenv("SQSDELAY_ENDPOINT", "pay.fifo")
-    create_endpoint(sqs, Endpoint.parse("pay.fifo"))
+    create_endpoint(sqs, "pay.fifo")
     ours = {"sqsdelay.MessageId": "m", "sqsdelay.DueAt": str(START_MS + 899_500)}
     texts = {name: {"dataType": "String", "stringValue": value} for name, value in ours.items()}
     due = record("m", None, **FIFO_IDS, **texts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, string
 from sqsdelay.errors import (
     BodyMissing,
@@ -34,10 +32,10 @@ from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sending.sizes import PAYLOAD_SIZE, Pointer
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import environment, run, running
 
 LARGE = "ä" * 600_000
@@ -303,7 +301,7 @@ def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> Non
     name = f"orders-{uuid.uuid4().hex[:8]}"
     s3 = local_aws.client("s3")
     s3.create_bucket(Bucket=name)
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name), hop_seconds=1)
+    create_endpoint(local_aws.client("sqs"), name, hop_seconds=1)
     env = local_aws.environment()
     with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
         worker.wait_for("consuming")
@@ -311,10 +309,9 @@ def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> Non
         options = ("--file", "-", "--hop", "1", "--bucket", name)
         sent = run("send", name, *options, env=env, stdin=line)
         assert sent.returncode == 0, sent.stderr
-        received = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", OFFICIAL, name],
-            env=environment(env), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
-        )  # fmt: skip
+        received = ended(
+            [sys.executable, "-W", "ignore", "-c", OFFICIAL, name], env=environment(env)
+        )
     assert received.returncode == 0, received.stderr
     assert received.stdout.strip() == "1200000 ä ä ['sqsdelay.MessageId', 'sqsdelay.WasDueAt']"
 
@@ -341,16 +338,15 @@ def test_a_client_of_awss_own_library_needs_large_bodies(local_aws: LocalAws) ->
     """It offloads what boto3 sends, and a delayed message is checked before that."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     local_aws.client("s3").create_bucket(Bucket=name)
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name), hop_seconds=1)
+    create_endpoint(local_aws.client("sqs"), name, hop_seconds=1)
     env = local_aws.environment()
     told = []
     with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
         worker.wait_for("consuming")
         for program in (DELAYED, OFFICIAL):
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", program, name],
-                env=environment(env), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
-            )  # fmt: skip
+            done = ended(
+                [sys.executable, "-W", "ignore", "-c", program, name], env=environment(env)
+            )
             assert done.returncode == 0, done.stderr
             told.append(done.stdout)
     assert "the limit is 1048576" in told[0]
@@ -363,7 +359,7 @@ def test_receive_reads_bodies_and_keeps_what_it_cannot_read(local_aws: LocalAws)
     s3 = local_aws.client("s3")
     s3.create_bucket(Bucket=name)
     sqs = local_aws.client("sqs")
-    create_endpoint(sqs, Endpoint.parse(name))
+    create_endpoint(sqs, name)
     env = local_aws.environment()
 
     def send() -> None:

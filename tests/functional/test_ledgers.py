@@ -8,7 +8,6 @@ import os
 import pickle
 import resource
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +20,15 @@ import pytest
 
 from sqsdelay import FileLedger, LoggerLedger
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import ConfigurationError, MalformedEvent, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json, record_safely, to_json
 from sqsdelay.ports.stores import Claim
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryLedger
-from tests.patience import PATIENCE_SECONDS
+from tests.messages import a_message
+from tests.patience import PATIENCE_SECONDS, ended
 
 WRITERS, BATCHES, BATCH = 4, 250, 10
 
@@ -148,14 +148,7 @@ def test_a_line_that_was_cut_off_spoils_only_itself(tmp_path: Path) -> None:
     """The disk was full in the middle of a batch: what follows begins on a line of its own."""
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     path = tmp_path / "ledger.jsonl"
-    done = subprocess.run(
-        [sys.executable, "-c", TORN, str(path)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    done = ended([sys.executable, "-c", TORN, str(path)], cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     assert "is the disk full?" in done.stdout
     lines = path.read_text().splitlines()
@@ -202,12 +195,7 @@ def test_exactly_once_effects_are_recorded_when_they_are_committed(tmp_path: Pat
     ledger = InMemoryLedger()
     with closing(Undone(tmp_path / "store.db", endpoint="orders")) as store:
         store.set_up()
-        store.store(
-            [
-                StoredMessage(message_id=name, destination="orders", due_ms=n, body=b"x")
-                for n, name in enumerate(("good", "bad"))
-            ]
-        )
+        store.store([a_message(name, n) for n, name in enumerate(("good", "bad"))])
 
         def deliver(transaction: Any, messages: Sequence[StoredMessage]) -> None:
             if any(message.message_id == "bad" for message in messages):

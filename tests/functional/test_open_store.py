@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import traceback
 from contextlib import closing
@@ -15,6 +14,7 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.stores import DynamoDbStore, open_place, open_store, to_store
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+from tests.patience import ended
 
 
 def test_each_kind_by_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_a_driver_is_loaded_for_its_store_only() -> None:
         "open_store('sqlite:///:memory:', endpoint='orders').close(); "
         "print({'psycopg', 'boto3'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ended([sys.executable, "-c", code], check=True)
     assert done.stdout == "set()\n"
 
 

@@ -17,11 +17,10 @@ from botocore.exceptions import ParamValidationError
 from moto import mock_aws
 
 from sqsdelay import DelayConsumer, DelaySender
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.client import default_client
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.network import serving
 
 
@@ -125,7 +124,7 @@ class Watched:
         self.sender = DelaySender()
         self.sent: list[str] = []
         client = client_of(self.sender)
-        create_endpoint(client, Endpoint.parse("orders"))
+        create_endpoint(client, "orders")
         client.meta.events.register("before-send.sqs.SendMessage", self._note)
 
     def _note(self, **_: Any) -> None:

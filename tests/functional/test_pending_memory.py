@@ -13,9 +13,9 @@ import pytest
 
 from sqsdelay.cli import console
 from sqsdelay.cli.waiting import pending
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.parking.parking import Schedule
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+from tests.messages import a_message
 
 COUNT = 1_500
 BODY = bytes(8192)
@@ -29,12 +29,7 @@ def path(tmp_path: Path) -> Path:
     with closing(SqliteStore(tmp_path / "store.db", endpoint="orders")) as store:
         store.set_up()
         for start in range(0, COUNT, 500):
-            store.store(
-                [
-                    StoredMessage(message_id=f"m{n:032}", destination="orders", due_ms=n, body=BODY)
-                    for n in range(start, start + 500)
-                ]
-            )
+            store.store([a_message(f"m{n:032}", n, body=BODY) for n in range(start, start + 500)])
     return tmp_path / "store.db"
 
 

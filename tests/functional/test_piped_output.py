@@ -13,11 +13,12 @@ import pytest
 from sqsdelay.cli import app
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID, OutgoingMessage, string
-from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.sqs import SqsQueues
 from sqsdelay.testing.local_aws import LocalAws
+from tests.messages import a_copy
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import SQSDELAY, environment, run
 
 REASON = "SQS refused it: " + "because it said so, and went on to say, " * 20 + "the end"
@@ -85,12 +86,9 @@ def test_nothing_is_deleted_that_cannot_be_shown(local_aws: LocalAws, orders: En
 
 def test_errors_list_loses_no_reason(local_aws: LocalAws, orders: Endpoint) -> None:
     """Each message on one line, with its reason and its body to their ends."""
-    copy = ReceivedMessage(
+    copy = a_copy(
+        {DELAY_SECONDS: string("x"), MESSAGE_ID: string("m" * 128)},
         body=BODY,
-        attributes={DELAY_SECONDS: string("x"), MESSAGE_ID: string("m" * 128)},
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0,
         group_id="m" * 128,
         deduplication_id="m" * 128,
     )

@@ -16,10 +16,11 @@ import pytest
 from psycopg import sql
 
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import StoreError
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
+from tests.messages import a_message
 
 LONG_AGO_MS = 1_000
 FAR_MS = 253_402_300_000_000
@@ -38,10 +39,7 @@ def store(postgres: str, table: str) -> Iterator[PostgresStore]:
 
 
 def messages(count: int, due_ms: int, prefix: str) -> list[StoredMessage]:
-    return [
-        StoredMessage(message_id=f"{prefix}{n}", destination="orders", due_ms=due_ms, body=b"x")
-        for n in range(count)
-    ]
+    return [a_message(f"{prefix}{n}", due_ms) for n in range(count)]
 
 
 def run(conninfo: str, query: str, *names: str) -> None:
@@ -163,12 +161,7 @@ def test_what_lies_behind_anothers_claim_is_due_as_soon_as_that_ends(
     """With a destination out of reach, a claim that finds the first destinations' earliest rows locked has
     not looked at the destinations behind them: it must not begin behind those the next time."""
     store.set_up()
-    rows = [
-        StoredMessage(
-            message_id=f"m{n}", destination=f"d{n % 6}", due_ms=LONG_AGO_MS + n, body=b"x"
-        )
-        for n in range(6 * each)
-    ]
+    rows = [a_message(f"m{n}", LONG_AGO_MS + n, to=f"d{n % 6}") for n in range(6 * each)]
     with (
         closing(PostgresStore(postgres, endpoint="orders", table=table)) as other,
         store.watch(lambda: None),
@@ -187,9 +180,7 @@ def test_a_rows_content_is_in_no_error(postgres: str, table: str, store: Postgre
     """DETAIL quotes the row that failed: its body, its attributes. The rest of the error stays."""
     store.set_up()
     run(postgres, "ALTER TABLE {} ADD CHECK (due_ms < 5)", table)
-    message = StoredMessage(
-        message_id="m-1", destination="orders", due_ms=1_000, body=SECRET.encode()
-    )
+    message = a_message("m-1", 1_000, body=SECRET.encode())
     with pytest.raises(StoreError, match=r"violates check constraint.*SQLSTATE 23514") as told:
         store.store([message])
     shown = "".join(traceback.format_exception(told.value))

@@ -19,6 +19,7 @@ from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
+from tests.messages import a_message
 
 REFUSED = 20_000
 RETRIED = 5_000
@@ -66,19 +67,11 @@ def store(
         yield made
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def put(store: DelayedMessageStore, to: str, count: int, due_ms: int, body: bytes = b"x") -> None:
     names = [f"{to}-{uuid.uuid4().hex}" for _ in range(count)]
     for start in range(0, count, 1000):
         store.store(
-            [
-                StoredMessage(message_id=name, destination=to, due_ms=due_ms, body=body)
-                for name in names[start : start + 1000]
-            ]
+            [a_message(name, due_ms, to=to, body=body) for name in names[start : start + 1000]]
         )
 
 

@@ -20,8 +20,8 @@ from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import QueueMissing
 from sqsdelay.relaying.outcomes import Status
-from sqsdelay.sqs import create_endpoint
 from tests.functional.counted_requests import TravellingClock
+from tests.services.endpoints import create_endpoint
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -32,7 +32,7 @@ class World:
     def __init__(self, travel: time_machine.Traveller) -> None:
         self.travel = travel
         self.client: Any = boto3.client("sqs")
-        create_endpoint(self.client, Endpoint.parse("orders"))
+        create_endpoint(self.client, "orders")
         self.url = self.client.get_queue_url(QueueName="orders")["QueueUrl"]
         clock = TravellingClock()
         self.sender = DelaySender(self.client, clock=clock)
@@ -94,7 +94,7 @@ def test_1925_seconds_take_two_hops_and_a_message_timer(world: World) -> None:
 def test_a_day_of_hops_arrives_to_the_second(world: World) -> None:
     """Each received 0.4 s late: lateness does not add up.
 
-    A year of them is in tests/unit/test_on_time.py, without boto3 and moto's web of calls.
+    More of them are in tests/unit/test_on_time.py, without boto3 and moto's web of calls.
     """
     sent = world.sender.send_many("orders", [Message("x", delay=86_400)])
     assert sent[0].error is None

@@ -12,10 +12,10 @@ import pytest
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching import settlement
-from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
+from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import StoreError
+from sqsdelay.ledger import events
 from sqsdelay.ledger.events import from_json, to_json
 from sqsdelay.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -24,6 +24,7 @@ from sqsdelay.stores.sql import read_queries
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings
+from tests.messages import a_message
 
 NOW_MS = ManualClock().now_ms()
 INSERT = (
@@ -68,7 +69,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def message(message_id: str, due_ms: int) -> StoredMessage:
-    return StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"ok")
+    return a_message(message_id, due_ms, body=b"ok")
 
 
 def queues() -> InMemoryQueues:
@@ -178,7 +179,7 @@ def test_a_new_table_refuses_them(tmp_path: Path) -> None:
             with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint failed"):
                 connection.execute(INSERT, [message_id, *row])
     connection.close()
-    odd = StoredMessage(message_id="a", destination="", due_ms=-1, body=b"", unreadable="odd")
+    odd = a_message("a", -1, to="", body=b"", unreadable="odd")
     with pytest.raises(StoreError, match="CHECK constraint failed"):
         store.store([odd])
     store.close()
@@ -197,7 +198,7 @@ def test_the_constraints_limits_are_the_codes(file: str) -> None:
 )
 def test_their_events_can_be_read_back(due_ms: int, told: int | None) -> None:
     """A ledger with such a row's rejection stays a ledger."""
-    odd = StoredMessage(message_id="", destination="", due_ms=due_ms, body=b"x", unreadable="odd")
-    (event,) = settlement.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
+    odd = a_message("", due_ms, to="", unreadable="odd")
+    (event,) = events.rejected([(odd, "Unreadable: odd")], at_ms=NOW_MS)
     again = from_json(to_json(event))
     assert (again.endpoint, again.message_id, again.due_ms) == ("-", "-", told)

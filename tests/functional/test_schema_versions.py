@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.core.stored_message import Amendment
 from sqsdelay.dispatching.dispatcher import DelayedDelivery
 from sqsdelay.errors import SchemaMismatch, StoreMissing
 from sqsdelay.limits import DEFAULT_HOP_SECONDS
@@ -28,12 +28,13 @@ from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.contract_site import Site
+from tests.messages import a_message
 from tests.services.postgres import database
 from tests.services.processes import run
 
 ROLE = "arn:aws:iam::123456789012:role/orders"
 KEPT = ("GroupName", "Name", "ScheduleExpression", "FlexibleTimeWindow", "Target", "State")
-MESSAGE = StoredMessage(message_id="a", destination="orders", due_ms=5, body=b"x")
+MESSAGE = a_message("a", 5)
 NEWER = rf"orders\.delayed .* schema version {VERSION + 1}, .* supports version {VERSION} only; name another"
 
 

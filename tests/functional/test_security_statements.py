@@ -14,12 +14,12 @@ from botocore.compat import HTTPHeaders
 
 from sqsdelay.cdk.functions import DEFAULT_MAX_CONCURRENCY
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
 from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.testing.local_aws import LocalAws
+from tests.messages import a_message
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "SECURITY.md").read_text()
@@ -52,12 +52,7 @@ def test_no_request_follows_a_queue_url_to_its_host() -> None:
         "sqs", region_name="eu-west-1", aws_access_key_id="k", aws_secret_access_key="s"
     )
     client.meta.events.register("before-send.sqs", answer)
-    message = StoredMessage(
-        message_id="m",
-        destination="https://sqs.evil.example/123456789012/orders",
-        due_ms=0,
-        body=b"secret",
-    )
+    message = a_message("m", 0, to="https://sqs.evil.example/123456789012/orders", body=b"secret")
     queues = SqsQueues(client)
     queues.broker_clock.observe(1)
     outbox = SqsOutbox(queues, Endpoint.parse("orders"))

@@ -15,20 +15,19 @@ import pytest
 
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings
+from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store
 from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
+from tests.messages import a_message
 from tests.patience import wait_for
 
 
 def message(message_id: str, due_ms: int, size: int = 1) -> StoredMessage:
-    return StoredMessage(
-        message_id=message_id, destination="orders", due_ms=due_ms, body=b"x" * size
-    )
+    return a_message(message_id, due_ms, body=b"x" * size)
 
 
 def soon(message_id: str, in_ms: int = 0) -> StoredMessage:
@@ -241,12 +240,7 @@ def test_what_waits_for_a_destination_out_of_reach_is_not_read(tmp_path: Path) -
         now = SystemClock().now_ms()
         store.store([soon("due", -1)])
         for count in (100, 10_000):
-            full = [
-                StoredMessage(
-                    message_id=f"{count}.{n}", destination="full", due_ms=now - 9_000, body=b"x"
-                )
-                for n in range(count)
-            ]
+            full = [a_message(f"{count}.{n}", now - 9_000, to="full") for n in range(count)]
             store.store(full)
             steps: list[None] = []
             store._connection.set_progress_handler(partial(steps.append, None), 10)

@@ -25,11 +25,12 @@ from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import QueueUnavailable
-from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.sqs import SqsQueues
 from sqsdelay.sqs.cloudwatch import CloudWatchAges
 from sqsdelay.sqs.consumer import DelayConsumer
 from sqsdelay.stores import DynamoDbStore, open_store
 from sqsdelay.testing.local_aws import LocalAws
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import typed
 
 Cli = Callable[..., tuple[int, str, str]]

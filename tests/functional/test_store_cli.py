@@ -21,10 +21,9 @@ from typing import Any
 import pytest
 
 from sqsdelay.cli.waiting import EXIT_REQUESTED
-from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import run
 
 COMMAND = Path(sys.executable).parent / "sqsdelay"
@@ -197,7 +196,7 @@ def test_errors_are_one_line(cli: CommandLine) -> None:
 def created(cli: CommandLine, aws: LocalAws) -> str:
     """The name of an endpoint with a store."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
-    create_endpoint(aws.client("sqs"), Endpoint.parse(name))
+    create_endpoint(aws.client("sqs"), name)
     cli.ok("store", "create", name)
     return name
 

@@ -45,7 +45,6 @@ from sqsdelay.limits import (
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.gathering import Intake
 from sqsdelay.s3 import Bucket
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.client import KNOWN_BOTOCORE, limit_whole_answers
 from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 from sqsdelay.sqs.queues import SqsQueues
@@ -53,6 +52,7 @@ from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
 from tests.services.network import DeafProxy, serving
 
@@ -80,13 +80,13 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
     """Left to botocore it is a minute for each of several attempts. A long poll's: its wait, and 5 s."""
     usual = (CONNECT_SECONDS, ANSWER_SECONDS, CALL_ATTEMPTS)
     consumer = DelayConsumer("orders", wait_seconds=20)
-    sender: Any = DelaySender().batches._queues
+    sender: Any = DelaySender()._queues
     assert limits_of(sender._client) == (
         2.5,
         2.5,
         CALL_ATTEMPTS,
     )  # two of them fit into its deadline
-    patient: Any = DelaySender(deadline_seconds=60).batches._queues
+    patient: Any = DelaySender(deadline_seconds=60)._queues
     assert limits_of(patient._client) == usual
     assert limits_of(consumer._queues._client) == usual
     assert limits_of(consumer._queues._receiving) == (CONNECT_SECONDS, 25, SHORT_CALL_ATTEMPTS)
@@ -312,7 +312,7 @@ def test_the_function_answers_while_sqs_does_not(
 ) -> None:
     """What it could not send it reports as failed, and begins no call it has no time for."""
     monkeypatch.setattr("sqsdelay.sqs.client.ANSWER_SECONDS", SHORT)
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse("stalled"), hop_seconds=1)
+    create_endpoint(local_aws.client("sqs"), "stalled", hop_seconds=1)
     module.function.cache_clear()
     with DeafProxy(local_aws.port) as proxy:
         for name, value in local_aws.environment().items():

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sqsdelay.dispatching.destinations import retry_seconds
+from sqsdelay.dispatching.settlement import retry_seconds
 from sqsdelay.limits import MAX_TIMEOUT_ENDPOINT_CHARS
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.timeouts.manager import TimeoutSettings

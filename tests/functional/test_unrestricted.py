@@ -23,7 +23,6 @@ from moto.sqs.models import sqs_backends
 
 from sqsdelay import FileLedger, unrestricted
 from sqsdelay.core.delay import SystemClock
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import (
     ConfigurationError,
     DelayQueueMissing,
@@ -32,8 +31,8 @@ from sqsdelay.errors import (
     StoreMissing,
 )
 from sqsdelay.s3 import Bucket
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import InMemoryStore
+from tests.services.endpoints import create_endpoint
 
 YEAR = 31_536_000
 ATTRIBUTES = {
@@ -59,7 +58,7 @@ class Shop:
     def __init__(self) -> None:
         self.client: Any = boto3.client("sqs")
         for name in ("orders", "payments.fifo"):
-            create_endpoint(self.client, Endpoint.parse(name))
+            create_endpoint(self.client, name)
         self.url = self.url_of("orders")
         self.fifo_url = self.url_of("payments.fifo")
         self.requests: list[tuple[str, bytes]] = []
@@ -423,6 +422,7 @@ def test_an_unrestricted_client_gets_the_new_settings(shop: Shop, sqs: Any) -> N
 
 def test_the_given_client_and_its_class_are_not_touched(shop: Shop) -> None:
     """Nothing is patched: not the instance, not its class, not boto3."""
+    assert shop.client.exceptions  # made by boto3 when they are first asked for
     before = dict(vars(shop.client)), dict(vars(type(shop.client))), type(shop.client)
     base = dict(vars(BaseClient))
     sqs = unrestricted(shop.client)

@@ -12,21 +12,22 @@ import pytest
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, string
-from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.sending.sizes import PAYLOAD_SIZE, Pointer
-from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.sqs import SqsQueues
 from sqsdelay.stores import open_store
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.guides.page import ROOT, Block, runnable
 from tests.guides.reader import Reader, empty
+from tests.messages import a_copy
+from tests.services.endpoints import create_endpoint
 
 Step = Callable[[Reader, pytest.FixtureRequest], None]
 
 
 def orders(reader: Reader, request: pytest.FixtureRequest) -> None:
     """The endpoint of nearly every page."""
-    create_endpoint(reader.aws.client("sqs"), Endpoint.parse("orders"))
+    create_endpoint(reader.aws.client("sqs"), "orders")
 
 
 def orders_only(reader: Reader, request: pytest.FixtureRequest) -> None:
@@ -44,7 +45,7 @@ def an_empty_account(reader: Reader, request: pytest.FixtureRequest) -> None:
 def a_fifo_endpoint(reader: Reader, request: pytest.FixtureRequest) -> None:
     """`orders` and `orders.fifo` cannot be endpoints of one account."""
     empty(reader.aws)
-    create_endpoint(reader.aws.client("sqs"), Endpoint.parse("orders.fifo"))
+    create_endpoint(reader.aws.client("sqs"), "orders.fifo")
 
 
 def the_deployed_table(reader: Reader, request: pytest.FixtureRequest) -> None:
@@ -122,12 +123,9 @@ def rejected_messages(reader: Reader, request: pytest.FixtureRequest) -> None:
     queues = SqsQueues(reader.aws.client("sqs"))
     url = queues.url(Endpoint.parse("orders").error_queue)
     for message_id in ("order-7", "order-8"):
-        copy = ReceivedMessage(
+        copy = a_copy(
+            {DELAY_SECONDS: string("5000")},
             body="hello",
-            attributes={DELAY_SECONDS: string("5000")},
-            receipt_handle="r",
-            sqs_message_id="s",
-            received_at=0,
             sent_ms=SystemClock().now_ms(),
             group_id=message_id,
         )

@@ -17,7 +17,6 @@ from sqsdelay import limits, unrestricted
 from sqsdelay.cli.console import EXIT_CRITICAL
 from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.core.delay import due_at_ms
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import parse_due_at
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS
 from sqsdelay.cost import Workload, bill, shipped_prices
@@ -31,22 +30,20 @@ from sqsdelay.cost.workload import (
     LAMBDA_POLLERS,
     dollars,
 )
-from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, DispatchSettings
-from sqsdelay.dispatching.settlement import DEFAULT_FAILURES_PER_SECOND, DEFAULT_TRIGGER_SECONDS
+from sqsdelay.dispatching import dispatcher as dispatching
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.operating.status import parse_cursor
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.rabbitmq import MAX_DELAY_SECONDS
 from sqsdelay.sending.sizes import LEGACY_PAYLOAD_SIZE, PAYLOAD_SIZE, Pointer
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.postgres.pool import LOCK_SECONDS, SERVER_SETTINGS
-from sqsdelay.stores.postgres.postgres_store import PostgresStore
-from sqsdelay.stores.postgres.watching import POLL_SECONDS
+from sqsdelay.stores.postgres.postgres_store import POLL_SECONDS, PostgresStore
 from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, VERSION, check_version
 from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteStore
 from tests.guides.page import ROOT
+from tests.services.endpoints import create_endpoint
 
 PRICES = shipped_prices()
 TENS, SINGLY = (
@@ -116,13 +113,13 @@ TOLD = {
         f"after {LOCK_SECONDS} s changes and inserts fail",
     ),
     "workers.md": (
-        f"claims up to {DEFAULT_BATCH} due messages",
+        f"claims up to {dispatching.DEFAULT_BATCH} due messages",
         f"looks every {PostgresStore.poll_seconds:g} s (PostgreSQL)",
         f"{DynamoDbStore.poll_seconds:g} s (DynamoDB)",
         f"{SqliteStore.poll_seconds:g} s (SQLite)",
         f"| {EXIT_CRITICAL} | a circuit breaker",
-        f"while something is due | {DEFAULT_TRIGGER_SECONDS:g} s |",
-        f"in a second than this | {DEFAULT_FAILURES_PER_SECOND:g} |",
+        f"while something is due | {dispatching.DEFAULT_TRIGGER_SECONDS:g} s |",
+        f"in a second than this | {dispatching.DEFAULT_FAILURES_PER_SECOND:g} |",
     ),
     "capacity.md": (
         f"| {rates.RELAYED_ON_TIME:,} | {rates.RELAYED_ON_TIME:,} |",
@@ -171,7 +168,7 @@ def test_a_page_repeats_the_codes_numbers(page: str) -> None:
 
 def test_defaults_that_pages_give_in_words() -> None:
     """And one that two constants have to agree on."""
-    assert DispatchSettings().number_of_retries == 0
+    assert dispatching.DispatchSettings().number_of_retries == 0
     assert cost_by_delay.break_even_seconds(PRICES) == DEFAULT_PARK_AFTER_SECONDS
     assert int(SERVER_SETTINGS["tcp_user_timeout"]) == GONE * 1000
 
@@ -187,7 +184,7 @@ def test_so_many_attributes_are_a_boto3_users() -> None:
     with mock_aws():
         sqs: Any = unrestricted(boto3.client("sqs"))
         for name in ("orders", "payments.fifo"):
-            create_endpoint(sqs, Endpoint.parse(name))
+            create_endpoint(sqs, name)
         for queue, count, group in (
             ("orders", plain, {}),
             ("orders", grouped, {"MessageGroupId": "g"}),

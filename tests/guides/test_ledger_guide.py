@@ -20,14 +20,13 @@ from lambdas.settings import PowertoolsLedger
 from sqsdelay import DelaySender
 from sqsdelay.cdk import function_names
 from sqsdelay.core.delay import SystemClock
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger.events import LEDGER_VERSION, Event, EventKind, Source, from_json, to_json
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import run, running
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -59,7 +58,7 @@ def test_the_commands(local_aws: LocalAws, tmp_path: Path) -> None:
     """Six commands write into one file, from which each message's story can be told."""
     name = f"ledger-{uuid.uuid4().hex[:8]}"
     env = local_aws.environment()
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name), hop_seconds=int(HOP))
+    create_endpoint(local_aws.client("sqs"), name, hop_seconds=int(HOP))
     command = commands(name, tmp_path)
 
     def ok(words: list[str], *options: str) -> None:
@@ -70,12 +69,7 @@ def test_the_commands(local_aws: LocalAws, tmp_path: Path) -> None:
     now_ms = SystemClock().now_ms()  # a local AWS has the machine's
     due = {"order-8": 3_600_000, "order-9": 3_600_000, "order-10": 1_500}
     with closing(open_store(f"sqlite:///{tmp_path}/orders.db", endpoint=name)) as store:
-        store.store(
-            [
-                StoredMessage(message_id=i, destination=name, due_ms=now_ms + ms, body=b"x")
-                for i, ms in due.items()
-            ]
-        )
+        store.store([a_message(i, now_ms + ms, to=name) for i, ms in due.items()])
     ok(command["cancel"])
     ok(command["reschedule"])
     workers = (
@@ -125,7 +119,7 @@ def test_the_python(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch, tmp_pa
     for variable, value in local_aws.environment().items():
         monkeypatch.setenv(variable, value)
     name = f"ledger-{uuid.uuid4().hex[:8]}"
-    create_endpoint(local_aws.client("sqs"), Endpoint.parse(name))
+    create_endpoint(local_aws.client("sqs"), name)
     DelaySender().send(name, "there already", message_id="early-bird")
     names: dict[str, Any] = {}
     for block in blocks("python"):

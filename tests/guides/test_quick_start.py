@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 from tests.services.processes import ROOT, running
 
 PRINTED_PORT = re.compile(r"127\.0\.0\.1:\d+")
@@ -32,13 +31,10 @@ def test_the_pasted_lines_show_an_arrival() -> None:
             PRINTED_PORT.sub("127.0.0.1:4566", each).replace(f"{COMMAND.parent}/", "")
             for each in shown
         ]
-        done = subprocess.run(
+        done = ended(
             ["bash", "-euc", "\n".join(shown)],
             cwd=ROOT,
             env={**os.environ, "PATH": f"{COMMAND.parent}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
         )
         assert done.returncode == 0, done.stderr
         sent, arrived = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
@@ -57,12 +53,7 @@ def test_a_port_that_is_taken_is_told() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
-            [COMMAND, "local", "--port", port],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-        )
+        done = ended([COMMAND, "local", "--port", port])
     assert done.returncode == 1
     assert f"port {port} is in use" in done.stderr
 

@@ -6,7 +6,6 @@ import importlib
 import os
 import pkgutil
 import re
-import subprocess
 import sys
 import threading
 from functools import partial
@@ -23,7 +22,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 import sqsdelay
 from tests.guides.page import ROOT
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, ended
 from tests.services.chromium import chromium
 
 _LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?([^\"\s>]+)|<link\b([^>]*)>")
@@ -33,14 +32,10 @@ _LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?([^\"\s>]+)|
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as `make docs` builds it; a link, an anchor or a page that is missing fails it."""
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
+    done = ended(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

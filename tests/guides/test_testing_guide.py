@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import time
 import types
@@ -15,7 +14,7 @@ import pytest
 from sqsdelay.dispatching import Outbox
 from sqsdelay.testing import OutboxContract, StoreContract
 from tests.guides.page import ROOT
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, ended
 
 NAMES = re.compile(r"^def (test_\w+)", re.MULTILINE)
 GUIDE = (ROOT / "docs/testing.md").read_text()
@@ -25,12 +24,9 @@ GUIDE = (ROOT / "docs/testing.md").read_text()
 def test_the_guides_tests_pass(tmp_path: Path) -> None:
     """Every block, as written, in one file: pytest knows the fixture."""
     (tmp_path / "test_reminders.py").write_text("\n".join(THEIR_TESTS))
-    done = subprocess.run(
+    done = ended(
         [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-W", "error", "."],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stdout
     names = NAMES.findall("\n".join(THEIR_TESTS))

@@ -15,9 +15,9 @@ from moto import mock_aws
 from lambdas.delay_consumer import handler as module
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.sqs import create_endpoint
 from tests.fuzz import targets
 from tests.hostile.strategies import broken, lines, records, texts, values
+from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
 
 often = settings(

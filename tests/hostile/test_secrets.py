@@ -34,11 +34,12 @@ from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.sizes import PAYLOAD_SIZE, read_pointer
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.stores import DynamoDbStore, open_store
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
+from tests.messages import a_message
+from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
 from tests.services.network import closed_port
 
@@ -143,10 +144,7 @@ def test_dispatchers(printed: Quiet) -> None:
     queues = InMemoryQueues(clock)
     endpoint = queues.create_endpoint("orders")
     store = InMemoryStore(clock)
-    message = StoredMessage(
-        message_id="m", destination="orders", due_ms=clock.true_ms, body=SECRET.encode(),
-        attributes=ATTRIBUTES,
-    )  # fmt: skip
+    message = a_message("m", clock.true_ms, body=SECRET.encode(), attributes=ATTRIBUTES)  # fmt: skip
     store.store(
         [
             replace(message, message_id="bytes", body=SECRET.encode() + b"\xff"),
@@ -180,15 +178,12 @@ def test_functions(printed: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQSDELAY_STORE", "dynamodb://parked")
     with mock_aws():
         client = boto3.client("sqs")
-        create_endpoint(client, Endpoint.parse("secrets"))
+        create_endpoint(client, "secrets")
         store = DynamoDbStore("parked", endpoint="secrets")
         store.set_up()
         store.store(
             [
-                StoredMessage(
-                    message_id="lost", destination="nowhere", due_ms=1, body=SECRET.encode(),
-                    attributes=ATTRIBUTES,
-                )
+                a_message("lost", 1, to="nowhere", body=SECRET.encode(), attributes=ATTRIBUTES)
             ]
         )  # fmt: skip
         client.delete_queue(QueueUrl=client.get_queue_url(QueueName="secrets")["QueueUrl"])
@@ -210,7 +205,7 @@ def test_functions(printed: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
         dispatcher_function.function.cache_clear()
         try:
             answer = consumer_function.handler({"Records": records}, Context())
-            create_endpoint(client, Endpoint.parse("secrets"))
+            create_endpoint(client, "secrets")
             counts = dispatcher_function.handler({}, Context())
         finally:
             consumer_function.function.cache_clear()

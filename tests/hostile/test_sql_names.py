@@ -10,12 +10,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import ManualClock
+from tests.messages import a_message
 
 CLOCK = ManualClock()
 HOSTILE = (
@@ -61,9 +62,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_an_endpoint_of_any_name(make: Make, name: str) -> None:
     """Every statement of the store works on the table of that name, and on no other."""
-    message = StoredMessage(
-        message_id=name, destination=name, due_ms=CLOCK.now_ms(), body=name.encode(), group_id=name
-    )
+    message = a_message(name, CLOCK.now_ms(), to=name, body=name.encode(), group_id=name)
     with closing(make(name)) as store, closing(make(f"{name}-other")) as other:
         store.set_up()
         other.set_up()

@@ -18,6 +18,7 @@ from infra.endpoint_stack import EndpointStack, stack_name
 from infra.local import ROOT
 from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint
+from tests.patience import ended
 
 CONTEXT: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
 ACCOUNT = "123456789012"
@@ -115,15 +116,12 @@ def run_app(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(script: str = "app.py", **context: str) -> subprocess.CompletedProcess[str]:
         command = json.loads((ROOT / "cdk.json").read_text())["app"].replace("app.py", script)
-        return subprocess.run(
+        return ended(
             command,
             shell=True,
             cwd=ROOT,
             env=os.environ
             | {"CDK_OUTDIR": str(tmp_path), "CDK_CONTEXT_JSON": json.dumps(CONTEXT | context)},
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     return run

@@ -19,6 +19,7 @@ from sqsdelay.cdk.function_code import functions_archive
 from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint
 from tests.infra.conftest import WANTED
+from tests.patience import ended
 from tests.services.packages import older_cdk
 
 RunApp = Callable[..., subprocess.CompletedProcess[str]]
@@ -88,16 +89,13 @@ def cdk(*arguments: str, output: Path, validated: bool = True) -> subprocess.Com
     unreachable = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
     if not validated:
         unreachable["CDK_VALIDATION"] = "false"
-    return subprocess.run(
+    return ended(
         ["npx", "cdk", *arguments, "--output", str(output)],
         cwd=ROOT,
         env=os.environ
         | unreachable
         | {"CDK_HOME": str(output / "home"), "npm_config_userconfig": os.devnull},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from infra.local import ROOT
 from infra.templates import STORES, main
 from sqsdelay.cdk import function_names, removal_guard
 from sqsdelay.cdk.function_code import FunctionCodeError, functions_archive, guard_source
+from tests.patience import ended
 
 MAX_ZIPPED_BYTES = 2 * 1024 * 1024
 
@@ -118,12 +118,9 @@ def test_handler_loads_from_the_archive_alone(built: Path, tmp_path: Path, handl
         "import sys; sys.path[:0] = sys.argv[1:]; "
         f"import {module} as m; print(m.__file__, callable(m.{function})); {OPEN_STORE}"
     )
-    done = subprocess.run(
+    done = ended(
         [sys.executable, "-I", "-S", "-B", "-c", script, str(tmp_path / "code"), str(runtime)],
         env={"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     file = (tmp_path / "code").joinpath(*module.split(".")).with_suffix(".py")
@@ -181,7 +178,7 @@ def test_cfn_lint_finds_nothing(release: Path) -> None:
     """Properties, conditions, references: as AWS's own schemas have them. The CDK writes a DependsOn beside
     each reference to a role (W3005)."""
     paths = sorted(release.glob("*.template.json"))
-    linted = subprocess.run(
+    linted = ended(
         [
             Path(sys.executable).with_name("cfn-lint"),
             "--regions",
@@ -190,10 +187,7 @@ def test_cfn_lint_finds_nothing(release: Path) -> None:
             "W3005",
             "--",
             *paths,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+        ]
     )
     assert (linted.returncode, linted.stdout) == (0, "")
 

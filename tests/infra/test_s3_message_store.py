@@ -32,6 +32,7 @@ from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import S3Store
 from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
+from tests.messages import a_message
 
 BUCKET = "parked"
 
@@ -179,9 +180,7 @@ def store(calls: Calls) -> Iterator[S3Store]:
 
 
 def stored(due_ms: int) -> StoredMessage:
-    return StoredMessage(
-        message_id=new_message_id(due_ms), destination="orders", due_ms=due_ms, body=b"body"
-    )
+    return a_message(new_message_id(due_ms), due_ms, body=b"body")
 
 
 def forwarded(store: S3Store, count: int) -> list[Status]:

@@ -25,7 +25,7 @@ from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.schedule_input import VISIBLE_SECONDS
-from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
@@ -34,6 +34,7 @@ from sqsdelay.stores import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.infra.conftest import CONTEXT
 from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
+from tests.messages import a_message
 from tests.services.in_memory_scheduler import InMemoryScheduler
 
 ARN_OF_SQS = [
@@ -156,9 +157,7 @@ def test_the_delay_consumer_parks_there_and_is_granted_the_calls_it_makes(
     scheduler.create_schedule_group(Name="orders")
     scheduler.calls.clear()
     parking, due_ms = Parking(store, after_seconds=7_200), clock.true_ms + DAY_MS
-    messages = [
-        StoredMessage(message_id=n, destination="orders", due_ms=due_ms, body=b"x") for n in "ab"
-    ]
+    messages = [a_message(n, due_ms) for n in "ab"]
     assert parking.park(messages) == [True, True]
     assert parking.park(messages[:1]) == [False]
     store.amend(
@@ -167,7 +166,7 @@ def test_the_delay_consumer_parks_there_and_is_granted_the_calls_it_makes(
             Amendment(message_id="b", at_ms=clock.true_ms, due_ms=due_ms + DAY_MS),
         ]
     )
-    assert parking.apply_amendments({"a": 0, "b": 0}) == ({"a"}, set())
+    assert parking._apply_amendments({"a": 0, "b": 0}) == {"a": False}
     granted = statements(template, function_names.CONSUMER_HANDLER)
     called = {f"scheduler:{call}" for call in scheduler.calls}
     assert actions(granted, "scheduler") == called

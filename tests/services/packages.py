@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from sqsdelay.cdk.function_code import functions_archive
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 from tests.services.processes import ROOT
 
 _SECONDS: Final = 280
@@ -109,9 +109,7 @@ def _from_pypi(package: str, *more: str) -> Path:
 def run(*command: str | Path, folder: Path = ROOT) -> str:
     """Run to the end; returns what it printed."""
     arguments = [str(part) for part in command]
-    done = subprocess.run(
-        arguments, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
+    done = ended(arguments, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

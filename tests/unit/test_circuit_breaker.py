@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sqsdelay.dispatching.settlement import CircuitBreaker, FailureRateBreaker
+from sqsdelay.dispatching.dispatcher import CircuitBreaker, FailureRateBreaker
 from sqsdelay.errors import ConfigurationError, CriticalError
 from sqsdelay.testing import ManualClock
 

@@ -7,10 +7,19 @@ import io
 import pytest
 from rich.table import Table
 
-from sqsdelay.cli.console import SafeConsole, err, out, print_rows
+from sqsdelay.cli.console import SafeConsole, err, figures, out, print_rows
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2Jb\r\x9b\x7f\tc\nd"
 SHOWN = r"a\x1b]0;owned\x07\x1b[2Jb\x0d\x9b\x7f"
+
+
+def test_figures_are_text() -> None:
+    """An endpoint's name in a ledger is whoever's who wrote it."""
+    written = io.StringIO()
+    console = SafeConsole(file=written, force_terminal=True, color_system=None, width=200)
+    console.print(figures(["", f"[/x]{HOSTILE}"], [("[b]", "1")]))
+    assert {"[/x]", "[b]", SHOWN} == {x for x in ("[/x]", "[b]", SHOWN) if x in written.getvalue()}
+    assert not set(written.getvalue()) & set("\x07\x1b\r\x9b\x7f")
 
 
 @pytest.mark.parametrize("in_a_table", [False, True])

@@ -24,6 +24,7 @@ from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.stores import open_store
 from sqsdelay.testing import ManualClock
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 
 NOW_MS = 1_800_000_000_000
@@ -232,10 +233,7 @@ class Held:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.url = f"sqlite:///{folder}/store.db"
-        kept = [
-            StoredMessage(message_id=f"m{n}", destination="orders", due_ms=2**41, body=b"x")
-            for n in range(9)
-        ]
+        kept = [a_message(f"m{n}", 2**41) for n in range(9)]
         with closing(open_store(self.url, endpoint="orders")) as store:
             store.set_up()
             store.store(kept)

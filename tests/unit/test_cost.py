@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from benchmarks import ledger
 from sqsdelay.core.message import new_message_id
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.cost import (
     Bill,
     Workload,
@@ -32,9 +31,9 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.sqs.receivers import LEAST_RECEIVERS
 from sqsdelay.stores.dynamodb.layout import Entry, Lane, Layout, Place
 from sqsdelay.stores.dynamodb.layout import item_bytes as item_size
-from sqsdelay.stores.s3.layout import DEFAULT_SLOTS
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, MAX_OBJECT_MESSAGES
 from sqsdelay.stores.s3.s3_store import GATHER_MS, TURN_SECONDS, S3Store
-from sqsdelay.stores.s3.wheel import MAX_OBJECT_MESSAGES
+from tests.messages import a_message
 
 DAY = 24 * 3600
 YEAR = 365 * DAY
@@ -142,7 +141,7 @@ def test_the_sizes_counted_are_those_of_the_stores_items() -> None:
     """An item, measured as DynamoDB does, fits what the sum says."""
     due_ms = 1_800_000_000_000
     message_id = new_message_id(due_ms)
-    message = StoredMessage(message_id=message_id, destination="orders", due_ms=due_ms, body=b"x")
+    message = a_message(message_id, due_ms)
     place = Place(due_ms, message_id, Lane.FAR, 7)
     item = Layout("orders").item(Entry(place, message, False))
     assert item_size(item) - len(message.body) == ITEM_BYTES

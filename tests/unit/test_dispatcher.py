@@ -10,9 +10,8 @@ from typing import Any, cast
 import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.destinations import ExactlyOnce, retry_seconds
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings, wait_for
-from sqsdelay.dispatching.settlement import Round
+from sqsdelay.dispatching.settlement import ExactlyOnce, Round, retry_seconds
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,
@@ -24,6 +23,7 @@ from sqsdelay.ports.queues import Failure
 from sqsdelay.stores.s3.s3_store import S3Store
 from sqsdelay.testing import InMemoryLedger, InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 from tests.patience import wait_for as wait_until
 from tests.services.in_memory_s3 import InMemoryS3
@@ -39,9 +39,7 @@ class Bench:
 
     def put(self, message_id: str, in_seconds: float = 0, *, to: str = "orders") -> None:
         due_ms = self.clock.now_ms() + round(in_seconds * 1000)
-        self.store.store(
-            [StoredMessage(message_id=message_id, destination=to, due_ms=due_ms, body=b"x")]
-        )
+        self.store.store([a_message(message_id, due_ms, to=to)])
 
     def dispatcher(self, **given: Any) -> Dispatcher:
         told = {name: given.pop(name, None) for name in ("on_critical", "on_round")}
@@ -427,7 +425,7 @@ def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:
         assert first is not None
         assert not first.is_alive()  # It would be left alone: there is one stop for both.
         due_ms = clock.now_ms()
-        stored = [StoredMessage(message_id="m", destination="q", due_ms=due_ms, body=b"x")]
+        stored = [a_message("m", due_ms, to="q")]
         with pytest.raises(ConfigurationError, match="transaction"):
             delivery.store(stored, transaction="not the store's")
         delivery.store(stored)

@@ -3,67 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sqsdelay.core.delay import DATE_RESOLUTION_MS
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MESSAGE_ID, Message, OutgoingMessage, Route, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
+from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source
 from sqsdelay.ledger.files import record_received
 from sqsdelay.parking.parking import Change, ParkingSettings
-from sqsdelay.relaying.outcomes import RelaySettings
-from sqsdelay.relaying.relay import DueRelay, Relay
-from sqsdelay.sending.router import SenderSettings
-from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.testing import InMemoryLedger, InMemoryOutbox, InMemoryStore, ManualClock
-from tests.faulty import FaultyQueues, FaultyStore
-
-DAY = 86_400
-ORDERS = Endpoint.parse("orders")
-FIFO = Endpoint.parse("payments.fifo")
-
-
-class Site:
-    """Endpoints, a store and a ledger under virtual time."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.queues = FaultyQueues(self.clock)
-        self.store = InMemoryStore(self.clock)
-        self.ledger = InMemoryLedger()
-        for endpoint in (ORDERS, FIFO):
-            self.queues.create_endpoint(endpoint.name)
-
-    def sender(self, **settings: Any) -> QueueSender:
-        return QueueSender(self.queues, SenderSettings(ledger=self.ledger, **settings))
-
-    def relay(self, endpoint: Endpoint = ORDERS, **settings: Any) -> Relay:
-        return Relay(self.queues, endpoint, RelaySettings(ledger=self.ledger, **settings))
-
-    def poll(self, mover: Relay) -> None:
-        mover.process(self.queues.receive_batch(mover.source.name, wait_seconds=0))
-
-    def dispatch(self, *, retries: int = 0) -> None:
-        with closing(SqsOutbox(self.queues, ORDERS)) as outbox:
-            settings = DispatchSettings(number_of_retries=retries)
-            Dispatcher(self.store, outbox, settings=settings, ledger=self.ledger).dispatch()
-
-    def take(self) -> list[Event]:
-        """What was recorded since the last look."""
-        events, self.ledger.events = self.ledger.events, []
-        return events
-
-    def receive(self, queue: str) -> list[ReceivedMessage]:
-        return self.queues.receive_batch(queue, wait_seconds=0)
+from sqsdelay.relaying import DueRelay
+from sqsdelay.testing import InMemoryOutbox
+from tests.messages import a_message
+from tests.unit.relay_site import DAY, Site
 
 
 @pytest.fixture
@@ -74,8 +31,8 @@ def site() -> Site:
 def test_a_message_sent_directly(site: Site) -> None:
     """Its message timer, its size, and SQS's id for it."""
     site.clock.advance(1)
-    site.sender().send("orders", "text", delay=90, message_id="m")
-    assert site.take() == [
+    site.new_sender().send("orders", "text", delay=90, message_id="m")
+    assert site.told() == [
         Event(
             kind=EventKind.SENT,
             at_ms=site.clock.true_ms,
@@ -94,12 +51,12 @@ def test_a_message_sent_directly(site: Site) -> None:
 
 def test_a_plain_message_has_sqss_own_id(site: Site) -> None:
     """The receiver records the same, since the message carries no other."""
-    site.sender().send("orders", "text")
-    (sent,) = site.take()
+    site.new_sender().send("orders", "text")
+    (sent,) = site.told()
     assert (sent.message_id, sent.timer_seconds) == ("sqs-1", None)
-    (copy,) = site.receive("orders")
+    (copy,) = site.received("orders")
     record_received(site.ledger, "orders", [as_boto3(copy)])
-    (received,) = site.take()
+    (received,) = site.told()
     assert (received.message_id, received.sqs_message_id) == ("sqs-1", "sqs-1")
 
 
@@ -115,8 +72,8 @@ def as_boto3(copy: ReceivedMessage) -> dict[str, Any]:
 
 def test_many_messages_share_their_requests(site: Site) -> None:
     """So that requests can be counted: the shares of 12 messages in two requests add up to two."""
-    site.sender(concurrency=1).send_many("orders", [Message("x", delay=5000)] * 12)
-    events = site.take()
+    site.new_sender(concurrency=1).send_many("orders", [Message("x", delay=5000)] * 12)
+    events = site.told()
     assert Counter(event.batch for event in events) == {10: 10, 2: 2}
     assert {event.route for event in events} == {Route.DELAY_QUEUE}
     assert len({event.message_id for event in events}) == 12
@@ -126,31 +83,31 @@ def test_what_was_not_sent_is_not_recorded(site: Site) -> None:
     """Neither what is refused beforehand, nor what SQS refuses."""
     site.queues.refuse("odd")
     messages = [Message("odd", message_id="a"), Message("", message_id="b"), Message("x")]
-    results = site.sender().send_many("orders", messages)
+    results = site.new_sender().send_many("orders", messages)
     assert [result.error is None for result in results] == [False, False, True]
-    (sent,) = site.take()
+    (sent,) = site.told()
     assert sent.message_id == results[2].message_id
 
 
 def test_a_message_sent_into_the_store(site: Site) -> None:
     """No request of a queue's has a share in it."""
-    sender = site.sender(parking=ParkingSettings(site.store))
+    sender = site.new_sender(parking=ParkingSettings(site.store))
     sender.send("orders", "é", delay=DAY, message_id="m", attributes={"a": 1})
-    (sent,) = site.take()
+    (sent,) = site.told()
     assert (sent.route, sent.batch, sent.sqs_message_id) == (Route.STORE, None, None)
     assert sent.size == size_of("é", {"a": {"DataType": "Number", "StringValue": "1"}})
 
 
 def test_hops_and_hand_over_carry_the_exact_due_time(site: Site) -> None:
     """The sender's is an estimate; what the broker's SentTimestamp makes of it stands from there on."""
-    site.sender().send("orders", "x", delay=1925, message_id="m")
-    due_ms = site.take()[0].due_ms
+    site.new_sender().send("orders", "x", delay=1925, message_id="m")
+    due_ms = site.told()[0].due_ms
     assert due_ms is not None
-    relay = site.relay()
+    relay = site.new_relay()
     for _ in range(2):
         site.clock.advance(900)
         site.poll(relay)
-    hop, handed_over = site.take()
+    hop, handed_over = site.told()
     assert hop == Event(
         kind=EventKind.HOP,
         at_ms=site.clock.true_ms - 900_000,
@@ -169,11 +126,11 @@ def test_hops_and_hand_over_carry_the_exact_due_time(site: Site) -> None:
 def test_the_shares_of_a_mixed_batch_add_up_to_its_requests(site: Site) -> None:
     """One receive, a send each to two queues, one delete: four requests for ten messages."""
     messages = [Message("x", delay=1000)] * 4 + [Message("x", delay=5000)] * 6
-    site.sender().send_many("orders", messages)
-    site.take()
+    site.new_sender().send_many("orders", messages)
+    site.told()
     site.clock.advance(900)
-    site.poll(site.relay())
-    events = site.take()
+    site.poll(site.new_relay())
+    events = site.told()
     assert Counter(event.kind for event in events) == {EventKind.HANDED_OVER: 4, EventKind.HOP: 6}
     sends = sum(1 / (event.batch or 0) for event in events)
     receives = sum(1 / (event.receive_batch or 0) for event in events)
@@ -182,31 +139,31 @@ def test_the_shares_of_a_mixed_batch_add_up_to_its_requests(site: Site) -> None:
 
 def test_parked_and_cancelled_by_an_amendment(site: Site) -> None:
     """Neither is sent anywhere; both were received and deleted."""
-    sender = site.sender()
+    sender = site.new_sender()
     for message_id in ("far", "unwanted"):
         sender.send("orders", "x", delay=DAY, message_id=message_id)
-    changer = site.sender(parking=ParkingSettings(site.store))
-    site.take()
+    changer = site.new_sender(parking=ParkingSettings(site.store))
+    site.told()
     assert changer.cancel("orders", "unwanted") is Change.REQUESTED
-    assert site.take() == []
+    assert site.told() == []
     site.clock.advance(900)
-    site.poll(site.relay(parking=ParkingSettings(site.store)))
+    site.poll(site.new_relay(ParkingSettings(site.store)))
     told = {
-        event.message_id: (event.kind, event.batch, event.receive_batch) for event in site.take()
+        event.message_id: (event.kind, event.batch, event.receive_batch) for event in site.told()
     }
     assert told == {"far": (EventKind.PARKED, None, 2), "unwanted": (EventKind.CANCELLED, None, 2)}
 
 
 def test_cancelled_and_moved_in_the_store(site: Site) -> None:
     """A wish that came too late, or found nothing, is no event."""
-    sender = site.sender(parking=ParkingSettings(site.store))
+    sender = site.new_sender(parking=ParkingSettings(site.store))
     for message_id in ("a", "b"):
         sender.send("orders", "x", delay=DAY, message_id=message_id)
-    site.take()
+    site.told()
     assert sender.cancel("orders", "a") is Change.DONE
     assert sender.reschedule("orders", "b", delay=2 * DAY) is Change.DONE
     assert sender.cancel("orders", "never-sent") is Change.REQUESTED
-    cancelled, moved = site.take()
+    cancelled, moved = site.told()
     assert (cancelled.kind, cancelled.message_id) == (EventKind.CANCELLED, "a")
     assert cancelled.due_ms is None
     assert (moved.kind, moved.message_id) == (EventKind.RESCHEDULED, "b")
@@ -219,14 +176,14 @@ def test_cancelled_and_moved_in_the_store(site: Site) -> None:
 
 def test_a_message_moved_by_its_amendment_shows_the_new_due_time(site: Site) -> None:
     """No event of its own says so: it would also be told of a message that is gone."""
-    site.sender().send("orders", "x", delay=5000, message_id="m")
-    changer = site.sender(parking=ParkingSettings(site.store))
+    site.new_sender().send("orders", "x", delay=5000, message_id="m")
+    changer = site.new_sender(parking=ParkingSettings(site.store))
     assert changer.reschedule("orders", "m", delay=8000) is Change.REQUESTED
-    site.take()
+    site.told()
     new_ms = site.clock.true_ms + DATE_RESOLUTION_MS + 8_000_000
     site.clock.advance(900)
-    site.poll(site.relay(parking=ParkingSettings(site.store)))
-    (hop,) = site.take()
+    site.poll(site.new_relay(ParkingSettings(site.store)))
+    (hop,) = site.told()
     assert (hop.kind, hop.due_ms) == (EventKind.HOP, new_ms)
 
 
@@ -235,52 +192,52 @@ def test_rejected_with_its_reason(site: Site) -> None:
     poison = OutgoingMessage("x", {}, 1, group_id="p", deduplication_id="p")
     site.queues.send_batch("orders-delay.fifo", [poison])
     site.clock.advance(900)
-    site.poll(site.relay())
-    (rejected,) = site.take()
+    site.poll(site.new_relay())
+    (rejected,) = site.told()
     assert (rejected.kind, rejected.message_id, rejected.due_ms) == (EventKind.REJECTED, "p", None)
     assert rejected.reason == "message attribute NServiceBus.AmazonSQS.DelaySeconds is missing"
 
 
 def test_what_sqs_keeps_refusing_is_rejected_once(site: Site) -> None:
     """No event while it comes back; the last receive's is the only one."""
-    site.sender().send("orders", "odd", delay=1000, message_id="m")
-    site.take()
+    site.new_sender().send("orders", "odd", delay=1000, message_id="m")
+    site.told()
     site.queues.refuse("odd")
     site.clock.advance(900)
-    relay = site.relay(max_receives=2)
+    relay = site.new_relay(max_receives=2)
     site.poll(relay)
-    assert site.take() == []
+    assert site.told() == []
     site.clock.advance(5)
     site.poll(relay)
-    (rejected,) = site.take()
+    (rejected,) = site.told()
     assert (rejected.kind, rejected.due_ms) == (EventKind.REJECTED, None)
     assert rejected.reason == "InvalidMessageContents: refused"
 
 
 def test_a_copy_that_was_not_deleted_is_recorded_once(site: Site) -> None:
     """It comes back, is known, and is not sent a second time."""
-    site.sender().send("orders", "x", delay=1000, message_id="m")
-    site.take()
+    site.new_sender().send("orders", "x", delay=1000, message_id="m")
+    site.told()
     site.clock.advance(900)
-    relay = site.relay()
+    relay = site.new_relay()
     site.queues.deletes_fail = True
     site.poll(relay)
     site.clock.advance(300)
     site.queues.deletes_fail = False
     site.poll(relay)
-    assert [event.kind for event in site.take()] == [EventKind.HANDED_OVER]
-    assert site.receive("orders-delay.fifo") == []
+    assert [event.kind for event in site.told()] == [EventKind.HANDED_OVER]
+    assert site.received("orders-delay.fifo") == []
 
 
-def test_a_fifo_endpoints_last_step_is_the_hand_over(site: Site) -> None:
+def test_a_fifo_endpoints_last_step_is_the_hand_over() -> None:
     """Into the due queue it hops; out of it, to the FIFO queue, it is handed over."""
-    sender = site.sender()
-    sender.send(FIFO.name, "x", delay=1000, message_id="long", message_group_id="g")
+    site = Site(name="payments.fifo")
+    site.sender.send("payments.fifo", "x", delay=1000, message_id="long", message_group_id="g")
     site.clock.advance(900)
-    site.poll(site.relay(FIFO))
-    sender.send(FIFO.name, "x", delay=100, message_id="short", message_group_id="g")
+    site.poll()
+    site.sender.send("payments.fifo", "x", delay=100, message_id="short", message_group_id="g")
     site.clock.advance(100.25)
-    site.poll(DueRelay(site.queues, FIFO, RelaySettings(ledger=site.ledger)))
+    site.poll(DueRelay(site.queues, site.endpoint, site.settings()))
     long, short = (
         [event for event in site.ledger.events if event.message_id == m] for m in ("long", "short")
     )
@@ -293,9 +250,7 @@ def test_a_fifo_endpoints_last_step_is_the_hand_over(site: Site) -> None:
 
 
 def parked(site: Site, message_id: str, in_ms: int, **fields: Any) -> StoredMessage:
-    message = StoredMessage(
-        message_id=message_id, destination="orders", due_ms=site.clock.true_ms + in_ms, body=b"x"
-    )
+    message = a_message(message_id, site.clock.true_ms + in_ms)
     return replace(message, **fields)
 
 
@@ -304,15 +259,15 @@ def test_released_ahead_of_its_due_time_with_a_message_timer(site: Site) -> None
     url = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
     site.store.store([parked(site, "soon", 59_400), parked(site, "late", -2_000)])
     site.queues.create_queue("orders")
-    site.dispatch()
-    late, soon = sorted(site.take(), key=lambda event: event.message_id)
+    site.new_dispatcher().dispatch()
+    late, soon = sorted(site.told(), key=lambda event: event.message_id)
     assert (soon.kind, soon.source) == (EventKind.RELEASED, Source.DISPATCHER)
     assert (soon.timer_seconds, soon.late_ms, soon.batch) == (60, 600, 2)
     assert (late.timer_seconds, late.late_ms, late.batch) == (0, 2_000, 2)
     assert soon.endpoint == "orders"
     site.store.store([parked(site, "by-url", 0, destination=url)])
-    site.dispatch()
-    (by_url,) = site.take()
+    site.new_dispatcher().dispatch()
+    (by_url,) = site.told()
     assert by_url.endpoint == "orders"
 
 
@@ -327,7 +282,7 @@ def test_an_outbox_that_does_not_tell_its_timer(site: Site) -> None:
     )
     outbox = InMemoryOutbox(site.clock, max_ahead_seconds=60)
     Dispatcher(site.store, outbox, ledger=site.ledger, clock=site.clock).dispatch()
-    events = {event.message_id: event for event in site.take()}
+    events = {event.message_id: event for event in site.told()}
     assert (events["ahead"].late_ms, events["punctual"].late_ms) == (None, 0)
     assert events["late"] == Event(
         kind=EventKind.RELEASED,
@@ -343,8 +298,8 @@ def test_an_outbox_that_does_not_tell_its_timer(site: Site) -> None:
 def test_rejected_from_the_store(site: Site) -> None:
     """With the reason the error queue gets; a message that is tried again is no event yet."""
     site.store.store([parked(site, "lost", -1, body=b"\xff"), parked(site, "good", 0)])
-    site.dispatch()
-    events = {event.message_id: event for event in site.take()}
+    site.new_dispatcher().dispatch()
+    events = {event.message_id: event for event in site.told()}
     assert events["good"].kind is EventKind.RELEASED
     reason = events["lost"].reason
     assert (reason or "").startswith("InvalidMessage: the stored body of lost is not")
@@ -358,23 +313,21 @@ def test_rejected_from_the_store(site: Site) -> None:
         reason=reason,
     )
     site.store.store([parked(site, "nowhere", 0, destination="nowhere")])
-    site.dispatch(retries=1)
-    assert site.take() == []
+    site.new_dispatcher(number_of_retries=1).dispatch()
+    assert site.told() == []
 
 
 def test_a_release_that_was_not_removed_is_recorded_once(site: Site) -> None:
     """Sent, and recorded, before the store went away; then it is only removed."""
-    store = FaultyStore(site.clock, {"remove"})
-    store.failures = 1
-    store.store([parked(site, "m", 0)])
-    outbox = InMemoryOutbox(site.clock)
-    dispatcher = Dispatcher(store, outbox, ledger=site.ledger, clock=site.clock)
+    site.store.down, site.store.failures = {"remove"}, 1
+    site.store.store([parked(site, "m", 0)])
+    dispatcher = site.new_dispatcher()
     with pytest.raises(StoreUnavailable):
         dispatcher.dispatch()
     site.clock.advance(61)
     dispatcher.dispatch()
-    assert store.pending_count() == 0
-    assert [event.kind for event in site.take()] == [EventKind.RELEASED]
+    assert site.store.pending_count() == 0
+    assert [event.kind for event in site.told()] == [EventKind.RELEASED]
 
 
 def test_a_failing_ledger_loses_nothing_and_duplicates_nothing(
@@ -382,10 +335,8 @@ def test_a_failing_ledger_loses_nothing_and_duplicates_nothing(
 ) -> None:
     """Disk full from the sender to the destination: every message arrives once all the same."""
     site.ledger.fail = OSError(28, "No space left on device")
-    sender, relay = (
-        site.sender(parking=ParkingSettings(site.store)),
-        site.relay(parking=ParkingSettings(site.store)),
-    )
+    sender = site.new_sender(parking=ParkingSettings(site.store))
+    relay = site.new_relay(ParkingSettings(site.store))
     results = sender.send_many(
         "orders", [Message("x", delay=delay) for delay in (0, 1000, 20_000, 2 * DAY)]
     )
@@ -393,11 +344,11 @@ def test_a_failing_ledger_loses_nothing_and_duplicates_nothing(
     for _ in range(200):
         site.clock.advance(900)
         site.poll(relay)
-        site.dispatch()
+        site.new_dispatcher().dispatch()
     site.clock.advance(900)
-    assert len(site.receive("orders")) == 4
-    assert site.receive("orders-delay.fifo") == []
+    assert len(site.received("orders")) == 4
+    assert site.received("orders-delay.fifo") == []
     assert site.store.pending_count() == 0
-    assert site.receive("orders-delay-error") == []
+    assert site.received("orders-delay-error") == []
     assert site.ledger.events == []
     assert "events are missing in the ledger, it failed: [Errno 28]" in caplog.text

@@ -36,6 +36,7 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route
 from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from tests.messages import a_copy
 
 FIFO, DUE, DELAY, ERRORS = "orders.fifo", "orders-due", "orders-delay.fifo", "orders-delay-error"
 ENDPOINT = Endpoint.parse(FIFO)
@@ -420,11 +421,7 @@ def test_who_may_not_ask_for_the_twin_sends_all_the_same() -> None:
 
 def test_what_the_ids_were_is_shown_to_forty_characters() -> None:
     """Or that there were none, and how that may have come about."""
-    (copy,) = [
-        ReceivedMessage(
-            body="x", attributes={}, receipt_handle="r", sqs_message_id="s", received_at=0.0
-        )
-    ]
+    (copy,) = [a_copy()]
     reason = "the message was not sent for a FIFO queue (was it sent for a standard endpoint of "
     assert getattr(read_fifo_ids(copy), "reason", None) == (
         f"sqsdelay.MessageGroupId is None: {reason}the same name?)"
@@ -438,14 +435,7 @@ def test_what_the_ids_were_is_shown_to_forty_characters() -> None:
 def test_the_last_leg_keeps_trace_and_kind() -> None:
     """To the due queue of a FIFO endpoint with the ids in attributes, else as any message."""
     ids = {GROUP_ID: string("g"), DEDUPLICATION_ID: string("d")}
-    copy = ReceivedMessage(
-        body="x",
-        attributes=ids,
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0.0,
-        trace_header="Root=1;Lineage=1:a",
-    )
+    copy = a_copy(ids, trace_header="Root=1;Lineage=1:a")
     message = DelayedMessage("m", 1_800_000_000_000)
     on_due_queue = outgoing.handed_over(copy, message, ENDPOINT, delay_seconds=5)
     assert (on_due_queue.trace_header, on_due_queue.group_id) == ("Root=1", None)

@@ -3,62 +3,37 @@ parked wait for others where the store takes groups; none is deleted before it i
 
 from __future__ import annotations
 
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.errors import SchemaMismatch
 from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
-from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
+from sqsdelay.relaying import DueRelay, Status
 from sqsdelay.relaying.gathering import GATHERED_SECONDS, Intake
-from sqsdelay.stores import S3Store
-from sqsdelay.testing import ManualClock
-from tests.faulty import FaultyQueues
-from tests.services.in_memory_s3 import InMemoryS3
+from tests.unit.relay_site import DAY, S3Site
 
 DELAY = "orders-delay.fifo"
-DAY = 86_400
 
 
-class Site:
+class Site(S3Site):
     """A relay that parks in S3, and what a worker takes in for it."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.queues = FaultyQueues(self.clock)
-        self.queues.create_endpoint("orders")
-        self.s3 = InMemoryS3()
-        client: Any = self.s3
-        self.store = S3Store("parked", endpoint="orders", client=client, clock=self.clock)
-        self.settings = RelaySettings(parking=ParkingSettings(self.store))
-        relay = Relay(self.queues, Endpoint.parse("orders"), self.settings)
-        self.intake = Intake(self.queues, relay, self.clock)
+        super().__init__()
+        self.intake = Intake(self.queues, self.relay, self.clock)
         self.intake.most = 25
 
-    def put(self, count: int, seconds: int = 90 * DAY) -> None:
+    def fill(self, count: int, seconds: int = 90 * DAY) -> None:
         """Visible now."""
         for n in range(count):
-            name = f"m{seconds}-{n}"
-            attributes = {"NServiceBus.AmazonSQS.DelaySeconds": string(str(seconds))}
-            entry = OutgoingMessage("x", attributes, 9, group_id=name, deduplication_id=name)
-            self.queues.send_batch(DELAY, [entry])
+            self.put(seconds, f"m{seconds}-{n}")
         self.clock.advance(900)
 
     def visible(self) -> int:
         return len(self.queues.receive_batch(DELAY, wait_seconds=0, visibility_seconds=0))
-
-    def left_in_queue(self) -> int:
-        """What nobody has settled: it is back when nobody hides it any more."""
-        self.clock.advance(200)
-        found = 0
-        while copies := self.queues.receive_batch(DELAY, wait_seconds=0):
-            found += len(copies)
-        return found
 
     def receive(self) -> list[Status]:
         """One receive; how those of its copies fared that are not gathered."""
@@ -76,7 +51,7 @@ def site() -> Site:
 
 def test_a_dead_workers_copies_come_back_after_its_own_visibility(site: Site) -> None:
     """30 seconds, whatever the queue's 180 are: those are for Lambda."""
-    site.put(3)
+    site.fill(3)
     batch = site.intake.receive(wait_seconds=0)
     assert len(batch.copies) == 3
     site.clock.advance(29.9)
@@ -89,7 +64,7 @@ def test_a_dead_workers_copies_come_back_after_its_own_visibility(site: Site) ->
 def test_what_is_worked_on_stays_hidden_up_to_three_minutes(site: Site, gathered: bool) -> None:
     """And no longer: a second attempt must deduplicate against the first, within five minutes. The same holds
     for what is left of a batch."""
-    site.put(3)
+    site.fill(3)
     batch = site.intake.receive(wait_seconds=0)
     if gathered:
         site.intake.settle(batch, gather=True)
@@ -106,7 +81,7 @@ def test_what_is_worked_on_stays_hidden_up_to_three_minutes(site: Site, gathered
 
 def test_a_quick_batch_costs_no_request(site: Site) -> None:
     """Batches take milliseconds: only one that takes a third of the visibility is extended."""
-    site.put(3)
+    site.fill(3)
     batch = site.intake.receive(wait_seconds=0)
     for seconds, hides in ((5, 0), (5, 1)):
         site.clock.advance(seconds)
@@ -120,7 +95,7 @@ def test_a_quick_batch_costs_no_request(site: Site) -> None:
 
 def test_what_was_lost_is_not_taken_back(site: Site) -> None:
     """After a stop of the process others have the copies; to hide them again would be theft."""
-    site.put(3)
+    site.fill(3)
     batch = site.intake.receive(wait_seconds=0)
     site.clock.advance(30)
     site.intake.extend()
@@ -129,14 +104,14 @@ def test_what_was_lost_is_not_taken_back(site: Site) -> None:
 
 def test_what_nobody_will_work_on_is_released(site: Site) -> None:
     """A long poll that returns after the stop: others get its copies at once."""
-    site.put(3)
+    site.fill(3)
     site.intake.release(site.intake.receive(wait_seconds=0))
     assert (site.intake.last_touched(), site.visible()) == (None, 3)
 
 
 def test_what_cannot_be_settled_is_not_kept_hidden(site: Site) -> None:
     """It comes back when its time is up."""
-    site.put(3)
+    site.fill(3)
     site.intake.relay.process = Mock(side_effect=SchemaMismatch("v2"))  # type: ignore[method-assign]
     with pytest.raises(SchemaMismatch):
         site.intake.settle(site.intake.receive(wait_seconds=0))
@@ -147,7 +122,7 @@ def test_what_cannot_be_hidden_any_longer_is_in_the_log(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Others get it when its time is up, and this one knows."""
-    site.put(1)
+    site.fill(1)
     batch = site.intake.receive(wait_seconds=0)
     site.clock.advance(10)
     site.queues.hides_fail = True
@@ -161,7 +136,7 @@ def test_what_cannot_be_hidden_any_longer_is_in_the_log(
 
 def test_a_group_is_one_object_and_then_its_copies_are_deleted(site: Site) -> None:
     """Once there are enough; the PUT comes first."""
-    site.put(30)
+    site.fill(30)
     for _ in range(2):
         site.receive()
         assert site.intake.park(only_if_full=True) == []
@@ -170,12 +145,12 @@ def test_a_group_is_one_object_and_then_its_copies_are_deleted(site: Site) -> No
     assert [o.status for o in outcomes] == [Status.PARKED] * 30
     assert site.s3.requests["PutObject"] == 1
     assert site.store.pending_count() == 30
-    assert (site.intake.last_touched(), site.left_in_queue()) == (None, 0)
+    assert (site.intake.last_touched(), len(site.left(DELAY))) == (None, 0)
 
 
 def test_a_group_waits_no_longer_than_ten_seconds(site: Site) -> None:
     """However small it is."""
-    site.put(3)
+    site.fill(3)
     site.receive()
     site.clock.advance(GATHERED_SECONDS - 1)
     assert (site.intake.park(only_if_full=True), site.intake.seconds_left()) == ([], 1)
@@ -187,32 +162,32 @@ def test_a_group_waits_no_longer_than_ten_seconds(site: Site) -> None:
 def test_what_is_near_is_worked_on_at_once(site: Site) -> None:
     """A message that is to be handed over does not wait for those that are parked. A batch of such messages
     is over then: nothing of it is extended."""
-    site.put(4)
-    site.put(5, 1800)
+    site.fill(4)
+    site.fill(5, 1800)
     assert site.receive() == [Status.HANDED_OVER] * 5
     assert len(site.intake.park()) == 4
-    site.put(2, 1800)
+    site.fill(2, 1800)
     assert site.receive() == [Status.HANDED_OVER] * 2
     site.clock.advance(10)
     site.intake.extend()
     assert site.hides() == 0
-    due_relay = DueRelay(site.queues, Endpoint.parse("orders.fifo"), site.settings)
+    due_relay = DueRelay(site.queues, Endpoint.parse("orders.fifo"), site.settings())
     assert Intake(site.queues, due_relay, site.clock).most is None
 
 
 def test_a_worker_killed_or_stopped_before_the_put_loses_nothing(site: Site) -> None:
     """Its copies are in their queue until the store has confirmed them, and come back. One that goes on parks
     none of them: S3 would have them twice."""
-    site.put(4)
+    site.fill(4)
     site.receive()
-    assert site.left_in_queue() == 4
+    assert len(site.left(DELAY)) == 4
     assert site.intake.park() == []
     assert (site.store.pending_count(), site.intake.last_touched()) == (0, None)
 
 
 def test_an_outage_of_the_store_lets_copies_hop_on(site: Site) -> None:
     """As without gathering."""
-    site.put(4)
+    site.fill(4)
     site.receive()
     away = EndpointConnectionError(endpoint_url="s3")
     site.s3.put_object = Mock(side_effect=away)  # type: ignore[method-assign]

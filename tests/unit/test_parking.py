@@ -40,12 +40,12 @@ def test_a_store_that_refuses_a_late_cancellation_stops_nothing(
     """Left while the message is parked, for an id by which an S3 store without look-up finds nothing."""
     keep = site.store.store
 
-    def cancelled_meanwhile(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
+    def cancelled_meanwhile(messages: Sequence[StoredMessage], **given: Any) -> Any:
         done = keep(messages, **given)
         site.store.amend([Amendment(message_id="order-7", at_ms=site.clock.true_ms)])
         return done
 
-    def refuse(message_ids: Sequence[str]) -> list[bool]:
+    def refuse(message_ids: Sequence[str]) -> Any:
         raise ConfigurationError(f"{message_ids[0]} does not tell where it lies")
 
     monkeypatch.setattr(site.store, "store", cancelled_meanwhile)
@@ -65,7 +65,7 @@ def test_another_version_is_refused_by_the_sender(site: Site, delay: int) -> Non
     def refused(*_: object, **__: object) -> Any:
         raise SchemaMismatch("table orders")
 
-    site.store.amendments = site.store.store = refused  # type: ignore[method-assign]
+    site.store.amendments = site.store.store = refused
     for sender in (site.sender, site.new_sender(parking=site.parking)):
         with pytest.raises(SchemaMismatch):
             sender.send("orders", "x", delay=delay, message_id="m-1")
@@ -233,12 +233,12 @@ def test_one_amendment_that_nobody_can_read_holds_up_its_own_message_only(site: 
         site.put(1000, name)
     ask = site.store.amendments
 
-    def amendments(message_ids: Sequence[str]) -> dict[str, Amendment]:
+    def amendments(message_ids: Sequence[str]) -> Any:
         if "mangled" in message_ids:
             raise StoreError("not an amendment of sqsdelay")
         return ask(message_ids)
 
-    site.store.amendments = amendments  # type: ignore[method-assign]
+    site.store.amendments = amendments
     site.clock.advance(900)
     assert site.fates() == {"mangled": Status.FAILED, "beside": Status.HANDED_OVER}
 
@@ -248,12 +248,12 @@ def test_what_may_have_been_cancelled_while_it_was_parked_is_taken_back(site: Si
     site.put(DAY, "gone")
     keep = site.store.store
 
-    def meanwhile(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
+    def meanwhile(messages: Sequence[StoredMessage], **given: Any) -> Any:
         site.store.amend([Amendment(message_id="gone", at_ms=site.clock.true_ms)])
         site.store.down, site.store.failures = {"amendments"}, 1
         return keep(messages, **given)
 
-    site.store.store = meanwhile  # type: ignore[method-assign]
+    site.store.store = meanwhile
     site.clock.advance(900)
     for status in (Status.FAILED, Status.CANCELLED):
         assert site.statuses() == [status]
@@ -267,20 +267,20 @@ def test_nothing_is_lost_with_the_answer_to_what_is_taken_back(site: Site, answe
     site.put(DAY, "kept")
     keep, cancel = site.store.store, site.store.cancel
 
-    def meanwhile(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
+    def meanwhile(messages: Sequence[StoredMessage], **given: Any) -> Any:
         site.store.down, site.store.failures = {"amendments"}, 1
         return keep(messages, **given)
 
-    def unanswered(message_ids: Sequence[str]) -> list[bool]:
+    def unanswered(message_ids: Sequence[str]) -> Any:
         cancel(message_ids)
         if answer == "lost":
             raise StoreUnavailable("no answer")
         return cancel(message_ids)
 
-    site.store.store, site.store.cancel = meanwhile, unanswered  # type: ignore[method-assign]
+    site.store.store, site.store.cancel = meanwhile, unanswered
     site.clock.advance(900)
     assert site.statuses() == [Status.FAILED]
-    site.store.store = keep  # type: ignore[method-assign]
+    site.store.store = keep
     site.clock.advance(300)
     assert site.statuses() == [Status.PARKED]
     assert [m.message_id for m in site.store.pending(9)] == ["kept"]
@@ -341,13 +341,13 @@ def test_an_amendment_left_while_a_message_is_being_parked_counts(site: Site) ->
     """The canceller looked into the store just before the message came there."""
     keep = site.store.store
 
-    def late(messages: Sequence[StoredMessage], **given: Any) -> list[bool]:
+    def late(messages: Sequence[StoredMessage], **given: Any) -> Any:
         now_ms = site.clock.true_ms
         site.store.amend([Amendment(message_id="gone", at_ms=now_ms)])
         site.store.amend([Amendment(message_id="moved", at_ms=now_ms, due_ms=now_ms + 7)])
         return keep(messages, **given)
 
-    site.store.store = late  # type: ignore[method-assign]
+    site.store.store = late
     site.put(DAY, "gone")
     site.put(DAY, "moved")
     site.clock.advance(900)
@@ -362,12 +362,12 @@ def test_the_last_of_two_moves_stands(site: Site) -> None:
     confirmed: list[object] = []
     schedule, move = Schedule(site.store, endpoint="orders"), site.store.reschedule
 
-    def moved(message_id: str, due_ms: int) -> bool:
+    def moved(message_id: str, due_ms: int) -> Any:
         if due_ms == first and not confirmed:
             confirmed.append(schedule.reschedule("m-1", last, now_ms=site.clock.true_ms))
         return move(message_id, due_ms)
 
-    site.store.reschedule = moved  # type: ignore[method-assign]
+    site.store.reschedule = moved
     site.put(3 * DAY)
     site.store.amend([Amendment(message_id="m-1", at_ms=site.clock.true_ms, due_ms=first)])
     site.clock.advance(900)
@@ -394,7 +394,7 @@ def test_a_negative_park_after_is_refused() -> None:
 
 def test_a_message_being_released_is_not_taken_for_parked(site: Site) -> None:
     """The store has had this id and cannot show it: to delete the copy could be to lose it."""
-    site.store.store = lambda messages, **_: [False] * len(messages)  # type: ignore[method-assign]
+    site.store.store = lambda messages, **_: [False] * len(messages)
     site.put(90_000)
     site.clock.advance(900)
     assert site.statuses() == [Status.REQUEUED]

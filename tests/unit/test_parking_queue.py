@@ -18,16 +18,16 @@ from sqsdelay.core.message import (
     DELAY_SECONDS,
     ERROR,
     GROUP_ID,
+    Attribute,
     OutgoingMessage,
-    size_of,
     string,
     text_of,
 )
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreError, StoreUnavailable
-from sqsdelay.ledger.events import Event, EventKind, Source
-from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.ledger.events import EventKind, Source
+from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.gathering import (
     GROUP_BYTES,
@@ -41,10 +41,12 @@ from sqsdelay.relaying.gathering import (
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Held, Relay
 from sqsdelay.testing import InMemoryStore, ManualClock
-from tests.faulty import AWAY, REFUSED, FaultyQueues
+from tests.faulty import AWAY, REFUSED
+from tests.messages import a_copy
+from tests.unit import relay_site
+from tests.unit.relay_site import DAY
 
 DELAY, PARKING, ERRORS = "orders-delay.fifo", "orders-parking", "orders-delay-error"
-DAY = 86_400
 
 
 class GroupStore(InMemoryStore):
@@ -66,44 +68,28 @@ class GroupStore(InMemoryStore):
         return super().store(*arguments, **named)
 
 
-class Site:
+class Site(relay_site.Site):
     """A delay consumer function, its parking queue, and who empties that."""
 
-    def __init__(self, endpoint: str = "orders") -> None:
-        self.clock = ManualClock()
-        self.queues = FaultyQueues(self.clock)
-        self.endpoint = self.queues.create_endpoint(endpoint)
+    def __init__(self, name: str = "orders") -> None:
+        super().__init__(name=name, store=GroupStore, park_after=DEFAULT_PARK_AFTER_SECONDS)
         self.queues.create_queue(PARKING)
-        self.store = GroupStore(self.clock)
-        parking = ParkingSettings(self.store)
-        self.settings = RelaySettings(parking=parking, ledger=self)
-        self.relay = ForwardingRelay(self.queues, self.endpoint, self.settings)
-        self.parker = Parker(self.queues, self.endpoint, replace(self.settings, hop_seconds=60))
-        self.told: list[Event] = []
-
-    def record(self, events: Sequence[Event]) -> None:
-        """As a ledger."""
-        self.told += events
-
-    def send(self, name: str, seconds: int, body: str = "x", **attributes: Any) -> None:
-        delay = {"NServiceBus.AmazonSQS.DelaySeconds": string(str(seconds)), **attributes}
-        entry = OutgoingMessage(
-            body, delay, size_of(body, delay), group_id=name, deduplication_id=name
-        )
-        self.queues.send_batch(DELAY, [entry])
+        given = self.settings(parking=self.parking)
+        self.relay: ForwardingRelay = ForwardingRelay(self.queues, self.endpoint, given)
+        self.parker = Parker(self.queues, self.endpoint, replace(given, hop_seconds=60))
 
     def relayed(self) -> list[Status]:
         """One hop on, the delay consumer's turn: ten copies at a time."""
         self.clock.advance(900)
         fates: list[Status] = []
-        while copies := self.queues.receive_batch(DELAY, wait_seconds=0):
-            fates += [outcome.status for outcome in self.relay.process(copies)]
+        while found := self.statuses():
+            fates += found
         return fates
 
     def forward_two(self, seconds: int = 1000) -> None:
         """One to be parked, and one that was moved so near that it is to be handed over."""
-        self.send("parks", 90 * DAY)
-        self.send("soon", 90 * DAY)
+        self.put(90 * DAY, "parks")
+        self.put(90 * DAY, "soon")
         now_ms = self.clock.now_ms() + 1
         due_ms = now_ms + seconds * 1000
         self.store.amend([Amendment(message_id="soon", at_ms=now_ms, due_ms=due_ms)])
@@ -112,13 +98,6 @@ class Site:
     def parked(self) -> list[Outcome]:
         """The dispatcher's turn."""
         return settled(self.parker)
-
-    def left(self, queue: str, after: float = 200) -> list[ReceivedMessage]:
-        self.clock.advance(after)
-        found: list[ReceivedMessage] = []
-        while copies := self.queues.receive_batch(queue, wait_seconds=0):
-            found += copies
-        return found
 
 
 def forward(site: Site, copies: Sequence[ReceivedMessage]) -> list[Failure | None]:
@@ -141,9 +120,10 @@ def site() -> Site:
 
 def test_ten_copies_are_one_message_and_all_are_parked_in_one_call(site: Site) -> None:
     """Whatever they are, their ids and due times included; the queues are empty afterwards."""
-    binary = {"Trace": {"DataType": "Binary.raw", "BinaryValue": b"\x00\xff"}}
+    binary: dict[str, Attribute] = {"Trace": {"DataType": "Binary.raw", "BinaryValue": b"\x00\xff"}}
     for n in range(40):
-        site.send(f"m{n}", 90 * DAY + n, body=f'"{n} ü\u2028', **binary)
+        delay = {DELAY_SECONDS: string(str(90 * DAY + n))}
+        site.put({**delay, **binary}, f"m{n}", f'"{n} ü\u2028')
     assert site.relayed() == [Status.FORWARDED] * 40
     assert len(site.left(PARKING, after=0)) == 4
     site.clock.advance(200)
@@ -159,16 +139,16 @@ def test_ten_copies_are_one_message_and_all_are_parked_in_one_call(site: Site) -
 
 def test_what_is_near_is_handed_over_at_once(site: Site) -> None:
     """Only what a store is for takes the way through the queue."""
-    site.send("near", 1000)
-    site.send("hops", 5000)
-    site.send("far", 90 * DAY)
+    site.put(1000, "near")
+    site.put(5000, "hops")
+    site.put(90 * DAY, "far")
     assert sorted(site.relayed()) == [Status.FORWARDED, Status.HANDED_OVER, Status.REQUEUED]
 
 
 def test_what_is_not_far_and_what_cannot_be_read_is_not_parked(site: Site) -> None:
     """A store is for what has more than 2.25 hours left; how much that is must be known."""
     for name, seconds in (("at", 8100 + 900), ("above", 8101 + 900), ("poison", "soon")):
-        site.send(name, seconds)  # type: ignore[arg-type]
+        site.put(seconds, name)
     copies = site.left(DELAY, after=900)
     parks = {copy.message_id: site.relay.parks(copy) for copy in copies}
     assert parks == {"at": False, "above": True, "poison": False}
@@ -180,9 +160,9 @@ def test_what_is_not_far_and_what_cannot_be_read_is_not_parked(site: Site) -> No
 
 def test_what_no_store_can_keep_is_rejected(site: Site) -> None:
     """An id that no sender may give, of a sender that is not ours."""
-    relay = Relay(site.queues, site.endpoint, site.settings)
-    site.send("m\0", 90 * DAY)
-    (outcome,) = relay.process(site.left(DELAY, after=900))
+    site.put(90 * DAY, "m\0")
+    site.clock.advance(900)
+    (outcome,) = site.poll(site.new_relay(site.parking))
     assert (outcome.status, "no NUL" in str(outcome.error)) == (Status.REJECTED, True)
     [rejected] = site.left(ERRORS, after=0)
     assert rejected.body == "x"
@@ -190,8 +170,8 @@ def test_what_no_store_can_keep_is_rejected(site: Site) -> None:
 
 def test_a_large_copy_is_parked_at_once(site: Site) -> None:
     """A request of SQS is billed for each 64 KiB: an object of its own costs no more."""
-    site.send("large", 90 * DAY, body="x" * GROUP_BYTES)
-    site.send("small", 90 * DAY, body="x" * (GROUP_BYTES - 1000))
+    site.put(90 * DAY, "large", body="x" * GROUP_BYTES)
+    site.put(90 * DAY, "small", body="x" * (GROUP_BYTES - 1000))
     assert sorted(site.relayed()) == [Status.FORWARDED, Status.PARKED]
     assert [m.message_id for m in site.store.pending(9)] == ["large"]
 
@@ -199,7 +179,7 @@ def test_a_large_copy_is_parked_at_once(site: Site) -> None:
 def test_what_the_parking_queue_refuses_for_good_ends_in_the_error_queue(site: Site) -> None:
     """As what a destination refuses: each copy with the reason, after five receives. An outage does not."""
     for name in ("m1", "m2"):
-        site.send(name, 90 * DAY, body=name)
+        site.put(90 * DAY, name, body=name)
     fates = []
     for failure in [REFUSED] * 4 + [AWAY, REFUSED]:
         site.queues.failing = {PARKING: failure}
@@ -213,7 +193,7 @@ def test_what_the_parking_queue_refuses_for_good_ends_in_the_error_queue(site: S
 @pytest.mark.parametrize("due_ms", [None, 0], ids=["cancelled", "moved"])
 def test_amendments_left_while_it_gathers_are_heeded(site: Site, due_ms: int | None) -> None:
     """Those for this message: one that was sent after the amendment has the same id and goes its way."""
-    site.send("m", 90 * DAY)
+    site.put(90 * DAY, "m")
     site.clock.advance(60)
     now_ms = site.clock.now_ms()
     new = None if due_ms is None else now_ms + 50 * DAY * 1000
@@ -224,7 +204,7 @@ def test_amendments_left_while_it_gathers_are_heeded(site: Site, due_ms: int | N
     told = [(outcome.status, outcome.due_ms) for outcome in site.parked()]
     assert told == [(expected, new or sent_for_ms)]
     assert [m.due_ms for m in site.store.pending(9)] == ([] if new is None else [new])
-    site.send("m", 95 * DAY)
+    site.put(95 * DAY, "m")
     site.relayed()
     site.store.cancel(["m"])
     assert [outcome.status for outcome in site.parked()] == [Status.PARKED]
@@ -234,7 +214,7 @@ def test_amendments_left_while_it_gathers_are_heeded(site: Site, due_ms: int | N
 def test_moved_so_near_that_it_hops_or_is_handed_over(site: Site) -> None:
     """A new due time may be sooner than a store releases."""
     for name, seconds in (("hops", 6000), ("soon", 1000)):
-        site.send(name, 90 * DAY)
+        site.put(90 * DAY, name)
         now_ms = site.clock.now_ms() + 1
         site.store.amend([Amendment(message_id=name, at_ms=now_ms, due_ms=now_ms + seconds * 1000)])
     site.relayed()
@@ -252,7 +232,7 @@ def test_moved_so_near_that_it_hops_or_is_handed_over(site: Site) -> None:
 
 def test_store_out_of_reach_leaves_the_groups_in_their_queue(site: Site) -> None:
     """They are parked when it is back; nothing hops, nothing is rejected."""
-    site.send("m", 90 * DAY)
+    site.put(90 * DAY, "m")
     site.relayed()
     site.store.out_of_reach = True
     (failed,) = site.parked()
@@ -267,7 +247,7 @@ def test_store_out_of_reach_leaves_the_groups_in_their_queue(site: Site) -> None
 def test_another_version_is_refused_before_anything_is_sent(site: Site) -> None:
     """By who runs already, too: by the delay consumer with near copies in its batch, and by who parks."""
     for name, seconds in (("far", 90 * DAY), ("near", 1000)):
-        site.send(name, seconds)
+        site.put(seconds, name)
     copies = site.left(DELAY, after=900)
     forward(site, copies[:1])
 
@@ -276,15 +256,17 @@ def test_another_version_is_refused_before_anything_is_sent(site: Site) -> None:
     def amendments(message_ids: Sequence[str]) -> Any:
         raise error
 
-    site.store.amendments = amendments  # type: ignore[method-assign]
-    ForwardingRelay(site.queues, site.endpoint, site.settings)  # what forwards does not need it
+    site.store.amendments = amendments
+    ForwardingRelay(
+        site.queues, site.endpoint, site.settings(parking=site.parking)
+    )  # what forwards does not need it
     error = SchemaMismatch("table orders")
     with pytest.raises(SchemaMismatch):
         site.relay.process(copies)
     with pytest.raises(SchemaMismatch):
         site.parked()
     with pytest.raises(SchemaMismatch):
-        ForwardingRelay(site.queues, site.endpoint, site.settings)
+        ForwardingRelay(site.queues, site.endpoint, site.settings(parking=site.parking))
     assert (len(site.left(DELAY)), len(site.left(PARKING)), site.left("orders")) == (2, 1, [])
 
 
@@ -335,7 +317,7 @@ def test_nothing_is_sent_once_others_may_be_given_the_same_groups(site: Site) ->
 def test_a_round_receives_for_a_minute(site: Site) -> None:
     """So that most of the time for which its groups are hidden is left to settle them."""
     for n in range(400):
-        site.send(f"m{n}", 90 * DAY, body="x" * 40_000)
+        site.put(90 * DAY, f"m{n}", body="x" * 40_000)
     site.relayed()
     received: Any = site.queues.receive_batch
 
@@ -371,7 +353,7 @@ def test_a_hundred_and_thirty_are_parked_fifty_at_a_time(site: Site) -> None:
     """More groups than one receive brings, and than one delete takes; all have an outcome. They stay hidden
     from others for three minutes meanwhile, however short the queue's own visibility is."""
     for n in range(130):
-        site.send(f"m{n}", 90 * DAY)
+        site.put(90 * DAY, f"m{n}")
     site.relayed()
     taken: list[object] = []
 
@@ -392,7 +374,7 @@ def test_what_is_parked_in_one_call_fits_the_memory(
 ) -> None:
     """However much the store would take at once: here the groups of one receive are enough."""
     for n in range(130):
-        site.send(f"m{n}", 90 * DAY)
+        site.put(90 * DAY, f"m{n}")
     site.relayed()
     site.store.stored_at_once = 1000
     monkeypatch.setattr("sqsdelay.relaying.gathering.MAX_BYTES", 1)
@@ -403,7 +385,7 @@ def test_what_is_parked_in_one_call_fits_the_memory(
 def test_no_more_is_received_than_there_is_time_for(site: Site) -> None:
     """Each receive may be the last one."""
     for n in range(30):
-        site.send(f"m{n}", 90 * DAY)
+        site.put(90 * DAY, f"m{n}")
     site.relayed()
     site.queues.calls.clear()
     assert settled(site.parker, more=lambda: False) == []
@@ -413,7 +395,7 @@ def test_no_more_is_received_than_there_is_time_for(site: Site) -> None:
 def test_another_message_of_the_same_id_is_rejected(site: Site) -> None:
     """It is in the store already, with another body: nobody can tell which is meant."""
     for body in ("one", "other"):
-        site.send("m", 90 * DAY, body=body)
+        site.put(90 * DAY, "m", body=body)
         site.clock.advance(400)  # SQS forgets the first one's deduplication id
         site.relayed()
     told = [(outcome.status, outcome.error) for outcome in site.parked()]
@@ -425,7 +407,7 @@ def test_groups_are_as_full_as_they_may_be(site: Site) -> None:
     """None is above what SQS bills as one request, and none had room for the next copy. What the parking
     queue does not take stays in the delay queue."""
     for n in range(40):
-        site.send(f"m{n}", 90 * DAY, body="x" * (n % 7 * 3_000))
+        site.put(90 * DAY, f"m{n}", body="x" * (n % 7 * 3_000))
     copies = site.left(DELAY, after=900)
     # Two that are two bytes too long for one group.
     room = (GROUP_BYTES + 2 - len(group_of([packed(copies[0])] * 2))) // 2
@@ -448,7 +430,7 @@ def test_a_group_that_is_not_deleted_is_in_the_log(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It comes again, and is parked as the same messages."""
-    site.send("m", 90 * DAY)
+    site.put(90 * DAY, "m")
     site.relayed()
     site.queues.deletes_fail = True
     with caplog.at_level(logging.INFO, "sqsdelay.relaying"):
@@ -464,7 +446,7 @@ def _twice() -> Any:
 
 def test_unreadable_groups_end_in_the_error_queue(site: Site) -> None:
     """Whole, with the reason; those beside them are parked."""
-    site.send("m", 90 * DAY)
+    site.put(90 * DAY, "m")
     site.relayed()
     for body in ("poison", '{"version":2,"copies":[]}', '{"version":1,"copies":[7]}'):
         site.queues.send_batch(PARKING, [OutgoingMessage(body, {}, len(body))])
@@ -480,7 +462,7 @@ def test_unreadable_groups_end_in_the_error_queue(site: Site) -> None:
 
 def test_killed_between_put_and_delete_it_is_parked_again_as_one(site: Site) -> None:
     """The group is still in its queue; the store knows its messages."""
-    site.send("m", 90 * DAY)
+    site.put(90 * DAY, "m")
     site.relayed()
     [group] = site.queues.receive_batch(PARKING, wait_seconds=0, visibility_seconds=1)
     assert len(unpacked(group)) == 1
@@ -494,7 +476,7 @@ def test_without_its_parking_queue_copies_stay_in_the_delay_queue() -> None:
     """They come back; nothing is lost while a deployment is halfway."""
     site = Site()
     site.queues.delete_queue(PARKING)
-    site.send("m", 90 * DAY)
+    site.put(90 * DAY, "m")
     copies = site.left(DELAY, after=900)
     assert [outcome.status for outcome in site.relay.process(copies)] == [Status.FAILED]
     assert [copy.message_id for copy in site.left(DELAY)] == ["m"]
@@ -502,11 +484,9 @@ def test_without_its_parking_queue_copies_stay_in_the_delay_queue() -> None:
 
 def test_a_group_tells_first_sending_trace_and_fifo_ids() -> None:
     """All that decides what becomes of a copy later."""
-    copy = ReceivedMessage(
+    copy = a_copy(
+        {"A": string("1")},
         body="b",
-        attributes={"A": string("1")},
-        receipt_handle="r",
-        sqs_message_id="s",
         received_at=1.0,
         sent_ms=2_000,
         first_receive_ms=3_000,
@@ -542,28 +522,28 @@ def test_the_ledger_tells_where_a_message_waits() -> None:
     many thousands it received together."""
     site = Site()
     for number in range(12):
-        site.send(f"m{number}", DAY)
+        site.put(DAY, f"m{number}")
     site.relayed()
-    said = {(event.kind, event.source) for event in site.told}
+    said = {(event.kind, event.source) for event in site.ledger.events}
     assert said == {(EventKind.FORWARDED, Source.CONSUMER)}
-    assert [event.batch for event in site.told] == [10] * 10 + [2] * 2
-    assert all(event.due_ms is not None and event.size is None for event in site.told)
-    site.told.clear()
+    assert [event.batch for event in site.ledger.events] == [10] * 10 + [2] * 2
+    assert all(event.due_ms is not None and event.size is None for event in site.ledger.events)
+    site.ledger.events.clear()
     site.parked()
-    assert {(event.kind, event.source, event.receive_batch) for event in site.told} == {
+    assert {(event.kind, event.source, event.receive_batch) for event in site.ledger.events} == {
         (EventKind.PARKED, Source.DISPATCHER, None)
     }
-    assert len(site.told) == 12
+    assert len(site.ledger.events) == 12
 
 
 def test_what_is_due_by_then_waits_in_a_fifo_endpoints_due_queue() -> None:
     """It has not arrived: the ledger tells a hop with a message timer, as of any other."""
     site = Site("orders.fifo")
-    ids: dict[str, Any] = {GROUP_ID: string("g"), DEDUPLICATION_ID: string("d")}
-    site.send("a", 3 * 3600, **ids)
+    ids = {GROUP_ID: string("g"), DEDUPLICATION_ID: string("d")}
+    site.put({DELAY_SECONDS: string(str(3 * 3600)), **ids}, "a")
     assert site.relayed() == [Status.FORWARDED]
     site.clock.advance(3 * 3600 - 1000)
     site.parked()
-    (told,) = [event for event in site.told if event.kind is not EventKind.FORWARDED]
+    (told,) = [event for event in site.ledger.events if event.kind is not EventKind.FORWARDED]
     assert (told.kind, told.source, told.late_ms) == (EventKind.HOP, Source.DISPATCHER, None)
     assert told.timer_seconds

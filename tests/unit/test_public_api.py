@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from difflib import unified_diff
 from pathlib import Path
@@ -20,7 +19,7 @@ import sqsdelay.rabbitmq as adapter
 from sqsdelay import unrestricted
 from tests.approved import construct_face, payloads, public_face
 from tests.approved.doors import DOORS, offered
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 
 
 def test_all_public_names_exist() -> None:
@@ -32,7 +31,7 @@ def test_all_public_names_exist() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """As in any module."""
-    with pytest.raises(AttributeError, match="no attribute 'Nope'"):
+    with pytest.raises(AttributeError, match=r"^module 'sqsdelay' has no attribute 'Nope'$"):
         _ = sqsdelay.Nope
 
 
@@ -44,13 +43,7 @@ def test_importing_does_nothing() -> None:
         "import sqsdelay, sqsdelay.core.message, sqsdelay.sending.sender, sqsdelay.relaying.relay\n"
         "print([m for m in ('boto3', 'botocore', 'typer', 'tenacity') if m in sys.modules])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    done = ended([sys.executable, "-c", program], check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -70,13 +63,7 @@ NEEDED = {
 def test_a_door_imports_no_vendor_but_its_own(door: str) -> None:
     """A receiver's or a RabbitMQ user's process does not pay for boto3, nor anyone's for Spark."""
     program = f"import sys, {door}; print(*sorted({VENDORS} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    done = ended([sys.executable, "-c", program], check=True)
     assert set(done.stdout.split()) <= NEEDED.get(door, set())
 
 

@@ -68,18 +68,13 @@ def test_every_delay_waits_exactly_its_seconds(seconds: int) -> None:
 
 
 def test_the_seeds_walk_of_five_seconds() -> None:
-    """5 s wait 4 s in level 2 and 1 s in level 0."""
-    topology = Topology("nsb.v2")
-    assert walk(topology, topology.level_name(2), routing_key(5, "destination")) == (
-        5,
-        ["nsb.v2.delay-level-02", "nsb.v2.delay-level-00"],
-    )
-
-
-def test_the_key_of_five_seconds_is_the_documented_one() -> None:
-    """28 digits, highest level first, then the endpoint."""
-    assert routing_key(5, "destination") == "0." * 25 + "1.0.1.destination"
+    """5 s wait 4 s in level 2 and 1 s in level 0. The key is the documented one: 28 digits, highest level
+    first, then the endpoint."""
+    topology, key = Topology("nsb.v2"), routing_key(5, "destination")
+    assert key == "0." * 25 + "1.0.1.destination"
     assert routing_key(MAX_DELAY_SECONDS, "d") == "1." * 28 + "d"
+    waits = (5, ["nsb.v2.delay-level-02", "nsb.v2.delay-level-00"])
+    assert walk(topology, topology.level_name(2), key) == waits
 
 
 @pytest.mark.parametrize(
@@ -150,14 +145,10 @@ def test_names_and_arguments_of_a_level() -> None:
     }
 
 
-def test_only_our_own_levels_have_a_delivery_limit() -> None:
-    """RabbitMQ 4 dead-letters after 20 looks where none is given, and the message arrives early."""
-    limits = {q.arguments.get("x-delivery-limit") for q in Topology("acme").queues()}
-    assert limits == {2**31 - 1}
-
-
-def test_only_our_own_delivery_exchange_names_an_alternate() -> None:
-    """NServiceBus declares its exchange without arguments, and would find ours different."""
+def test_only_our_own_have_a_delivery_limit_and_an_alternate() -> None:
+    """RabbitMQ 4 dead-letters after 20 looks where none is given, and the message arrives early. NServiceBus
+    declares its exchange without arguments, and would find ours different."""
+    assert {q.arguments.get("x-delivery-limit") for q in Topology("acme").queues()} == {2**31 - 1}
     shared = {e.name: dict(e.arguments) for e in Topology("nsb.v2").exchanges()}
     own = {e.name: dict(e.arguments) for e in Topology("acme").exchanges()}
     assert shared["nsb.v2.delay-delivery"] == {}
@@ -171,43 +162,32 @@ def test_prefixes_that_make_no_names_are_refused(prefix: str) -> None:
         Topology(prefix)
 
 
-KEY = RoutedDelay(0b1101, "orders")
 SENT = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 SENT_MS = int(SENT.timestamp()) * 1000
+DEATHS = {"x-death": [{"queue": "nsb.v2.delay-level-03", "time": SENT}]}
+NSERVICEBUS = {
+    "NServiceBus.TimeSent": "2026-11-20 12:00:00:000001 Z",
+    "NServiceBus.Transport.RabbitMQ.DelayInSeconds": 13,
+}
+NO_TIMES = {"sqsdelay.WasDueAt": "soon", "NServiceBus.TimeSent": "today", "x-death": []}
 
 
-def due(level: int, **headers: object) -> int | None:
-    return due_of(KEY, BasicProperties(headers=dict(headers)), level=level)
-
-
-def test_our_own_due_time_comes_first() -> None:
-    """It is exact to the millisecond."""
-    assert (
-        due(3, **{"sqsdelay.WasDueAt": "1700000000123", "x-death": [{"time": SENT}]})
-        == 1700000000123
-    )
-
-
-def test_an_nservicebus_message_counts_from_its_time_sent() -> None:
-    """Its microseconds are rounded up to a millisecond."""
-    headers = {
-        "NServiceBus.TimeSent": "2026-11-20 12:00:00:000001 Z",
-        "NServiceBus.Transport.RabbitMQ.DelayInSeconds": 13,
-    }
-    assert due(3, **headers) == SENT_MS + 1 + 13_000
-
-
-def test_any_other_message_counts_from_its_last_level() -> None:
-    """The broker notes whole seconds, cut off: one is added, so that it is never early."""
-    deaths = [{"queue": "nsb.v2.delay-level-03", "time": SENT}]
-    assert due(2, **{"x-death": deaths}) == SENT_MS + 1000 + 5000
-    assert due(3, **{"x-death": deaths}) == SENT_MS + 1000 + 13_000
-
-
-def test_a_message_that_says_nothing_has_no_known_due_time() -> None:
-    """Nor one whose headers are no times: it stays where it is rather than be early or late."""
-    assert due(3) is None
-    assert (
-        due(3, **{"sqsdelay.WasDueAt": "soon", "NServiceBus.TimeSent": "today", "x-death": []})
-        is None
-    )
+@pytest.mark.parametrize(
+    ("level", "headers", "due_ms"),
+    [
+        (3, {"sqsdelay.WasDueAt": "1700000000123", **DEATHS}, 1700000000123),  # exact
+        (3, NSERVICEBUS, SENT_MS + 1 + 13_000),  # its microseconds are rounded up
+        # The broker notes whole seconds, cut off: one is added, so that it is never early.
+        (2, DEATHS, SENT_MS + 1000 + 5000),
+        (3, DEATHS, SENT_MS + 1000 + 13_000),
+        (3, {}, None),
+        (3, NO_TIMES, None),
+    ],
+)
+def test_when_a_waiting_message_is_due(
+    level: int, headers: dict[str, object], due_ms: int | None
+) -> None:
+    """Our own due time comes first, then NServiceBus's time of sending, then the last level. One that says
+    nothing stays where it is rather than be early or late."""
+    found = due_of(RoutedDelay(0b1101, "orders"), BasicProperties(headers=headers), level=level)
+    assert found == due_ms

@@ -192,7 +192,8 @@ class Counting(Management):
 
 def count(management: Counting) -> int:
     with patch("sqsdelay.rabbitmq.management.time", management):
-        return held(management, [LEVEL])[LEVEL][-1].unseen
+        last = held(management, [LEVEL])[LEVEL][-1]
+        return last.dead_lettering + last.unacknowledged
 
 
 def row(mark: int, dead_lettering: int = 0, unacknowledged: int = 0) -> dict[str, Any]:

@@ -30,8 +30,7 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.outcomes import RelaySettings, Status
 from sqsdelay.relaying.relay import backoff_seconds
-from sqsdelay.sending.sender import QueueSender
-from sqsdelay.testing import InMemoryLedger, InMemoryQueues, ManualClock
+from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.faulty import AWAY, REFUSED, FaultyQueues
 from tests.unit.relay_site import Site
 
@@ -318,7 +317,7 @@ def test_lambda_deletes_for_itself(site: Site) -> None:
 
 def test_trace_header_and_fair_queue_group_reach_the_destination(site: Site) -> None:
     """What the sender gave beside the body survives every hop; the delivery begins a trace of its own."""
-    QueueSender(site.queues).send(
+    site.sender.send(
         "orders",
         "x",
         delay=2000,
@@ -481,13 +480,12 @@ def test_a_timer_stays_as_it_was_where_the_time_is_not_known_any_more(
 
 def test_an_event_tells_the_size_of_what_was_sent(site: Site) -> None:
     """With the attributes that it was sent with: what SQS bills."""
-    ledger = InMemoryLedger()
     site.put(1000)
     site.clock.advance(900)
-    site.poll(site.new_relay(ledger=ledger))
+    site.poll()
     site.clock.advance(100)
     (copy,) = site.received()
-    assert [event.size for event in ledger.events] == [size_of(copy.body, copy.attributes)]
+    assert [event.size for event in site.told()] == [size_of(copy.body, copy.attributes)]
 
 
 def test_what_a_store_does_not_take_hops_on_and_says_why(

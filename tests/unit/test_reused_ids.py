@@ -26,7 +26,6 @@ from sqsdelay.core.message import (
 )
 from sqsdelay.core.outgoing import was_due_ms
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
-from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
@@ -39,6 +38,7 @@ from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Change, Parking
 from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.testing import InMemoryStore
+from tests.messages import a_copy
 from tests.unit.relay_site import Site
 
 DAY = 86_400
@@ -326,16 +326,16 @@ def test_a_message_met_again_after_it_was_moved(site: Site, released: bool) -> N
         changes.append(lambda: site.sender.cancel("orders", "m"))
     keep, move, moved = site.store.store, site.store.reschedule, []
 
-    def meanwhile(messages: Any, **given: Any) -> list[bool]:
+    def meanwhile(messages: Any, **given: Any) -> Any:
         if changes:
             assert changes.pop(0)() is Change.DONE
         return keep(messages, **given)
 
-    def counted(message_id: str, due_ms: int) -> bool:
+    def counted(message_id: str, due_ms: int) -> Any:
         moved.append(due_ms)
         return move(message_id, due_ms)
 
-    site.store.store, site.store.reschedule = meanwhile, counted  # type: ignore[method-assign]
+    site.store.store, site.store.reschedule = meanwhile, counted
     (outcome,) = site.relay.process(copies)
     assert outcome.status is (Status.CANCELLED if released else Status.PARKED)
     assert [message.due_ms for message in site.store.pending(9)] == ([] if released else moved)
@@ -361,12 +361,12 @@ def test_an_old_copy_takes_no_later_message_of_its_id_away(site: Site, when: str
     else:
         keep = site.store.store
 
-        def meanwhile(messages: Any, **given: Any) -> list[bool]:
-            site.store.store = keep  # type: ignore[method-assign]
+        def meanwhile(messages: Any, **given: Any) -> Any:
+            site.store.store = keep
             cancel_and_send_anew()
             return keep(messages, **given)
 
-        site.store.store = meanwhile  # type: ignore[method-assign]
+        site.store.store = meanwhile
     assert site.statuses() == [Status.REQUEUED if when == "before" else Status.PARKED]
     assert hopped(site) == [Status.CANCELLED] * (when == "before")
     assert [message.message_id for message in site.store.pending(9)] == ["m"]
@@ -410,7 +410,7 @@ def test_amendments_that_a_sender_cannot_read_are_taken_for_left(
     other messages nothing is asked."""
     asked: list[Any] = []
 
-    def away(message_ids: Any) -> dict[str, Amendment]:
+    def away(message_ids: Any) -> Any:
         asked.append(list(message_ids))
         raise StoreUnavailable("away")
 
@@ -436,7 +436,7 @@ def test_a_sender_reads_amendments_in_part(site: Site, monkeypatch: pytest.Monke
     site.sender.cancel("orders", "moved")
     site.clock.advance(10)
 
-    def in_part(message_ids: Any) -> dict[str, Amendment]:
+    def in_part(message_ids: Any) -> Any:
         found = InMemoryStore.amendments(site.store, message_ids)
         raise ReadInPart("1 of 3 were not read", found, ["unread"])
 
@@ -598,14 +598,8 @@ def test_eight_attributes_leave_no_room_for_an_id_but_are_not_refused(site: Site
 
 def test_nservicebus_own_id_is_the_fallback(site: Site) -> None:
     """A copy of a former version's hop that an NServiceBus endpoint requeued has lost ours."""
-    copy = ReceivedMessage(
-        body="x",
-        attributes={N_ID: string("n-1")},
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0.0,
-        group_id="hop." + "a" * 64,
-        deduplication_id="hop." + "a" * 64,
+    copy = a_copy(
+        {N_ID: string("n-1")}, group_id="hop." + "a" * 64, deduplication_id="hop." + "a" * 64
     )
     assert (copy.message_id, copy.first_sent_ms) == ("n-1", None)
     assert replace(copy, attributes={N_ID: string("no id")}).message_id == "hop." + "a" * 64

@@ -15,7 +15,7 @@ from sqsdelay.parking.parking import Change
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.testing import InMemoryQueues
 from tests.services.in_memory_s3 import InMemoryS3
-from tests.unit.s3_site import DAY, Site
+from tests.unit.relay_site import DAY, S3Site
 
 
 def noted(s3: InMemoryS3) -> list[str]:
@@ -24,8 +24,8 @@ def noted(s3: InMemoryS3) -> list[str]:
 
 def test_a_refused_change_changes_nothing() -> None:
     """Not even a message that hops: the answer was an error."""
-    site = Site()
-    site.plain.send("orders", "hello", delay=7200, message_id="mine")
+    site = S3Site()
+    site.new_sender().send("orders", "hello", delay=7200, message_id="mine")
     with pytest.raises(ConfigurationError, match="lookup=on"):
         site.sender.cancel("orders", "mine")
     with pytest.raises(ConfigurationError, match="lookup=on"):
@@ -37,8 +37,8 @@ def test_a_refused_change_changes_nothing() -> None:
 def test_a_message_moved_before_it_was_parked_is_found_by_its_id() -> None:
     """Its id tells the former due time: what it is now is noted, and forgotten with it."""
     s3 = InMemoryS3()
-    site = Site(s3=s3)
-    mine = site.plain.send("orders", "hello", delay=3 * DAY).message_id or ""
+    site = S3Site(s3=s3)
+    mine = site.new_sender().send("orders", "hello", delay=3 * DAY).message_id or ""
     assert site.sender.reschedule("orders", mine, delay=5 * DAY) is Change.REQUESTED
     site.run(960)
     assert len(noted(s3)) == 1
@@ -51,7 +51,7 @@ def test_a_message_moved_before_it_was_parked_is_found_by_its_id() -> None:
 @pytest.mark.parametrize("error_ms", [600_000, -600_000, 50])
 def test_a_message_sent_by_a_wrong_clock_is_found_by_its_id(error_ms: int) -> None:
     """It tells a due time by that clock, where the queue service's was never learned."""
-    site = Site()
+    site = S3Site()
     sender = QueueSender(_queues_of(site, error_ms, lambda queues, queue: None))
     mine = sender.send("orders", "hello", delay=3 * DAY).message_id or ""
     site.run(960)
@@ -63,7 +63,7 @@ def test_a_message_sent_by_a_wrong_clock_is_found_by_its_id(error_ms: int) -> No
 @pytest.mark.parametrize("error_ms", [600_000, -600_000])
 def test_a_first_send_s_id_tells_the_due_time_by_the_broker_s_clock(error_ms: int) -> None:
     """SQS is asked whether the endpoint can be, and dates its answer, before the id is made up."""
-    site = Site()
+    site = S3Site()
     queues = _queues_of(site, error_ms, InMemoryQueues.synchronise)
     mine = QueueSender(queues).send("orders", "hello", delay=3 * DAY).message_id or ""
     told = due_ms_of_id(mine)
@@ -92,7 +92,7 @@ class Interrupted(InMemoryS3):
 def test_a_message_sent_anew_keeps_its_look_up(leaves: str) -> None:
     """Its id was freed a moment ago, and what was noted of the former message is being forgotten."""
     s3 = Interrupted()
-    site = Site(lookup=True, s3=s3)
+    site = S3Site(lookup=True, s3=s3)
     site.sender.send("orders", "old", due_at=site.due_at, message_id="x")
     later = utc(site.clock.true_ms + 9 * DAY * 1000)
     s3.before["forget"] = lambda: site.sender.send("orders", "new", due_at=later, message_id="x")
@@ -109,7 +109,7 @@ def test_a_message_sent_anew_keeps_its_look_up(leaves: str) -> None:
 def test_a_message_sent_anew_while_the_former_is_cancelled_keeps_its_look_up() -> None:
     """It had noted its due time, and not yet looked whether the former one is there."""
     s3 = Interrupted()
-    site = Site(lookup=True, s3=s3)
+    site = S3Site(lookup=True, s3=s3)
     site.sender.send("orders", "old", due_at=site.due_at, message_id="x")
     later = utc(site.clock.true_ms + 9 * DAY * 1000)
     s3.before["list"] = lambda: site.sender.cancel("orders", "x")
@@ -121,7 +121,7 @@ def test_a_message_sent_anew_while_the_former_is_cancelled_keeps_its_look_up() -
 
 
 def _queues_of(
-    site: Site, error_ms: int, asked: Callable[[InMemoryQueues, QueueRef], None]
+    site: S3Site, error_ms: int, asked: Callable[[InMemoryQueues, QueueRef], None]
 ) -> InMemoryQueues:
     """The site's queues, as a process whose clock is wrong sees them."""
 

@@ -20,6 +20,7 @@ from sqsdelay.stores import S3Store, open_store
 from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.layout import MONTH, ObjectName, Slot
 from sqsdelay.testing import ManualClock
+from tests.messages import a_message
 from tests.services.in_memory_s3 import InMemoryS3
 
 DAY_MS = 86_400_000
@@ -38,7 +39,7 @@ def store(s3: InMemoryS3, clock: ManualClock) -> S3Store:
 
 def message(due_ms: int, message_id: str | None = None) -> StoredMessage:
     name = message_id or new_message_id(due_ms)
-    return StoredMessage(message_id=name, destination="orders", due_ms=due_ms, body=b"x")
+    return a_message(name, due_ms)
 
 
 def objects(s3: InMemoryS3) -> list[str]:

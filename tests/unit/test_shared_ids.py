@@ -17,27 +17,28 @@ from sqsdelay.relaying.outcomes import Status
 from sqsdelay.stores import S3Store
 from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
 from tests.faulty import FaultyStore
-from tests.unit.s3_site import DAY, Site
+from tests.messages import a_message
+from tests.unit.relay_site import DAY, S3Site
 
 TRANSIENT = Failure("InternalError", QueueUnavailable("try again"), transient=True)
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site()
+def site() -> S3Site:
+    return S3Site()
 
 
-def test_a_batch_with_one_id_twice_is_parked(site: Site) -> None:
+def test_a_batch_with_one_id_twice_is_parked(site: S3Site) -> None:
     """Nothing raises in the consumer, and what was received with them is parked, too."""
     for body, name in (("one", "x"), ("two", "x"), ("one", "x"), ("other", None)):
-        site.plain.send("orders", body, due_at=site.due_at, message_id=name)
+        site.new_sender().send("orders", body, due_at=site.due_at, message_id=name)
     site.clock.advance(900)
-    assert site.poll() == [Status.PARKED] * 4
+    assert site.statuses() == [Status.PARKED] * 4
     assert sorted(m.body for m in site.store.pending(9)) == [b"one", b"other", b"two"]
     assert site.run(3 * DAY, tick=600) == ["one", "other", "two"]
 
 
-def test_a_call_with_one_id_twice_has_a_result_for_each(site: Site) -> None:
+def test_a_call_with_one_id_twice_has_a_result_for_each(site: S3Site) -> None:
     """An equal message is the same one."""
     given = [
         Message(body, due_at=site.due_at, message_id=name)
@@ -62,7 +63,7 @@ def test_a_store_that_cannot_find_an_id_fails_that_message_alone(clock: ManualCl
 
     def message(name: str, body: bytes = b"x") -> StoredMessage:
         due_ms = clock.true_ms + DAY * 1000
-        return StoredMessage(message_id=name, destination="orders", due_ms=due_ms, body=body)
+        return a_message(name, due_ms, body=body)
 
     store = Blind(clock)
     store.store([message("known")])
@@ -74,7 +75,7 @@ def test_a_store_that_cannot_find_an_id_fails_that_message_alone(clock: ManualCl
 
 
 @pytest.mark.parametrize("apart", [0, 1])
-def test_messages_of_one_id_are_not_merged_into_one(site: Site, apart: int) -> None:
+def test_messages_of_one_id_are_not_merged_into_one(site: S3Site, apart: int) -> None:
     """Four small objects of a slot are: their messages differ in the body alone, or in the due time."""
     bodies = [f"b{n}" for n in range(4)]
     for n, body in enumerate(bodies):
@@ -94,7 +95,7 @@ def pages(store: S3Store, limit: int) -> Iterator[StoredMessage]:
         after = (page[-1].due_ms, page[-1].message_id)
 
 
-def test_moving_one_of_two_leaves_the_other(site: Site) -> None:
+def test_moving_one_of_two_leaves_the_other(site: S3Site) -> None:
     """Somebody gave an id that sqsdelay made up to another message: neither is lost."""
     mine = site.sender.send("orders", "one", due_at=site.due_at).message_id or ""
     site.sender.send("orders", "two", due_at=site.due_at, message_id=mine)
@@ -104,7 +105,7 @@ def test_moving_one_of_two_leaves_the_other(site: Site) -> None:
 
 
 @pytest.mark.parametrize("apart", [0, 1])
-def test_a_failed_send_is_that_message_s_alone(site: Site, apart: int) -> None:
+def test_a_failed_send_is_that_message_s_alone(site: S3Site, apart: int) -> None:
     """The other one of its id is released: what is noted for one is not for both."""
     for n, body in enumerate(("one", "two")):
         due_at = utc(site.clock.true_ms + (3 * DAY + n * apart) * 1000)
@@ -123,10 +124,7 @@ def test_a_removal_that_failed_is_remembered_of_that_message_alone(clock: Manual
     store = FaultyStore(clock, down={"remove"})
     outbox = InMemoryOutbox(clock)
     dispatcher = Dispatcher(store, outbox, clock=clock)
-    given = [
-        StoredMessage(message_id="x", destination="orders", due_ms=clock.true_ms, body=body)
-        for body in (b"one", b"two")
-    ]
+    given = [a_message("x", clock.true_ms, body=body) for body in (b"one", b"two")]
     store.store(given[:1])
     with pytest.raises(StoreUnavailable):
         dispatcher.dispatch()

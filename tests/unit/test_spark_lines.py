@@ -60,7 +60,7 @@ def read(due: str, found: list[dict[str, Any]]) -> tuple[Rows, pa.RecordBatch]:
     return rows, pa.RecordBatch.from_arrays(columns, names=names)
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples * 3 // 5)
 @pytest.mark.parametrize(("due", "values"), [("due_at", DUE_AT), ("delay_seconds", DELAY)])
 @given(data=st.data())
 def test_a_plain_row_is_the_line_its_sender_would_store(

@@ -22,7 +22,7 @@ from sqsdelay.cli.spark_job import _ended_by_ctrl_c
 from sqsdelay.errors import ConfigurationError, NotAllSent, SqsDelayError
 from sqsdelay.spark.locations import absolute, file_name, hadoop_uri, is_uri, opened
 from sqsdelay.spark.session import cause, check_java, configured, failure, session
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, ended
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
 
@@ -91,14 +91,10 @@ def test_without_pyspark_a_command_names_the_extra(tmp_path: Path) -> None:
 
 def run(arguments: list[str], folder: Path, before: str) -> subprocess.CompletedProcess[str]:
     program = f"import sys; {before}from sqsdelay.cli import main; main()"
-    return subprocess.run(
+    return ended(
         [sys.executable, "-c", program, *arguments],
         env={"PATH": str(folder), "COLUMNS": "200"},
         cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
     )
 
 

@@ -81,11 +81,12 @@ def test_an_error_queue_that_is_full_loses_nothing() -> None:
     assert (world.left(ERRORS), world.store.pending_count()) == (3, 0)
 
 
-def test_20000_for_a_good_queue() -> None:
+@pytest.mark.parametrize("count", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+def test_many_for_a_good_queue(count: int) -> None:
     """Two managers: each is announced once and arrives, within so many turns as 500 a turn need; nothing is
     asked twice."""
     world = World(managers=2)
-    world.delay_many("well", 20_000, seconds=60)
+    world.delay_many("well", count, seconds=60)
     while world.left(TIMEOUTS):
         world.manager.store_arrivals()
     world.clock.advance(60)
@@ -96,15 +97,16 @@ def test_20000_for_a_good_queue() -> None:
             manager.dispatch()
             turns += 1
         most = max(most, world.left(DISPATCHER))
-    assert turns <= 20_000 / 500 + 2
+    assert turns <= count / 500 + 2
     assert most <= 500
-    assert world.left("well") == 20_000
-    assert (world.queues.sends[DISPATCHER], world.queues.sends["well"]) == (20_000, 20_000)
+    assert world.left("well") == count
+    assert (world.queues.sends[DISPATCHER], world.queues.sends["well"]) == (count, count)
     assert world.left(DISPATCHER) == 0
 
 
-def test_10000_for_a_missing_queue_hold_up_nobody(
-    tmp_path: Path, request: pytest.FixtureRequest
+@pytest.mark.parametrize("count", [2_500, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_many_for_a_missing_queue_hold_up_nobody(
+    count: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Healthy ones that are due later leave in the same second, at every stage; the missing queue gets a
     handful of ids and a send a claim, and each message its attempts and then the error queue."""
@@ -116,7 +118,7 @@ def test_10000_for_a_missing_queue_hold_up_nobody(
         return store
 
     world = World(store=sqlite)
-    world.delay_many("gone", 10_000, seconds=100)
+    world.delay_many("gone", count, seconds=100)
     for n in range(200):
         world.delay(f"well-{n}", 101 + n, to="well")
     while world.left(TIMEOUTS):
@@ -125,11 +127,11 @@ def test_10000_for_a_missing_queue_hold_up_nobody(
     for second in range(202):
         assert world.left("well") >= second - 1
         world.run(1, turns=3)
-    while world.left(ERRORS) < 10_000:
+    while world.left(ERRORS) < count:
         world.run(1, turns=3)
     assert (world.left("well"), world.store.pending_count()) == (200, 0)
     assert world.queues.sends[DISPATCHER] <= 1_500
-    assert world.counted[TimeoutStatus.REJECTED] == 10_000
+    assert world.counted[TimeoutStatus.REJECTED] == count
 
 
 def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -19,57 +18,50 @@ from sqsdelay import unrestricted
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, Message, string
 from sqsdelay.core.outgoing import TraceHeader, handed_over, of_new_trace
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
+from sqsdelay.core.received_message import DelayedMessage
 from sqsdelay.errors import QueueMissing
 from sqsdelay.opentelemetry import OpenTelemetryLedger, OpenTelemetryTracing
 from sqsdelay.parking.parking import ParkingSettings
-from sqsdelay.relaying import DueRelay, Relay, RelaySettings
-from sqsdelay.sending import QueueSender
-from sqsdelay.sending.router import SenderSettings
+from sqsdelay.relaying import DueRelay
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 from tests.contract.vectors import Sqs
-from tests.patience import PATIENCE_SECONDS
+from tests.messages import a_copy
+from tests.patience import ended
+from tests.unit import relay_site
 
 THEIRS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
 
 TRACE, SPAN = "5759e988bd862e3fe1be46a994272793", "53995c3f42cd8ad8"
 
 
-class Site:
+class Site(relay_site.Site):
     """An endpoint in memory, whose sender and delay consumer trace and measure."""
 
     def __init__(self, name: str = "orders") -> None:
-        self.clock = ManualClock()
-        self.queues = InMemoryQueues(self.clock)
-        self.endpoint = self.queues.create_endpoint(name)
+        super().__init__(name=name)
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracing = OpenTelemetryTracing(provider)
         self.reader = InMemoryMetricReader()
-        self.events = InMemoryLedger()
         self.meters = MeterProvider([self.reader])
-        ledger = OpenTelemetryLedger(self.meters, then=self.events)
         self.tracer = provider.get_tracer("test")
-        self.sender = QueueSender(self.queues, SenderSettings(ledger=ledger, tracing=self.tracing))
-        settings = RelaySettings(ledger=ledger, tracing=self.tracing)
-        self.relays = [Relay(self.queues, self.endpoint, settings)]
+        given: dict[str, Any] = {"tracing": self.tracing}
+        given["ledger"] = OpenTelemetryLedger(self.meters, then=self.ledger)
+        self.sender = self.new_sender(**given)
+        self.relays = [self.new_relay(**given)]
         if self.endpoint.fifo:
-            self.relays.append(DueRelay(self.queues, self.endpoint, settings))
+            self.relays.append(DueRelay(self.queues, self.endpoint, self.settings(**given)))
 
     def spans(self, operation: str) -> list[ReadableSpan]:
         return [s for s in self.exporter.get_finished_spans() if s.name.startswith(operation)]
-
-    def received(self, queue: str) -> list[ReceivedMessage]:
-        return self.queues.receive_batch(queue, wait_seconds=0)
 
     def pass_time(self, seconds: int) -> None:
         for _ in range(-(-seconds // 300)):
             self.clock.advance(300)
             for relay in self.relays:
-                while copies := self.received(relay.source.name):
-                    relay.process(copies)
+                while self.poll(relay):
+                    pass
 
 
 @pytest.fixture
@@ -148,14 +140,12 @@ def test_to_a_fifo_queue_only_the_last_step_is_a_delivery() -> None:
 
 def test_parked_and_released_by_the_dispatcher(site: Site) -> None:
     """The store keeps the send's place, and the outbox begins the new trace."""
-    store = InMemoryStore(site.clock)
-    parking = ParkingSettings(store)
-    sender = QueueSender(site.queues, SenderSettings(tracing=site.tracing, parking=parking))
+    sender = site.new_sender(tracing=site.tracing, parking=ParkingSettings(site.store))
     sender.send("orders", "x", delay=30 * 86_400)
     (send,) = site.spans("send orders")
     site.clock.advance(30 * 86_400)
     outbox = SqsOutbox(site.queues, site.endpoint, tracing=site.tracing)
-    outbox.send(list(store.pending(10)))
+    outbox.send(list(site.store.pending(10)))
     outbox.close()
     site.clock.advance(2)  # the message timer: the broker's clock is known to the second
     (deliver,) = site.spans("deliver orders")
@@ -169,7 +159,7 @@ def test_it_takes_no_attribute_and_no_byte(site: Site) -> None:
     attributes = {f"a{n}": "x" for n in range(8)}
     site.sender.send("orders", "x", delay=1000, attributes=attributes)
     largest = "x" * (1_048_576 - 230)
-    plain = QueueSender(site.queues).send("orders", largest, delay=1000, message_id="m1")
+    plain = site.new_sender().send("orders", largest, delay=1000, message_id="m1")
     traced = site.sender.send("orders", largest, delay=1000, message_id="m2")
     assert plain.route == traced.route
 
@@ -215,16 +205,14 @@ def test_metrics_count_what_happened_and_how_late(site: Site) -> None:
     (lateness,) = metrics["sqsdelay.lateness"].data.data_points
     assert lateness.attributes is not None
     assert lateness.attributes["messaging.destination.name"] == "orders"
-    assert len(site.events.events) == 3
+    assert len(site.ledger.events) == 3
 
 
 def test_without_an_sdk_nothing_is_sent_along() -> None:
     """The API alone makes spans that are none."""
-    queues = InMemoryQueues(ManualClock())
-    queues.create_endpoint("orders")
-    sender = QueueSender(queues, SenderSettings(tracing=OpenTelemetryTracing()))
-    sender.send("orders", "x")
-    (copy,) = queues.receive_batch("orders", wait_seconds=0)
+    site = relay_site.Site()
+    site.new_sender(tracing=OpenTelemetryTracing()).send("orders", "x")
+    (copy,) = site.received()
     assert copy.trace_header is None
 
 
@@ -239,13 +227,7 @@ def test_where_it_is_not_installed_nothing_is_imported() -> None:
         "import sqsdelay.opentelemetry as o; o.find_spec = u.find_spec\n"
         "print(if_installed(None), [m for m in sys.modules if m.split('.')[0] == 'opentelemetry'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    done = ended([sys.executable, "-c", program], check=True)
     assert done.stdout == "(None, None) []\n"
 
 
@@ -281,13 +263,7 @@ def test_a_new_traces_id_is_always_one(at_ms: int) -> None:
 
 def test_a_foreign_message_without_a_header_arrives_without_one() -> None:
     """Nothing is made up for who traces nothing."""
-    copy = ReceivedMessage(
-        body="x",
-        attributes={DELAY_SECONDS: string("1000")},
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0,
-    )
+    copy = a_copy({DELAY_SECONDS: string("1000")})
 
     assert (
         handed_over(

@@ -14,6 +14,7 @@ from sqsdelay.errors import ConfigurationError, StoreError
 from sqsdelay.stores.dynamodb import layout
 from sqsdelay.stores.dynamodb.leases import Lease, LeasedTable, Leases
 from sqsdelay.stores.dynamodb.table import THERE, Range
+from sqsdelay.stores.shared import HoldingClaim
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +70,8 @@ class ShardBatch:
         return there
 
     def hold(self, entry: layout.Entry, until_ms: int = 0, failed: int = 0) -> bool:
-        """Have a message wait until then among the near ones, where it holds up no cursor.
-
-        A far one is copied there before the cursor passes it. False: a near one was not there.
-        """
+        """Have a message wait until then among the near ones, where it holds up no cursor. A far one is
+        copied there before the cursor passes it. False: a near one was not there."""
         held = entry.at(entry.place, failed=failed, held_until_ms=until_ms)
         if entry.place.lane is layout.Lane.NEAR:
             return self._table.put(self._table.item(held), THERE)[0]
@@ -89,10 +88,8 @@ class ShardBatch:
         return len(moved)
 
     def let_go(self) -> bool:
-        """Move the cursor and free the shard; False: the lease was lost, or let go before.
-
-        Far messages that nobody settled, and that lie before one that is, go to the near ones.
-        """
+        """Move the cursor and free the shard; False: the lease was lost, or let go before. Far messages that
+        nobody settled, and that lie before one that is, go to the near ones."""
         with self._lock:
             if self._lease is None:
                 return False
@@ -110,7 +107,7 @@ class ShardBatch:
         return settled[-1].position
 
 
-class DynamoDbClaim:
+class DynamoDbClaim(HoldingClaim):
     """The first messages that are due, under the leases of as many shards as are this dispatcher's share."""
 
     transaction: Final = None
@@ -200,14 +197,6 @@ class DynamoDbClaim:
 
     def remove(self, message_ids: Sequence[str]) -> list[bool]:
         return self._settle(message_ids, lambda entry, batch: batch.remove(entry))
-
-    def count_failures(
-        self, message_ids: Sequence[str], *, retry_after_seconds: float
-    ) -> list[bool]:
-        return self._hold(message_ids, retry_after_seconds, 1)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._hold(message_ids, seconds, 0)
 
     def _hold(self, message_ids: Sequence[str], seconds: float, failed: int) -> list[bool]:
         until_ms = self._table.clock.now_ms() + round(seconds * 1000)

@@ -9,16 +9,17 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.delay import Clock, SystemClock
-from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
+from sqsdelay.stores import shared
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.dynamodb.claim import DynamoDbClaim
 from sqsdelay.stores.dynamodb.layout import HOUR_MS, Entry, due_ms_of, position
 from sqsdelay.stores.dynamodb.leases import Lease, LeasedTable, Leases
-from sqsdelay.stores.dynamodb.waiting import DynamoDbAmendments, Waiting
-from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, Wakes, checked_lease, kept_alive, new_once
+from sqsdelay.stores.dynamodb.waiting import Waiting
+from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, Pages, kept_alive
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -35,8 +36,9 @@ TABLE_CLASSES: Final = (STANDARD, INFREQUENT_ACCESS)
 """Source: CreateTable API reference, TableClass."""
 
 
-class DynamoDbStore(Wakes, DelayedMessageStore):
-    """Delayed messages in a DynamoDB table, which several endpoints may share.
+class DynamoDbStore(Waiting, Pages, DelayedMessageStore):
+    """Delayed messages in a DynamoDB table, which several endpoints may share. `pending` reads hour by hour:
+    it is for people, not for loops.
 
     Args:
         table: the table's name.
@@ -76,12 +78,12 @@ class DynamoDbStore(Wakes, DelayedMessageStore):
         if table_class not in TABLE_CLASSES:
             raise InvalidSetting(f"use {' or '.join(TABLE_CLASSES)}", table_class=table_class)
         self._table_class = table_class
-        checked_lease(lease_seconds)
+        shared.checked_lease(lease_seconds)
         self._table = LeasedTable(
             table, endpoint, client, clock, shards=shards, lease_seconds=lease_seconds
         )
-        self._amendments = DynamoDbAmendments(self._table, clock or SystemClock())
-        self._waiting = Waiting(self._table, lookup=lookup)
+        self._now_ms = (clock or SystemClock()).now_ms
+        self._lookup = lookup
 
     def set_up(self) -> None:
         """Create the table (on-demand billing) unless it exists, and let it forget what is released."""
@@ -98,20 +100,20 @@ class DynamoDbStore(Wakes, DelayedMessageStore):
         first = list({message.message_id: message for message in reversed(messages)}.values())[::-1]
         if not first:
             return []
-        entries = self._waiting.entries(first)
-        self._waiting.prepare(entry.place for entry in entries)
-        put = self._table.each(self._waiting.put, entries)
+        entries = self._entries(first)
+        self._prepare(entry.place for entry in entries)
+        put = self._table.each(self._put, entries)
         inserted = [m.message_id for m, new in zip(first, put, strict=True) if new]
         if inserted:
             self._wake()
-        return new_once(messages, inserted)
+        return shared.new_once(messages, inserted)
 
     def too_large(self, message: StoredMessage) -> bool:
         """Whether a message, its body deflated, takes more than an item holds."""
         if len(message.body) + len(message.headers()) <= MAX_DYNAMODB_ITEM_BYTES // 2:
             return False
         with suppress(MessageTooLarge):
-            self._waiting.entries([message])
+            self._entries([message])
             return False
         return True
 
@@ -121,8 +123,7 @@ class DynamoDbStore(Wakes, DelayedMessageStore):
     ) -> Iterator[Claim]:
         """Claim messages of as many shards as are this dispatcher's share.
 
-        At most 901 seconds ahead of DynamoDB's clock: what is due later is not yet claimed.
-        """
+        At most 901 seconds ahead of DynamoDB's clock: what is due later is not yet claimed."""
         claim = DynamoDbClaim(self._table, limit, due_by_ms, except_destinations)
         claim.take()
         if not claim.messages:
@@ -161,36 +162,22 @@ class DynamoDbStore(Wakes, DelayedMessageStore):
 
         def waiting(one: tuple[Lease, int | None]) -> int:
             lease, hour = one
-            if hour is None:
-                return self._table.count_behind(lease.shard, None)
-            passed = due_ms_of(lease.cursor) // HOUR_MS > hour
-            return 0 if passed else self._table.count_behind(lease.shard, hour, lease.cursor)
+            after = "" if hour is None else lease.cursor
+            return self._table.count_behind(lease.shard, hour, after)
 
         return sum(self._table.each(waiting, product(leases.shards, hours)))
 
-    def pending(
-        self,
-        limit: int,
-        *,
-        after: tuple[int, str] | None = None,
-        due_from_ms: int | None = None,
-        due_before_ms: int | None = None,
-    ) -> list[StoredMessage]:
-        """One page, hour by hour; for people, not for loops."""
-        start = "" if after is None or after[0] < 0 else position(*after)
-        if due_from_ms is not None:
-            start = max(start, position(due_from_ms))
+    def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
+        start = "" if from_ms < 0 else position(from_ms, from_id)
         leases = self._table.read_leases()
-
         near = self._table.each(
             lambda lease: list(self._table.entries(lease.shard, None, start)), leases.shards
         )
         # A held message can be in both lanes for a moment: as many more are read of the far one.
-        far = self._far(leases, limit + sum(map(len, near)), start, due_before_ms)
+        far = self._far(leases, limit + sum(map(len, near)), start, before_ms)
         found: dict[str, StoredMessage] = {}
         for entry in heapq.merge(*near, far, key=lambda entry: entry.place):
-            beyond = due_before_ms is not None and entry.place.due_ms >= due_before_ms
-            if beyond or len(found) == limit:
+            if entry.place.due_ms >= before_ms or len(found) == limit:
                 break
             found.setdefault(entry.message_id, entry.message)
         return list(found.values())
@@ -216,11 +203,8 @@ class DynamoDbStore(Wakes, DelayedMessageStore):
                 return
 
             def of_shard(lease: Lease, hour: int = hour) -> list[Entry]:
-                if due_ms_of(start(lease)) // HOUR_MS > hour:
-                    return []
-                entries = self._table.entries(
-                    lease.shard, hour, start(lease), limit=min(limit + 1, 1000)
-                )
+                page = min(limit + 1, 1000)
+                entries = self._table.entries(lease.shard, hour, start(lease), limit=page)
                 return list(islice(entries, limit + 1))
 
             found = self._table.each(of_shard, leases.shards)
@@ -228,30 +212,6 @@ class DynamoDbStore(Wakes, DelayedMessageStore):
             cut_off = any(len(entries) > limit for entries in found)
             # One more of each is read; the first so many of all shards are sure to be all there.
             yield from islice(merged, limit) if cut_off else merged
-
-    def find(self, message_id: str) -> StoredMessage | None:
-        entry = self._waiting.find(message_id)
-        return None if entry is None else entry.message
-
-    def find_due(self, message_id: str, due_ms: int) -> StoredMessage | None:
-        """As `find`; with ``lookup=False``, an id of the user's own is found by its due time."""
-        entry = self._waiting.find(message_id, due_ms)
-        return None if entry is None else entry.message
-
-    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        return self._table.each(self._waiting.cancel, message_ids)
-
-    def reschedule(self, message_id: str, due_ms: int) -> bool:
-        check_stored_due(due_ms)
-        moved = self._waiting.reschedule(message_id, due_ms)
-        self._wake()
-        return moved
-
-    def amend(self, amendments: Sequence[Amendment]) -> None:
-        self._amendments.leave(amendments)
-
-    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        return self._amendments.read(message_ids)
 
     def close(self) -> None:
         self._table.close()

@@ -206,10 +206,8 @@ class LeasedTable(Table):
         return _lease(shard, items[0] if items else {}, "")
 
     def take_lease(self, lease: Lease, *, far: str, near: str) -> Lease | None:
-        """Take a free shard to release messages up to these positions, or begin its lease anew.
-
-        None: somebody was faster, or the lease was lost.
-        """
+        """Take a free shard to release messages up to these positions, or begin its lease anew. None:
+        somebody was faster, or the lease was lost."""
         until_ms = self.clock.now_ms() + round(self.lease_seconds * 1000)
         taken = replace(lease, owner=self.owner, until_ms=until_ms, taken_far=far, taken_near=near)
         return self._write_lease(lease, taken)

@@ -306,13 +306,13 @@ class Table(Calls, Layout):
         return sum(page["Count"] for page in self._behind(shard, hour, after, Select="COUNT"))
 
     def _behind(self, shard: int, hour: int | None, after: str, **more: Any) -> Iterator[Item]:
-        partition = self.near(shard) if hour is None else self.far(hour, shard)
-        start = after or "0"
-        if hour is not None:
-            after_ms = layout.due_ms_of(after) if after else 0
-            passed = bool(after) and after_ms // HOUR_MS >= hour
-            start = layout.far_sort(after_ms % HOUR_MS, after[15:]) if passed else "0"
-        return self.pages(partition, "> :0", start, **more)
+        if hour is None:
+            return self.pages(self.near(shard), "> :0", after or "0", **more)
+        in_hour, within_ms = divmod(layout.due_ms_of(after) if after else -1, HOUR_MS)
+        if in_hour > hour:
+            return iter(())
+        start = layout.far_sort(within_ms, after[15:]) if in_hour == hour else "0"
+        return self.pages(self.far(hour, shard), "> :0", start, **more)
 
     def hours_from(self, first: int) -> Iterator[int]:
         """Hours that messages are due in, from one on."""

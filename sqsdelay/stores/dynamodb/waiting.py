@@ -11,16 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqsdelay.core.delay import Clock
 from sqsdelay.core.message import due_ms_of_id
-from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.stores.calls import TOLD_AHEAD_MS, Amendments
 from sqsdelay.stores.dynamodb import layout
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, Entry, Item, Lane, Place, number
 from sqsdelay.stores.dynamodb.leases import LeasedTable
 from sqsdelay.stores.dynamodb.table import NOT_THERE, THERE
-from sqsdelay.stores.shared import ID_TOLERANCE_MS, needs_lookup, tells_due
+from sqsdelay.stores.shared import ID_TOLERANCE_MS, Wakes, needs_lookup, tells_due
 
 _MOST_HOURS_KNOWN: Final = 50_000
 
@@ -40,15 +39,15 @@ NEVER_CANCELLED: Final = (
 _TOLD: Final = "told"
 
 
-class Waiting:
-    """An endpoint's messages. ``lookup``: keep look-up items for ids that do not tell when their message
-    is due."""
+class Waiting(Wakes, Amendments):
+    """An endpoint's messages and amendments, by message id. DynamoDB forgets amendments that have expired."""
 
-    def __init__(self, table: LeasedTable, *, lookup: bool) -> None:
-        self._table = table
-        self._lookup = lookup
+    _table: LeasedTable
+    _lookup: bool
+    """Keep look-up items for ids that do not tell when their message is due."""
+    _told_until_ms = 0
 
-    def entries(self, messages: Iterable[StoredMessage]) -> list[Entry]:
+    def _entries(self, messages: Iterable[StoredMessage]) -> list[Entry]:
         """Messages where they are to be written; all are checked. Raises MessageTooLarge,
         StoreUnavailable."""
         # DynamoDB answers here at the latest: by the machine's own clock, which may be slow, a
@@ -64,7 +63,7 @@ class Waiting:
             entries.append(Entry(place, message, needs_lookup(message, lookup=self._lookup)))
         return entries
 
-    def prepare(self, places: Iterable[Place]) -> None:
+    def _prepare(self, places: Iterable[Place]) -> None:
         """Register the shards, and the hours that these far messages are due in, before they are
         written: listing goes by those."""
         self._table.register()
@@ -81,7 +80,7 @@ class Waiting:
 
         self._table.each(register, new)
 
-    def put(self, entry: Entry) -> bool:
+    def _put(self, entry: Entry) -> bool:
         """Write a message; whether it is new."""
         place = entry.place
         if entry.looked_up and not self._announce(place):
@@ -101,19 +100,26 @@ class Waiting:
         return True
 
     def _announce(self, place: Place) -> bool:
-        """Write the look-up item; False where the message is there already.
-
-        One without a message is of somebody who died after he had written it: it is taken over.
-        """
+        """Write the look-up item; False where the message is there already. One without a message is of
+        somebody who died after he had written it: it is taken over."""
         item = self._table.lookup_item(place)
         if self._table.put(item, NOT_THERE)[0]:
             return True
-        if self.find(place.message_id) is not None:
+        if self._find(place.message_id) is not None:
             return False
         self._table.put(item)
         return True
 
-    def find(self, message_id: str, due_ms: int | None = None) -> Entry | None:
+    def find(self, message_id: str) -> StoredMessage | None:
+        entry = self._find(message_id)
+        return None if entry is None else entry.message
+
+    def find_due(self, message_id: str, due_ms: int) -> StoredMessage | None:
+        """As `find`; with ``lookup=False``, an id of the user's own is found by its due time."""
+        entry = self._find(message_id, due_ms)
+        return None if entry is None else entry.message
+
+    def _find(self, message_id: str, due_ms: int | None = None) -> Entry | None:
         """A message that is not released yet. Raises ConfigurationError: nothing tells its place, and no
         look-up items are kept; SchemaMismatch: the table is of another version. ``due_ms``: when it is
         due, if that is known: where nothing else tells its place, this does."""
@@ -156,9 +162,11 @@ class Waiting:
         until_ms = told + ID_TOLERANCE_MS
         return [item for place in places for item in self._table.about(place, until_ms)]
 
-    def cancel(self, message_id: str) -> bool:
-        """Remove a message unless it is being released."""
-        entry = self.find(message_id)
+    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
+        return self._table.each(self._cancel, message_ids)
+
+    def _cancel(self, message_id: str) -> bool:
+        entry = self._find(message_id)
         if entry is None:
             return False
         actions = [self._delete(entry)]
@@ -167,20 +175,21 @@ class Waiting:
         return self._table.transact_unless_in_hand(entry.place, actions) is not None
 
     def reschedule(self, message_id: str, due_ms: int) -> bool:
-        """Move a message unless it is being released."""
-        entry = self.find(message_id)
+        check_stored_due(due_ms)
+        entry = self._find(message_id)
         if entry is None:
             return False
         place = self._place(message_id, due_ms, self._table.clock.now_ms())
         # Whatever is kept for new messages: one that was moved by its id can be moved again.
         moved = replace(entry.at(place), looked_up=not tells_due(message_id, due_ms))
-        self.prepare([place])
+        self._prepare([place])
         read_ms = self._table.transact_unless_in_hand(entry.place, self._move(entry, moved))
         if read_ms is None:
             return False
         if place.lane is Lane.FAR and due_ms - read_ms < layout.FAR_MS:
             self._table.put_near(moved)
             self._table.delete(self._table.message(place))
+        self._wake()
         return True
 
     def _move(self, entry: Entry, moved: Entry) -> list[dict[str, Any]]:
@@ -203,15 +212,6 @@ class Waiting:
         lane = Lane.FAR if due_ms - now_ms > layout.FAR_FROM_MS else Lane.NEAR
         return Place(due_ms, message_id, lane, layout.shard_of(message_id, self._table.shards))
 
-
-class DynamoDbAmendments(Amendments):
-    """An endpoint's: items that DynamoDB forgets when they have expired."""
-
-    def __init__(self, table: LeasedTable, clock: Clock) -> None:
-        super().__init__(clock.now_ms)
-        self._table = table
-        self._told_until_ms = 0
-
     def _tell(self, until_ms: int) -> None:
         table = self._table
         said = until_ms <= self._told_until_ms and _TOLD in table.remembered
@@ -231,9 +231,9 @@ class DynamoDbAmendments(Amendments):
         return 1000 * int(told[0][EXPIRY]["N"]) if told else 0
 
     def _write(self, amendments: Sequence[Amendment]) -> None:
-        self._table.each(self._put, amendments)
+        self._table.each(self._amend, amendments)
 
-    def _put(self, amendment: Amendment) -> None:
+    def _amend(self, amendment: Amendment) -> None:
         if amendment.due_ms is None or amendment.cancelled_ms is not None:
             self._table.put(self._item(amendment))
             return

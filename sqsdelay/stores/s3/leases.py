@@ -22,15 +22,8 @@ from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import Changed
-from sqsdelay.stores.s3.wheel import (
-    MAX_OBJECT_BYTES,
-    MAX_OBJECT_MESSAGES,
-    Held,
-    Waiting,
-    Wheel,
-    portioned,
-    portions,
-)
+from sqsdelay.stores.s3.wheel import Held, Waiting, Wheel, portioned, portions
+from sqsdelay.stores.shared import HoldingClaim
 
 CLAIM_BYTES: Final = 32 * 2**20
 """Of objects that one claim leases, before they are compressed: of large messages it takes fewer."""
@@ -39,14 +32,14 @@ _SURE_MS: Final = 10_000
 """Of a lease left: enough to delete an object in, whatever an answer takes."""
 
 SPLIT_MESSAGES: Final = 20_000
-SPLIT_BYTES: Final = 16 * MAX_OBJECT_BYTES
+SPLIT_BYTES: Final = 16 * layout.MAX_OBJECT_BYTES
 """A coarse slot with more is split; one with less is released from as it is, which takes fewer requests."""
 
 MERGE_OBJECTS: Final = 4
 """So many small objects of a slot are merged when it comes near."""
 
-SMALL: Final = MAX_OBJECT_MESSAGES // 4
-SMALL_BYTES: Final = MAX_OBJECT_BYTES // 4
+SMALL: Final = layout.MAX_OBJECT_MESSAGES // 4
+SMALL_BYTES: Final = layout.MAX_OBJECT_BYTES // 4
 """Messages, and their bytes, in an object that is small: it has less of both. So four of them are merged
 into three at the most, and nothing is written that comes out the same."""
 
@@ -55,7 +48,7 @@ CHUNK_BYTES: Final = 32 * 2**20
 """Written anew at a time, as they lie in memory; at the worst that holds three times as much."""
 
 
-class S3Claim:
+class S3Claim(HoldingClaim):
     """Messages of the objects that are leased: up to so many, due by then, of open destinations."""
 
     transaction: Final = None
@@ -157,14 +150,6 @@ class S3Claim:
         gone = {m for m, is_gone in zip(message_ids, removed, strict=True) if is_gone}
         self._wheel.forget_notes({m: etag for m, etag in notes.items() if m in gone})
         return removed
-
-    def count_failures(
-        self, message_ids: Sequence[str], *, retry_after_seconds: float
-    ) -> list[bool]:
-        return self._hold(message_ids, retry_after_seconds, 1)
-
-    def hold(self, message_ids: Sequence[str], *, seconds: float) -> list[bool]:
-        return self._hold(message_ids, seconds, 0)
 
     def _hold(self, message_ids: Sequence[str], seconds: float, failed: int) -> list[bool]:
         until_ms = self._wheel.now_ms() + round(seconds * 1000)

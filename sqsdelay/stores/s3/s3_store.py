@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import compress, groupby, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.delay import Clock
-from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_due
+from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
+from sqsdelay.stores import shared
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.s3 import layout
-from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.changes import Changes, S3Amendments
+from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
+from sqsdelay.stores.s3.changes import Changes
 from sqsdelay.stores.s3.leases import S3Claim, Turner
 from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
-from sqsdelay.stores.shared import (
-    DEFAULT_LEASE_SECONDS,
-    Wakes,
-    checked_lease,
-    kept_alive,
-    needs_lookup,
-    page_bounds,
-)
+from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, Pages, kept_alive
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -56,8 +50,10 @@ _FRESH_MS: Final = 5_000
 """How old a listing may be for those who ask again at once."""
 
 
-class S3Store(Wakes, DelayedMessageStore):
-    """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how.
+class S3Store(Changes, Pages, DelayedMessageStore):
+    """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how. A page
+    of `pending` reads the objects that may hold a part of it: for people, not for loops. All that share the
+    last message's due time and id are on it: it may be longer.
 
     Args:
         bucket: its name.
@@ -100,11 +96,10 @@ class S3Store(Wakes, DelayedMessageStore):
         hierarchy = layout.Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
-        self._lease_ms = round(checked_lease(lease_seconds) * 1000)
+        self._lease_ms = round(shared.checked_lease(lease_seconds) * 1000)
         self._turner = Turner(self._wheel, lease_ms=self._lease_ms)
         self._lookup = lookup
-        self._changes = Changes(self._wheel, lookup=lookup)
-        self._amendments = S3Amendments(self._wheel)
+        self._now_ms = self._wheel.now_ms
         self._seen: tuple[int, int, list[Waiting]] = (-(10**12), 0, [])
         self._ahead_ms = 0
         self._turn_ms = 1000 * min(TURN_SECONDS, hierarchy.seconds[-1])
@@ -132,15 +127,14 @@ class S3Store(Wakes, DelayedMessageStore):
 
         Without ``lookup`` an id is no key: messages that differ in anything are different ones, and what
         is stored again for the same due time is one only once its slot's objects are merged. What is not
-        known to be there already is answered True.
-        """
+        known to be there already is answered True."""
         check_no_transaction("an S3 store", None, transaction)
         self._wheel.check_version()
-        looked_up = [needs_lookup(message, lookup=self._lookup) for message in messages]
+        looked_up = [shared.needs_lookup(message, lookup=self._lookup) for message in messages]
         by_id: dict[str, StoredMessage] = {}
         for message in compress(messages, looked_up):
             by_id.setdefault(message.message_id, message)
-        announced = self._bucket.each(self._changes.announce, by_id.values())
+        announced = self._bucket.each(self._announce, by_id.values())
         free = {id(message) for message in compress(by_id.values(), announced)}
         lines: dict[layout.Line, None] = {}
         new = []
@@ -232,22 +226,33 @@ class S3Store(Wakes, DelayedMessageStore):
             name = key.removeprefix(wheel.batches.prefix)
             if layout.BATCH.fullmatch(name) and is_over(*layout.times_of(name)):
                 bucket.delete(key)
-        jobs = f"{wheel.prefix}{layout.JOBS}"
+        jobs = wheel.batches.jobs
         starts = (f"{jobs}{secrets.token_hex(4)}", jobs)
         found = (key for start in starts for key, _ in bucket.listed(jobs, start_after=start))
         for job, keys in groupby(islice(found, _SWEPT), lambda key: key.rpartition("/")[0]):
-            runs = bucket.get_json(f"{job}/{layout.RECORD}")[0].get("runs", ())
-            last_ms = {run["batch"]: run["last_ms"] for run in runs}
-            begun_ms = max((layout.times_of(batch)[1] for batch in last_ms), default=0)
-            latest_ms = max(last_ms.values(), default=0)
-            if last_ms and is_over(latest_ms, max(latest_ms, begun_ms)):
-                decisions = (f"{wheel.batches.prefix}{batch}" for batch in last_ms)
-                bucket.delete(f"{job}/{layout.RECORD}", *decisions)
-                last_ms = {}
+            record, etag = bucket.get_json(f"{job}/{layout.RECORD}")
+            runs = record.get("runs", {})
+            begun = {batch: layout.times_of(batch)[1] for batch in runs}
+            # Each dispatcher takes its endpoint out: of the others it does not know what waits there.
+            passed = [
+                run["endpoints"]
+                for batch, run in runs.items()
+                if wheel.batches.endpoint in run.get("endpoints", ())
+                and is_over(run["last_ms"], max(run["last_ms"], begun[batch]))
+            ]
+            for endpoints in passed:
+                endpoints.remove(wheel.batches.endpoint)
+            waits = any(run.get("endpoints") or begun[b] >= old_ms for b, run in runs.items())
+            if etag is not None and not waits:
+                bucket.delete_unchanged(f"{job}/{layout.RECORD}", etag)
+                runs = {}
+            elif passed:
+                with suppress(Changed):
+                    bucket.put_json(f"{job}/{layout.RECORD}", record, over=etag)
             for name in (key.removeprefix(f"{job}/") for key in keys):
                 batch = name.partition("~")[0]
                 is_marks = name.endswith(".marks") and layout.BATCH.fullmatch(batch)
-                if is_marks and batch not in last_ms and layout.times_of(batch)[1] < old_ms:
+                if is_marks and batch not in runs and layout.times_of(batch)[1] < old_ms:
                     bucket.delete(f"{job}/{name}")
 
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:
@@ -313,19 +318,7 @@ class S3Store(Wakes, DelayedMessageStore):
         """Lists all of the endpoint's objects: for people, not for loops."""
         return sum(self._wheel.count(waiting) for waiting in self._wheel.listed())
 
-    def pending(
-        self,
-        limit: int,
-        *,
-        after: tuple[int, str] | None = None,
-        due_from_ms: int | None = None,
-        due_before_ms: int | None = None,
-    ) -> list[StoredMessage]:
-        """One page; reads the objects that may hold a part of it. For people, not for loops.
-
-        All that share the last one's due time and id are on its page: it may be longer.
-        """
-        from_ms, from_id, before_ms = page_bounds(after, due_from_ms, due_before_ms)
+    def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
         # What is overdue is asked after each look for it: some seconds old will do.
         listed = self._known(before_ms) if before_ms <= self._wheel.now_ms() else None
         listed = self._wheel.listed(until_ms=before_ms) if listed is None else listed
@@ -344,30 +337,6 @@ class S3Store(Wakes, DelayedMessageStore):
                 end += 1
             found = {line: found[line] for line in lines[:end]}
         return [each.message for each in found.values()]
-
-    def find(self, message_id: str) -> StoredMessage | None:
-        self._wheel.check_version()
-        return self._changes.find(message_id)
-
-    def cancel(self, message_ids: Sequence[str]) -> list[bool]:
-        self._wheel.check_version()
-        cancelled = [self._changes.cancel(message_id) for message_id in message_ids]
-        self._forget()
-        return cancelled
-
-    def reschedule(self, message_id: str, due_ms: int) -> bool:
-        check_stored_due(due_ms)
-        self._wheel.check_version()
-        moved = self._changes.reschedule(message_id, due_ms)
-        self._forget()
-        self._wake()
-        return moved
-
-    def amend(self, amendments: Sequence[Amendment]) -> None:
-        self._amendments.leave(amendments)
-
-    def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment]:
-        return self._amendments.read(message_ids)
 
     def close(self) -> None:
         self._bucket.close()

@@ -25,13 +25,7 @@ from sqsdelay.stores.shared import VERSION, mismatch
 
 logger = logging.getLogger(__name__)
 
-MAX_OBJECT_MESSAGES: Final = 5_000
-"""Messages in one object: what one dispatcher leases at once, and a hot slot is spread by."""
-
-MAX_OBJECT_BYTES: Final = 8 * 2**20
-"""Bytes in one object, before it is compressed, unless a single message is larger."""
-
-_WRITTEN_BYTES: Final = 2 * MAX_OBJECT_BYTES
+_WRITTEN_BYTES: Final = 2 * layout.MAX_OBJECT_BYTES
 """Of lines that are compressed and written at a time."""
 
 _FIRST_OBJECTS: Final = 100
@@ -119,8 +113,7 @@ class Wheel:
     def listed(self, *, until_ms: int | None = None, or_first: bool = False) -> list[Waiting]:
         """Objects whose slot starts by then (None: all), by first due time; those that count. ``or_first``:
         where there are none, those of the first slot that has any; where it has many, the earliest, as if
-        none of their messages had gone. What was left behind by writers that were given up is deleted.
-        """
+        none of their messages had gone. What was left behind by writers that were given up is deleted."""
         self.check_version()
         names: list[layout.ObjectName] = []
         states: dict[layout.ObjectName, str] = {}
@@ -347,7 +340,10 @@ def portioned(
     for slot in sorted(by_slot):
         ordered = sorted(by_slot[slot])
         for part in portions(
-            ordered, lambda line: len(line.text), MAX_OBJECT_BYTES, MAX_OBJECT_MESSAGES
+            ordered,
+            lambda line: len(line.text),
+            layout.MAX_OBJECT_BYTES,
+            layout.MAX_OBJECT_MESSAGES,
         ):
             yield slot, part
 

@@ -97,10 +97,8 @@ class Group(Calls):
 
     def check(self) -> None:
         """Refuse to work without the group, or with another version's. It is asked for at first, and again
-        where the service's time is not known any more: the answer tells it.
-
-        A schedule that never fires tells the version. The first who comes makes it.
-        """
+        where the service's time is not known any more: the answer tells it. A schedule that never fires tells
+        the version. The first who comes makes it."""
         if self._checked and self.clock.synchronised:
             return
         never = {"State": "DISABLED", "ScheduleExpression": "rate(365 days)"}

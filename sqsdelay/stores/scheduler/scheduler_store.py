@@ -12,21 +12,13 @@ from sqsdelay import errors
 from sqsdelay.core import schedule_input, stored_message
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.schedule_input import (
-    CREATION_SECONDS,
-    SOONEST_SECONDS,
-    amendment_of,
-    firing_second,
-    input_of,
-    message_of,
-    name_of,
-)
+from sqsdelay.core.schedule_input import name_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage, latest_amendments
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, StoreError, StoreUnavailable
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.scheduler.group import Group, Schedule, Shape, fires_at
-from sqsdelay.stores.shared import new_once, page_bounds, tells_due
+from sqsdelay.stores.shared import Pages, new_once, tells_due
 
 _MOVE_SECONDS: Final = 60
 """How old what a mover has read may be when it writes: UpdateSchedule has no condition."""
@@ -49,12 +41,15 @@ class _Waiting:
     read_at: float
 
 
-class SchedulerStore(ParkingPlace):
+class SchedulerStore(Pages, ParkingPlace):
     """Messages of one endpoint as one-time schedules: a place to park in that needs no dispatcher.
 
     A schedule fires early, into the endpoint's parking queue, which is emptied every five minutes; message
     timers make it exact to the second. What has fired is no longer here: it is cancelled and moved by an
     amendment, as any message in the delay queue.
+
+    A page of `pending` reads every schedule: a GetSchedule call for each message, a ListSchedules call for
+    each hundred. The calls are free, and limited to some thousand a second: for people, not for loops.
 
     Args:
         group: the schedule group; `set_up` creates it.
@@ -69,7 +64,7 @@ class SchedulerStore(ParkingPlace):
         InvalidEndpoint, ConfigurationError
     """
 
-    soonest_seconds: Final = SOONEST_SECONDS
+    soonest_seconds: Final = schedule_input.SOONEST_SECONDS
     fires: Final = True
 
     def __init__(
@@ -135,8 +130,7 @@ class SchedulerStore(ParkingPlace):
     def _free_prefix(self, message: StoredMessage) -> str | None:
         """Under which of its two names a message can be made; None where one of its id has the second.
 
-        Whoever moves the message that was cancelled would write over one of the same name.
-        """
+        Whoever moves the message that was cancelled would write over one of the same name."""
         message_id = message.message_id
         if tells_due(message_id, message.due_ms):
             return self._names  # Nobody has sent it before.
@@ -147,7 +141,7 @@ class SchedulerStore(ParkingPlace):
         found = self._get(name)
         if found is None:
             return self._names
-        amendment = amendment_of(message_id, str(found.get("Description")))
+        amendment = schedule_input.amendment_of(message_id, str(found.get("Description")))
         cancelled_ms = amendment.at_ms if amendment.due_ms is None else amendment.cancelled_ms
         if cancelled_ms is None or now_ms - cancelled_ms >= _MOVED_BY_NOW_MS:
             return self._names
@@ -164,7 +158,7 @@ class SchedulerStore(ParkingPlace):
     def _shape(
         self, message: StoredMessage, now_ms: int, *, kept_since_ms: int | None = None
     ) -> Shape:
-        at = firing_second(message.message_id, message.due_ms)
+        at = schedule_input.firing_second(message.message_id, message.due_ms)
         if kept_since_ms is None:
             remaining = (message.due_ms - now_ms) // 1000
             if remaining < self.soonest_seconds:
@@ -174,14 +168,16 @@ class SchedulerStore(ParkingPlace):
                 )
             # Never before an amendment that its sender knew of: clocks are known to the second.
             kept_since_ms = self._group.clock.latest_ms() + CLOCKS_APART_MS
-        at = max(at, now_ms // 1000 + CREATION_SECONDS)
-        text = input_of(message, self._queue_url, fires_at=at, kept_since_ms=kept_since_ms)
+        at = max(at, now_ms // 1000 + schedule_input.CREATION_SECONDS)
+        text = schedule_input.input_of(
+            message, self._queue_url, fires_at=at, kept_since_ms=kept_since_ms
+        )
         return self._group.sending(at, text, message.destination)
 
     def too_large(self, message: StoredMessage) -> bool:
         """Whether a message takes more than a schedule's input holds."""
         try:
-            input_of(message, self._queue_url, fires_at=0, kept_since_ms=0)
+            schedule_input.input_of(message, self._queue_url, fires_at=0, kept_since_ms=0)
         except InvalidMessage as error:
             return isinstance(error, MessageTooLarge)
         return False
@@ -194,20 +190,7 @@ class SchedulerStore(ParkingPlace):
         self._group.check()
         return [*self._group.names(self._names), *self._group.names(self._second_names)]
 
-    def pending(
-        self,
-        limit: int,
-        *,
-        after: tuple[int, str] | None = None,
-        due_from_ms: int | None = None,
-        due_before_ms: int | None = None,
-    ) -> list[StoredMessage]:
-        """One page by due time and id, for people, not for loops.
-
-        A listing has no due times, so each page reads every schedule: a GetSchedule call for each message and
-        a ListSchedules call for each hundred. The calls are free, and limited to some thousand a second.
-        """
-        due_ms, message_id, end_ms = page_bounds(after, due_from_ms, due_before_ms)
+    def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
         found: list[StoredMessage] = []
         names = self._all_names()
         for start in range(0, len(names), 100):
@@ -215,8 +198,8 @@ class SchedulerStore(ParkingPlace):
                 one.message
                 for one in self._group.each(self._read, names[start : start + 100])
                 if one is not None
-                and (due_ms, message_id) < (one.message.due_ms, one.message.message_id)
-                and one.message.due_ms < end_ms
+                and (from_ms, from_id) < (one.message.due_ms, one.message.message_id)
+                and one.message.due_ms < before_ms
             ]
             found = heapq.nsmallest(limit, [*found, *fit], key=lambda m: (m.due_ms, m.message_id))
         return found
@@ -274,12 +257,12 @@ class SchedulerStore(ParkingPlace):
         schedule = self._get(name)
         if schedule is None:
             return None
-        if fires_at(schedule) - CREATION_SECONDS <= self._group.now_ms() // 1000:
+        if fires_at(schedule) - schedule_input.CREATION_SECONDS <= self._group.now_ms() // 1000:
             # It fires at any moment, or has: nobody can say any more that it will not.
             return None
         text, destination = str(schedule["Target"]["Input"]), str(schedule.get("Description"))
         since_ms = schedule_input.kept_since_ms_of(text)
-        return _Waiting(name, message_of(text, destination), since_ms, read_at)
+        return _Waiting(name, schedule_input.message_of(text, destination), since_ms, read_at)
 
     def _get(self, name: str) -> Schedule | None:
         """A schedule that sends to our parking queue: one that sends elsewhere is somebody else's."""
@@ -294,8 +277,7 @@ class SchedulerStore(ParkingPlace):
         """Keep amendments, each as a schedule that ends with its lifetime.
 
         Its target is a send that SQS refuses (an empty body): so it disappears by itself, after one
-        invocation that fails.
-        """
+        invocation that fails."""
         self._group.each(self._amend, list(latest_amendments(amendments).values()))
 
     def _amend(self, amendment: Amendment) -> None:
@@ -334,7 +316,11 @@ class SchedulerStore(ParkingPlace):
 
     def _amendment(self, message_id: str) -> Amendment | None:
         found = self._group.get(name_of(message_id, self._amendments))
-        return None if not found else amendment_of(message_id, str(found.get("Description")))
+        return (
+            None
+            if not found
+            else schedule_input.amendment_of(message_id, str(found.get("Description")))
+        )
 
     def close(self) -> None:
         """Close connections and threads."""

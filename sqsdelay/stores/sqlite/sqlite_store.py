@@ -21,16 +21,8 @@ from sqsdelay.core.stored_message import StoredMessage, due_found, from_rows
 from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
-from sqsdelay.stores.shared import (
-    DEFAULT_LEASE_SECONDS,
-    NO_START,
-    VERSION,
-    Wakes,
-    check_version,
-    checked_lease,
-    kept_alive,
-    mismatch,
-)
+from sqsdelay.stores import shared
+from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, Wakes
 from sqsdelay.stores.sql import UNFIT, SqlClaim, SqlInbox, SqlStore, SqlTable, row_of
 
 logger = logging.getLogger(__name__)
@@ -45,7 +37,7 @@ _PIECES: Final = {
     "ids": "IN (SELECT value FROM json_each(:ids))",
     "now": ":now_ms",
     "free": "claim = 'free----------------------------000000000', leased_until_ms = -1000000000000",
-    "version": str(VERSION),
+    "version": str(shared.VERSION),
     "amended": ", ".join(f"json_extract(value, '$[{n}]')" for n in range(4))
     + " FROM json_each(:rows)",
 }
@@ -169,7 +161,7 @@ class SqliteTable(SqlTable):
         there, versioned = connection.execute(self._sql["exists"]).fetchone()
         if there:
             row = connection.execute(self._sql["version"]).fetchone() if versioned else None
-            check_version(None if row is None else int(row[0]), self._table)
+            shared.check_version(None if row is None else int(row[0]), self._table)
         return bool(there)
 
     @contextmanager
@@ -220,7 +212,7 @@ class SqliteTable(SqlTable):
         if "no such table" in str(error):
             return self._missing()
         if "no such column" in str(error) or "has no column named" in str(error):
-            return mismatch(self._table, error)
+            return shared.mismatch(self._table, error)
         if "readonly" in str(error):
             return StoreUnavailable(
                 f"SQLite store {self._table} is read-only: {error}; let this user write to the file and its "
@@ -259,7 +251,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._lease_seconds = checked_lease(lease_seconds)
+        self._lease_seconds = shared.checked_lease(lease_seconds)
         self._mode = TransactionMode.AT_LEAST_ONCE
         self._leases_checked = 0.0
         self._at_once = _NO_LIMIT
@@ -316,7 +308,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
     @contextmanager
     def _kept(self, claim: SqliteClaim) -> Iterator[SqliteClaim]:
         """Renews the lease while the claim is open, then lets go of what is left."""
-        renewing = kept_alive(claim.renew, lease_seconds=self._lease_seconds)
+        renewing = shared.kept_alive(claim.renew, lease_seconds=self._lease_seconds)
         try:
             with renewing if claim.messages and self._renews else nullcontext():
                 yield claim
@@ -373,7 +365,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         return SqliteClaim(self, token, messages, [row[0] for row in held])
 
     def _read(self, query: str, **arguments: object) -> list[Any]:
-        if arguments.get("after_ms") == NO_START:
+        if arguments.get("after_ms") == shared.NO_START:
             # A row by hand may be due at minus infinity.
             arguments["after_ms"] = -math.inf
         return super()._read(query, **arguments)

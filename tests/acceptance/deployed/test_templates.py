@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ from infra.templates import STORES, main
 from sqsdelay import DelaySender
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployment import dispatch, receive, sqsdelay
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, ended
 
 TERRAFORM: Final = shutil.which("terraform")
 MIRRORS: Final = (Path("/usr/local/share/terraform/plugins"), Path("/opt/tf-plugins"))
@@ -88,14 +87,10 @@ def test_each_template_s_stack_delivers(aws: LocalAws, release: Path, name: str)
 def terraform(folder: Path, aws: LocalAws, *arguments: str) -> str:
     """What it prints."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "TF_"))}
-    done = subprocess.run(
+    done = ended(
         [str(TERRAFORM), *arguments],
         cwd=folder,
         env=inherited | aws.environment() | {"CHECKPOINT_DISABLE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

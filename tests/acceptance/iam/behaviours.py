@@ -36,6 +36,7 @@ from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing.in_memory import InMemoryLedger
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.iam.grants import Actor
+from tests.messages import a_message
 
 HIDDEN_SECONDS: Final = 3600
 """Longer than the tests take: no run receives what the others need."""
@@ -85,12 +86,7 @@ class Site:
             store.close()
 
     def message(self, *, due_ms: int = MAX_DUE_MS, body: bytes = b"body") -> StoredMessage:
-        return StoredMessage(
-            message_id=uuid.uuid4().hex,
-            destination=self.outputs["QueueName"],
-            due_ms=due_ms,
-            body=body,
-        )
+        return a_message(uuid.uuid4().hex, due_ms, to=self.outputs["QueueName"], body=body)
 
 
 def prepared(aws: LocalAws, outputs: Mapping[str, str], *, runs: int) -> Site:
@@ -189,7 +185,7 @@ def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
             assert parking.park([known]) == [False]
         with tries("read amendments"):
             assert parking.amendments([cancelled.message_id])[cancelled.message_id] is not None
-        parking.apply_amendments(dict.fromkeys([cancelled.message_id, moved.message_id]))
+        parking._apply_amendments(dict.fromkeys([cancelled.message_id, moved.message_id]))
         with tries("cancel"):
             assert owners.find(cancelled.message_id) is None
         with tries("move"):

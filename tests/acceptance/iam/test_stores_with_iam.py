@@ -32,6 +32,7 @@ from sqsdelay.stores import S3Store, SchedulerStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.iam.conftest import Deployed
 from tests.acceptance.iam.grants import Actor, Policy, granted
+from tests.messages import a_copy, a_message
 
 KEPT, TIMED = Endpoint.parse("kept"), Endpoint.parse("timed")
 DAY_MS = 86_400_000
@@ -99,7 +100,7 @@ def broken_without_each(
 
 def message(due_ms: int) -> StoredMessage:
     name = new_message_id(due_ms)
-    return StoredMessage(message_id=name, destination="kept", due_ms=due_ms, body=b"x")
+    return a_message(name, due_ms, to="kept")
 
 
 def in_store(admin: S3Store, store: S3Store) -> Tried:
@@ -202,12 +203,11 @@ def gathered(parker: Parker, waiting: Callable[[], set[str]]) -> bool:
 def copy_of(body: str) -> ReceivedMessage:
     now_ms = time.time_ns() // 1_000_000
     name = uuid.uuid4().hex
-    return ReceivedMessage(
+    return a_copy(
+        {DELAY_SECONDS: string("864000")},
         body=body,
-        attributes={DELAY_SECONDS: string("864000")},
         receipt_handle=name,
         sqs_message_id=name,
-        received_at=0,
         sent_ms=now_ms,
         first_receive_ms=now_ms,
         receive_count=1,

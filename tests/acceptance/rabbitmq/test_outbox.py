@@ -15,12 +15,7 @@ from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidEndpoint,
-    MessageTooLarge,
-    QueueMissing,
-)
+from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MessageTooLarge, QueueMissing
 from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.testing import InMemoryStore, ManualClock
 from tests.acceptance.rabbitmq.broker import Broker

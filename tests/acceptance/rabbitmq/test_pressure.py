@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -15,13 +16,8 @@ import pytest
 from pika import BasicProperties
 
 from sqsdelay.errors import QueueUnavailable, SendFailed, Unconfirmed
-from sqsdelay.rabbitmq import (
-    RabbitMqMessage,
-    RabbitMqSender,
-    RabbitMqSendResult,
-    bind,
-    verify,
-)
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, bind, verify
+from sqsdelay.rabbitmq.administration import PREFETCH, _undeliverable
 from sqsdelay.rabbitmq.connection import Address, Session, Wire, parameters
 from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Jobs, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher
@@ -40,21 +36,17 @@ def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
         TcpProxy(broker.port) as proxy,
         RabbitMqSender(broker.through(proxy)) as sender,
         Inbox(broker.url, "orders") as inbox,
+        ThreadPoolExecutor() as threads,
     ):
         sender.send("orders", "bound", delay=1)
         due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=AWAY_SECONDS + 4)
         header = {"due-ms": str(due.timestamp() * 1000)}
         message = RabbitMqMessage("x", due_at=due, headers=header)
-        results: list[RabbitMqSendResult] = []
-        thread = threading.Thread(
-            target=lambda: results.extend(sender.send_many("orders", [message]))
-        )
         proxy.down()
-        thread.start()
+        sending = threads.submit(sender.send_many, "orders", [message])
         time.sleep(AWAY_SECONDS)
         proxy.up()
-        thread.join()
-        assert [result.error for result in results] == [None]
+        assert [result.error for result in sending.result()] == [None]
         arrival = inbox.wait(2, seconds=20)[-1]
     assert arrival.body == b"x"
     assert 0 <= arrival.late_ms < 3000
@@ -98,21 +90,18 @@ def test_large_messages_fill_a_window_of_bytes(broker: Broker) -> None:
     with (
         DeafProxy(broker.port) as proxy,
         RabbitMqSender(broker.through(proxy), connect_seconds=1, confirm_seconds=30) as sender,
+        ThreadPoolExecutor() as threads,
     ):
         sender.send("orders", "heard")
         proxy.swallowing.set()
-        results = []
-        thread = threading.Thread(
-            target=lambda: results.extend(sender.send_many("orders", [RabbitMqMessage(body)] * 8))
-        )
-        thread.start()
+        sending = threads.submit(sender.send_many, "orders", [RabbitMqMessage(body)] * 8)
         assert broker.wait_count("orders", 3, seconds=10) == 3  # the small one and two of 6 MiB
         time.sleep(1)
         assert broker.count("orders") == 3
         proxy.swallowing.clear()
         proxy.down()
         proxy.up()
-        thread.join()
+        results = sending.result()
     assert [type(result.error) for result in results] == [Unconfirmed] * 2 + [type(None)] * 6
 
 
@@ -193,6 +182,11 @@ def test_twenty_thousand_undeliverable_messages(broker: Broker) -> None:
     with closing(Publisher(parameters(broker.url))) as publisher:
         publisher.publish(publications)
     assert [p for p in publications if p.error is not None] == []
+    with Session(parameters(broker.url)) as session:
+        next(_undeliverable(session, acme))
+        # All together, 20,000 of 1 MiB would be 20 GiB on their way, and the broker out of memory.
+        assert broker.count(acme.undeliverable) >= MANY - PREFETCH
+    assert broker.wait_count(acme.undeliverable, MANY) == MANY
     texts = {problem.subject: problem.text for problem in verify(broker.url, acme)}
     ghost, other = (texts[f"endpoint {name}"] for name in ("ghost", "other"))
     if f" of {MANY}) were due" not in ghost:  # a busy broker does not give all within ten seconds

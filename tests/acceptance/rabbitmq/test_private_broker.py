@@ -37,7 +37,6 @@ from sqsdelay.stores import open_store
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings
 from tests.acceptance.rabbitmq.broker import (
     REGISTERED_SECONDS,
-    Arrival,
     Broker,
     Inbox,
     due,
@@ -75,9 +74,7 @@ def look_often(broker: Broker, on: Topology) -> int:
 
 
 @pytest.fixture(scope="module")
-def mended(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[RabbitNode, list[Problem]]]:
+def mended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RabbitNode, list[Problem]]]:
     """A private node that speaks TLS, upgraded from of old; and what was wrong with it, in any order of tests
     before them all: its newer features were off."""
     folder = tmp_path_factory.mktemp("fragile")
@@ -120,10 +117,6 @@ def test_a_disabled_stream_queue_flag_is_found(mended: tuple[RabbitNode, list[Pr
     assert problem.subject == "feature flag stream_queue"
     assert shlex.split(problem.remedy)[0] == "rabbitmqctl"
     assert verify(node.url, Topology("acme"), management_url=node.management_url) == []
-
-
-def late_ms(arrival: Arrival) -> float:
-    return arrival.at_ms - int(arrival.properties.headers["sqsdelay.WasDueAt"])
 
 
 def test_a_power_cut(fragile: RabbitNode, fragile_broker: Broker, tmp_path: Path) -> None:
@@ -202,7 +195,7 @@ def test_a_power_cut(fragile: RabbitNode, fragile_broker: Broker, tmp_path: Path
     assert {int(each.body) for each in waiting.arrivals} == set(range(200))
     assert len(waiting.arrivals) <= 200 + HANDED_OVER
     for inbox in (waiting, released, timed):
-        assert min(map(late_ms, inbox.arrivals)) >= 0
+        assert min(each.late_ms for each in inbox.arrivals) >= 0
     assert len(released.arrivals) <= STORED + IN_HAND
     for name in ("stored", "timed"):
         assert broker.count(f"{name}-delay-error") == 0

@@ -22,12 +22,11 @@ from typing import Any
 import pytest
 
 from sqsdelay import DelayConsumer
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.testing import LocalAws
 from tests.guides.page import ROOT
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, ended
+from tests.services.endpoints import create_endpoint
 from tests.services.processes import Running, environment, running
 
 GUIDE = (ROOT / "docs" / "celery.md").read_text().partition("\n## Dramatiq and")[2]
@@ -83,7 +82,7 @@ class Site:
     @contextmanager
     def relayed(self) -> Iterator[None]:
         """The endpoint's queues and a delay consumer."""
-        create_endpoint(self.sqs, Endpoint.parse(self.queue), hop_seconds=HOP)
+        create_endpoint(self.sqs, self.queue, hop_seconds=HOP)
         stop = threading.Event()
         consumer = DelayConsumer(self.queue, self.sqs, hop_seconds=HOP, wait_seconds=1)
         relaying = threading.Thread(target=consumer.run, args=(stop,))
@@ -103,15 +102,7 @@ class Site:
             worker.end()
 
     def python(self, code: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment(self.env),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        done = ended([sys.executable, "-c", code], env=environment(self.env), cwd=ROOT)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -175,7 +166,7 @@ def test_the_guides_lines(site: Site) -> None:
         app.replace(named, own).replace(f'"{site.queue}")', f'"{site.queue}", endpoint_url=AWS)')
         .replace("broker =", "import os; AWS = os.environ['AWS_ENDPOINT_URL']\nbroker =")
     )  # fmt: skip
-    create_endpoint(site.sqs, Endpoint.parse(site.queue), hop_seconds=1)
+    create_endpoint(site.sqs, site.queue, hop_seconds=1)
     site.python(f"import sys; sys.path.insert(0, {site.env['GUIDE_APP']!r})\n{sending}")
     waiting = site.waiting(sending.count("order-"))
     delays = {message["MessageAttributes"][DELAY_SECONDS]["StringValue"] for message in waiting}

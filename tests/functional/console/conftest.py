@@ -18,26 +18,21 @@ from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.guard import Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
+from sqsdelay.core import message as parts
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    DEDUPLICATION_ID,
-    DELAY_SECONDS,
-    DUE_AT,
-    GROUP_ID,
-    Attribute,
-    string,
-)
+from sqsdelay.core.message import Attribute, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger import Event, EventKind, FileLedger, Source
 from sqsdelay.ports.stores import ParkingPlace
-from sqsdelay.sqs import SqsQueues, create_endpoint
+from sqsdelay.sqs import SqsQueues
 from sqsdelay.stores import open_place
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.page import Page
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint
 
 HOUR_MS = 3_600_000
 
@@ -71,36 +66,24 @@ class Running:
     def park(self, *ids: str, due_in_ms: int = 24 * HOUR_MS, body: bytes = b"{}") -> int:
         """Park messages; gives their due time."""
         due_ms = time.time_ns() // 1_000_000 + due_in_ms
-        self.store.store(
-            [
-                StoredMessage(message_id=each, destination=self.endpoint, due_ms=due_ms, body=body)
-                for each in ids
-            ]
-        )
+        self.store.store([a_message(each, due_ms, to=self.endpoint, body=body) for each in ids])
         self.services.source(self.endpoint).changed()
         return due_ms
 
     def reject(self, *ids: str, reason: str = "too far", due: bool = True, body: str = "x") -> None:
         """Put messages into the error queue."""
         url = self.queues.url(Endpoint.parse(self.endpoint).error_queue)
-        dated: dict[str, Attribute] = {
-            DELAY_SECONDS: string("0"),
-            DUE_AT: string(str(time.time_ns() // 1_000_000)),
-        }
+        now_ms = time.time_ns() // 1_000_000
         for each in ids:
-            fifo = {GROUP_ID: string("g"), DEDUPLICATION_ID: string(each)}
+            attributes: dict[str, Attribute] = {}
+            if due:
+                attributes |= {parts.DELAY_SECONDS: string("0"), parts.DUE_AT: string(str(now_ms))}
+            if self.endpoint.endswith(".fifo"):
+                attributes |= {parts.GROUP_ID: string("g"), parts.DEDUPLICATION_ID: string(each)}
             copy = ReceivedMessage(
-                body=body,
-                attributes=(dict(dated) if due else {})
-                | (fifo if self.endpoint.endswith(".fifo") else {}),
-                receipt_handle="r",
-                sqs_message_id=f"sqs-{each}",
-                received_at=0,
-                sent_ms=time.time_ns() // 1_000_000,
-                receive_count=1,
-                group_id=each,
-                deduplication_id=each,
-            )
+                body=body, attributes=attributes, receipt_handle="r", sqs_message_id=f"sqs-{each}",
+                received_at=0, sent_ms=now_ms, receive_count=1, group_id=each, deduplication_id=each,
+            )  # fmt: skip
             self.queues.send_batch(url, [rejected(copy, reason)])
         self.services.source(self.endpoint).changed()
 
@@ -164,11 +147,9 @@ def start(aws_here: LocalAws, tmp_path: Path) -> Iterator[Callable[..., Running]
     """Start a console of a new endpoint, on a store of that URL."""
     with ExitStack() as running:
 
-        def begin(
-            url: str | None = None, *, fifo: bool = False, clock: Clock | None = None
-        ) -> Running:
+        def begin(url: str = "", *, fifo: bool = False, clock: Clock | None = None) -> Running:
             name = f"orders-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}"
-            create_endpoint(aws_here.client("sqs"), Endpoint.parse(name))
+            create_endpoint(aws_here.client("sqs"), name)
             url = (url or f"sqlite:///{tmp_path}/store.db").format(name=name)
             store = open_place(url, endpoint=name)
             running.enter_context(closing(store))

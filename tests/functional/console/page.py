@@ -21,16 +21,11 @@ class Node:
 
     def all(self, tag: str, **having: str) -> Iterator[Node]:
         """Elements in it, in their order."""
+        wanted = {name.rstrip("_"): value for name, value in having.items()}
         for each in self.every():
-            if (
-                each is not self
-                and each.tag == tag
-                and all(
-                    value in each.attributes.get(name.rstrip("_"), "").split()
-                    or value == each.attributes.get(name.rstrip("_"))
-                    for name, value in having.items()
-                )
-            ):
+            given = {name: each.attributes.get(name, "") for name in wanted}
+            alike = all(value in (given[n], *given[n].split()) for n, value in wanted.items())
+            if each is not self and each.tag == tag and alike:
                 yield each
 
     def every(self) -> Iterator[Node]:
@@ -110,13 +105,8 @@ class Page:
     def workers(self) -> dict[str, str]:
         """What is said of each worker."""
         found = [each.text for each in self.main.all("p", class_="worker")]
-        names = ("delay consumer", "dispatcher")
-        return {
-            name: text.removeprefix(name).strip()
-            for name in names
-            for text in found
-            if text.startswith(name)
-        }
+        named = ((n, text) for n in ("delay consumer", "dispatcher") for text in found)
+        return {n: text.removeprefix(n).strip() for n, text in named if text.startswith(n)}
 
     def rows(self, label: str = "") -> list[list[str]]:
         """The rows of the tables whose regions are called that, cell by cell."""
@@ -131,21 +121,14 @@ class Page:
     @property
     def ids(self) -> list[str]:
         """The messages that its tables name."""
-        return [
-            next(each.all("a")).text
-            for each in self.main.all("td", class_="id")
-            if any(each.all("a"))
-        ]
+        cells = [each.all("a") for each in self.main.all("td", class_="id")]
+        return [link.text for link in (next(each, None) for each in cells) if link]
 
     def marks(self, *ids: str) -> list[str]:
         """The values of the boxes before these messages; of all where none is named."""
-        boxes = self.main.all("input", name="m")
+        boxes = [each.attributes for each in self.main.all("input", name="m")]
         labels = {f"Choose {each}" for each in ids}
-        return [
-            each.attributes["value"]
-            for each in boxes
-            if not ids or each.attributes.get("aria-label") in labels
-        ]
+        return [each["value"] for each in boxes if not ids or each.get("aria-label") in labels]
 
     def press(self, button: str, **chosen: Any) -> Page:
         """Submit the form with this button, as a browser does: its fields, the button, and what was

@@ -144,9 +144,7 @@ def test_an_action_by_keyboard_alone(browser: Chrome, served: tuple[str, Running
     assert running.store.find("order-1") is None
 
 
-def test_it_refreshes_but_not_under_ones_hands(
-    browser: Chrome, served: tuple[str, Running]
-) -> None:
+def test_it_refreshes_not_under_ones_hands(browser: Chrome, served: tuple[str, Running]) -> None:
     """A new message appears without a load; a chosen box and an opened list stay."""
     url, running = served
     browser.get(f"{url}messages?endpoint={running.endpoint}")

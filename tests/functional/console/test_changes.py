@@ -16,13 +16,13 @@ from sqsdelay.console.services import MOST_CHANGED, Services, of_failed
 from sqsdelay.console.source import BODY_SHOWN
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import string
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError, StoreUnavailable
 from sqsdelay.ledger import EventKind, Source, from_json
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import HOUR_MS, Running, visited
 from tests.functional.console.page import Page
+from tests.messages import a_message
 
 Start = Callable[..., Running]
 
@@ -158,10 +158,10 @@ def test_a_filter_by_text_attribute_and_due_time(stored: Running) -> None:
     """Whatever its case; a page of matches leads on to the next."""
     due_ms = time.time_ns() // 1_000_000 + 25 * HOUR_MS
     kept = [
-        StoredMessage(
-            message_id=f"m{n:02}",
-            destination=stored.endpoint,
-            due_ms=due_ms + n * 1000,
+        a_message(
+            f"m{n:02}",
+            due_ms + n * 1000,
+            to=stored.endpoint,
             body=b"<order/>" if n % 2 else b"\xff\x00",
             attributes={"tenant": string("acme" if n < 60 else "other")},
         )
@@ -263,8 +263,8 @@ def test_a_body_of_a_mebibyte(running: Running) -> None:
     """Sent by the form whatever is in it; shown with indents as far as a page goes, however much these
     would make of it."""
     for body, shown in (
-        (json.dumps({"n": ["y" * 80] * 12_000}), '{\n  "n": [\n    "yyyy'),
-        ("[" + ",".join(["[" * 900 + "]" * 900] * 500) + "]", "[\n  [\n    [\n"),
+        (json.dumps({"n": ["y" * 80] * 2_000}), '{\n  "n": [\n    "yyyy'),
+        ("[" + ",".join(["[" * 900 + "]" * 900] * 80) + "]", "[\n  [\n    [\n"),
         ('"' * (2**20 - 1000), '""""'),
     ):
         assert "sent (store)" in running.send(body, delay="1d", id=f"large-{body[:2]}").text

@@ -31,18 +31,18 @@ def forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sqsdelay.stores.postgres.pool.POSTGRES_ANSWER_SECONDS", FOREVER)
 
 
+Deaf = Callable[[str], DeafProxy]
+
+
 @pytest.fixture
-def deaf(
-    aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], DeafProxy]]:
+def deaf(aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deaf]:
     """A service of AWS behind a proxy that can stop to answer."""
     with ExitStack() as open_:
 
         def place(service: str) -> DeafProxy:
             proxy = open_.enter_context(DeafProxy(aws_here.port))
-            monkeypatch.setenv(
-                f"AWS_ENDPOINT_URL_{service.upper()}", f"http://127.0.0.1:{proxy.port}"
-            )
+            url = f"http://127.0.0.1:{proxy.port}"
+            monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service.upper()}", url)
             return proxy
 
         yield place
@@ -134,11 +134,7 @@ def test_a_store_that_hangs(
 
 @pytest.mark.parametrize("service", ["sqs", "cloudwatch"])
 def test_aws_that_hangs(
-    service: str,
-    start: Start,
-    deaf: Callable[[str], DeafProxy],
-    in_time: Ask,
-    monkeypatch: pytest.MonkeyPatch,
+    service: str, start: Start, deaf: Deaf, in_time: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is parked is shown and changed."""
     proxy = deaf(service)

@@ -9,11 +9,11 @@ import pytest
 from sqsdelay.console.rendering import wire
 from sqsdelay.core.message import string
 from sqsdelay.core.readable import one_line, plain
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger import EventKind, Source
 from tests.functional.console.conftest import Running
 from tests.functional.console.page import Node, parsed
 from tests.hostile.strategies import NUMBERS
+from tests.messages import a_message
 
 IDS = (
     '<img src=x onerror="alert(1)">', '"><script>alert(1)</script>', "'; DROP TABLE x; --", "a&b=c#d?e",
@@ -37,9 +37,8 @@ def check(page: str) -> Node:
             assert each.attributes["src"].startswith("/static/")
         for name in ("href", "src", "action", "hx-get"):
             assert (each.attributes.get(name) or "/").startswith(("/", "#"))
-    assert not re.search(
-        "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028]", page
-    )
+    acting = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028]"
+    assert not re.search(acting, page)
     return root
 
 
@@ -47,10 +46,10 @@ def check(page: str) -> Node:
 def hostile(running: Running) -> Running:
     """A store, an error queue and a ledger full of them."""
     messages = [
-        StoredMessage(
-            message_id=each,
-            destination='<a href="javascript:x">',
-            due_ms=2_000_000_000_000 + n,
+        a_message(
+            each,
+            2_000_000_000_000 + n,
+            to='<a href="javascript:x">',
             body=BODIES[n % len(BODIES)],
             attributes={"<b>": string("<script>"), "n\u202e": string("\x1b")},
             group_id="<i>",
@@ -58,9 +57,8 @@ def hostile(running: Running) -> Running:
         for n, each in enumerate(IDS)
     ]
     running.store.store(messages)
-    running.reject(
-        "h-1", reason='<script>alert("why")</script> \x1b[31m', body="<script>alert(2)</script>"
-    )
+    reason = '<script>alert("why")</script> \x1b[31m'
+    running.reject("h-1", reason=reason, body="<script>alert(2)</script>")
     for each in IDS:
         running.record(EventKind.REJECTED, each, Source.CONSUMER, reason=f"<b>{each}</b>")
     return running

@@ -35,10 +35,8 @@ def test_from_sending_to_the_result(kept: Running) -> None:
     assert f"It goes into the store of {kept.endpoint}" in shown.text
     shown.press("Send it")
     soon = form.press("Show route and cost", body="x", delay="10", **group)
-    assert (
-        f"It goes {'to the due queue of' if fifo else 'straight to'} {kept.endpoint}, where a"
-        in soon.text
-    )
+    way = "to the due queue of" if fifo else "straight to"
+    assert f"It goes {way} {kept.endpoint}, where a" in soon.text
     for _ in "bc":
         assert "1 done" in kept.send("x", delay="2d", **group).text
     listed = kept.page("/messages")

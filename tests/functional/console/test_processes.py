@@ -87,9 +87,8 @@ def test_the_demo_in_the_console(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        url = next(
-            found[1] for found in (re.search(r"watch it at (\S+)", x) for x in lines) if found
-        )
+        told = (re.search(r"watch it at (\S+)", line) for line in lines)
+        url = next(found[1] for found in told if found)
         summary = json.loads(process.stdout.readline())
         assert summary["delivered"] == 1
         until = time.monotonic() + PATIENCE_SECONDS

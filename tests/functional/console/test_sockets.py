@@ -17,12 +17,12 @@ from sqsdelay.console import ConsoleSettings, guard, server
 from sqsdelay.console.guard import FREE_GUESSES, MAX_REQUEST_BYTES, MAX_STRANGERS_BYTES, Access
 from sqsdelay.console.server import serving
 from sqsdelay.console.services import Services
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.stores import open_store
 from sqsdelay.testing import ManualClock
 from tests.functional.console.conftest import Running, visited
 from tests.functional.console.test_access import TOKEN, asking, csrf_of, tried
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 
 GET = "GET /sign-in HTTP/1.1\r\nHost: {host}\r\n"
@@ -107,9 +107,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str
     url = f"sqlite:///{tmp_path}/store.db"
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
-        store.store(
-            [StoredMessage(message_id="m", destination="orders", due_ms=2**41, body=b'"' * 2**16)]
-        )
+        store.store([a_message("m", 2**41, body=b'"' * 2**16)])
 
     def bound(*where: Any) -> socket.socket:
         listening = listen(*where)

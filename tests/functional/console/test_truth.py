@@ -70,13 +70,9 @@ def test_an_sqs_that_is_silent(
     slow.hold()
     since = time_of(clock)
     watched.services.source(None).changed()
-    for seconds, shown in (
-        (0, "0"),
-        (5, "0"),
-        (10, "0 15 s old"),
-        (45, "0 1 min old"),
-        (121, f"\u2013 unknown since {since}, then 0"),
-    ):
+    gone = f"\u2013 unknown since {since}, then 0"
+    aging = ((0, "0"), (5, "0"), (10, "0 15 s old"), (45, "0 1 min old"), (121, gone))
+    for seconds, shown in aging:
         clock.advance(seconds)
         page = watched.page()
         assert page.tiles["In queues"] == shown
@@ -123,9 +119,8 @@ def test_a_consumer_is_missed_by_who_has_watched(
     queue = running.queues.url(Endpoint.parse(running.endpoint).delay_queue)
     sqs = aws_here.client("sqs")
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DelaySeconds": "0"})
-    sqs.send_message(
-        QueueUrl=queue, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d"
-    )
+    ids = {"MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    sqs.send_message(QueueUrl=queue, MessageBody="x", **ids)
     ahead_ms = clock.now_ms() + HOUR_MS
     running.record(EventKind.HOP, "m", Source.CONSUMER, at_ms=ahead_ms)
     told = "1 messages can be received"

@@ -17,13 +17,12 @@ from typer.testing import CliRunner
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay import DelayConsumer
 from sqsdelay.cli import app
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.spark.sink.options import COLUMNS, Options
 from sqsdelay.spark.sink.rows import derived_id
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import open_store, table_definition
 from sqsdelay.testing.local_aws import REGION, LocalAws
 from tests.functional.spark.sent import ids
+from tests.services.endpoints import create_endpoint
 from tests.services.s3_server import S3Server
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def test_the_guide_names_every_column_and_option() -> None:
 def test_rows_arrive_when_they_are_due(spark: SparkSession, local_aws: LocalAws) -> None:
     """On a local AWS: relayed by hops of a second or sent directly, never early, each once."""
     client = local_aws.client("sqs")
-    create_endpoint(client, Endpoint.parse("spark-orders"), hop_seconds=1)
+    create_endpoint(client, "spark-orders", hop_seconds=1)
     rows = spark.range(40).selectExpr(
         "concat('body ', id) body",
         "id key",

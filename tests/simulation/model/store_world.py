@@ -19,6 +19,7 @@ from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreError
 from sqsdelay.ports.stores import Claim, DelayedMessageStore
+from tests.messages import a_message
 
 HOUR_MS = 3_600_000
 BATCH = 12
@@ -161,7 +162,7 @@ class StoreWorld(ABC):
             due_ms += self.chance.randrange(60_000)
             own = self.own_ids and self.chance.random() < 0.3
             name = f"own-{len(self.known)}" if own else new_message_id(due_ms)
-            message = StoredMessage(message_id=name, destination="orders", due_ms=due_ms, body=b"x")
+            message = a_message(name, due_ms)
             self.known[name] = Known(message, dues={due_ms})
             made.append(message)
         return made

@@ -131,7 +131,7 @@ def test_a_change_at_any_moment_of_a_consumers_work(monkeypatch: pytest.MonkeyPa
     assert "m was to be cancelled, and is parked all the same" in wrong_in_any_interleaving()
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(
     st.lists(
         st.tuples(st.integers(1, 4_000), st.sampled_from("ab"), st.booleans()),

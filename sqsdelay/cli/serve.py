@@ -1,7 +1,8 @@
-"""``sqsdelay demo`` and ``local``: messages seen to arrive through a local AWS; one to try things out on."""
+"""What runs until it is stopped to be looked at: ``sqsdelay console``, ``demo`` and ``local``."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
@@ -22,7 +23,7 @@ from typer import Argument, Option
 
 from sqsdelay.cli.console import err, out, show, tell
 from sqsdelay.cli.followed import Run, Summary, seconds
-from sqsdelay.cli.options import Hop, Json, LedgerFile, opened_ledger
+from sqsdelay.cli.options import DEFAULT_MAX_DELAY, Hop, Json, LedgerFile, MaxDelay, opened_ledger
 from sqsdelay.cli.run import Tally, log_to_stderr, stop_on_signals
 from sqsdelay.cli.send import opened_lines, read_messages
 from sqsdelay.core.delay import SystemClock, utc
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 @contextmanager
 def local_aws(port: int | None = None) -> Iterator[LocalAws]:
     """A local AWS, which a process that SIGTERM ends does not leave behind."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as running:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        running.callback(signal.signal, signal.SIGTERM, before)
         with err.status("starting a local AWS (ministack)"):
             aws = running.enter_context(LocalAws(port=port))
         yield aws
@@ -82,7 +84,7 @@ def console_of(aws: LocalAws, endpoint: str, ledger: Path, *, hop: int) -> Itera
 
 
 EXAMPLE: Final = Path(__file__).with_name("reminders.jsonl")
-ENDPOINT: Final = "reminders"
+ENDPOINT: Final = Endpoint.parse("reminders")
 PLAYED_FROM: Final = datetime(2030, 1, 1, tzinfo=UTC)
 """Absolute due times are played as if it were this instant when the demo starts."""
 PATIENCE_SECONDS: Final = 10
@@ -111,7 +113,7 @@ def demo(
         kept = Path(folder) / "ledger.jsonl" if ledger is None and console else ledger
         tell(f"{hop} s stand for the {DEFAULT_HOP_SECONDS} s of a hop on AWS")
         if console and kept is not None:
-            running.enter_context(console_of(aws, ENDPOINT, kept, hop=hop))
+            running.enter_context(console_of(aws, ENDPOINT.name, kept, hop=hop))
         summary = _run(aws, file, hop, opened_ledger(kept), quiet=as_json)
         if not (as_json or out.is_terminal):
             out.print()  # the table of a pipe or log ends without a line break
@@ -132,19 +134,18 @@ def _run(aws: LocalAws, file: Path, hop: int, ledger: FileLedger | None, *, quie
     from sqsdelay.sqs.queues import SqsQueues
     from sqsdelay.sqs.sender import DelaySender
 
-    endpoint = Endpoint.parse(ENDPOINT)
-    run = Run(endpoint, SqsQueues(aws.client("sqs")), ledger)
+    run = Run(ENDPOINT, SqsQueues(aws.client("sqs")), ledger)
 
     def hopped(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if outcome.status in (Status.REQUEUED, Status.HANDED_OVER):
                 run.hopped(outcome.copy.message_id, outcome.late_ms)
 
-    consumer = consumer_of(endpoint, aws, hop, hopped, ledger=ledger)
+    consumer = consumer_of(ENDPOINT, aws, hop, hopped, ledger=ledger)
     started_ms = SystemClock().now_ms()
     messages = read_demo_file(file, utc(started_ms))
     sender = DelaySender(aws.client("sqs"), hop_seconds=hop, ledger=ledger)
-    run.sent(messages, sender.send_many(ENDPOINT, messages))
+    run.sent(messages, sender.send_many(ENDPOINT.name, messages))
     run.follow(
         lambda room: _table(run, started_ms, room),
         patience_seconds=PATIENCE_SECONDS,
@@ -253,3 +254,96 @@ def _commands(endpoint: str, hop: int) -> list[str]:
         f"{program} status {endpoint}",
         f"{program} receive {endpoint} --count 1",
     ]
+
+
+def serve_console(
+    endpoint: Annotated[
+        list[str],
+        Option(help="An endpoint to show: its queue's name, URL or ARN; may be repeated."),
+    ],
+    store: Annotated[
+        list[str] | None,
+        Option(envvar="SQSDELAY_STORE", help="The store, or ENDPOINT=URL; may be repeated."),
+    ] = None,
+    rabbitmq: Annotated[
+        str | None,
+        Option(
+            envvar="SQSDELAY_CONSOLE_RABBITMQ",
+            help="amqp://user:password@host:5672/vhost: the endpoints are queues there, not on SQS.",
+        ),
+    ] = None,
+    prefix: Annotated[str | None, Option(help="Name prefix there; default: sqsdelay.")] = None,
+    ledger: Annotated[
+        Path | None, Option(dir_okay=False, help="The ledger file; changes made here are added.")
+    ] = None,
+    hop: Hop = DEFAULT_HOP_SECONDS,
+    max_delay: MaxDelay = DEFAULT_MAX_DELAY,
+    host: Annotated[
+        str, Option(help="Address to listen on; other than loopback only with a token or proxy.")
+    ] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65_535, help="Port to listen on; 0: any free.")] = 8710,
+    allowed_host: Annotated[
+        list[str] | None,
+        Option(help="Another host name of the console, besides localhost; may be repeated."),
+    ] = None,
+    user_header: Annotated[
+        str | None,
+        Option(help="Header in which a proxy that authenticates names the user; with --proxy."),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        Option(help="IP address that proxy calls from, or one that ends TLS; may be repeated."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        Option(
+            envvar="SQSDELAY_CONSOLE_TOKEN",
+            help="The token users must enter; other users of this machine see it in the process "
+            "list unless it comes from the variable.",
+        ),
+    ] = None,
+    read_only: Annotated[bool, Option("--read-only", help="Refuse all changes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Serve a web page to watch endpoints and act on messages.
+
+    It shows what waits, what is late and what failed, and can cancel, move, retry and send.
+
+    Listens on this machine only, until SIGTERM or Ctrl-C. Every change is logged with its user.
+    """
+    from sqsdelay.console import ConsoleSettings, stores_of
+    from sqsdelay.console.guard import Access
+    from sqsdelay.console.server import serving
+    from sqsdelay.console.services import Services
+
+    access = Access(
+        host=host,
+        allowed_hosts=tuple(allowed_host or ()),
+        token=token,
+        user_header=user_header,
+        proxies=tuple(proxy or ()),
+        read_only=read_only,
+    )
+    settings = ConsoleSettings(
+        endpoints=tuple(endpoint),
+        stores=stores_of(store or (), endpoint),
+        rabbitmq=rabbitmq,
+        prefix=prefix,
+        ledger=ledger,
+        hop_seconds=hop,
+        max_delay_seconds=max_delay,
+    )
+    log_to_stderr()
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    services = Services(settings, access)
+    services.check_stores()
+    stop = stop_on_signals()
+    with serving(services, port=port) as url:
+        line = f"the console is at {url}{' (read-only)' if read_only else ''}; stop it with Ctrl-C"
+        show({"url": url}, line, as_json=as_json)
+        if token is not None:
+            tell(
+                "it asks for the token; without TLS before it, that crosses the network in the clear"
+            )
+        stop.wait()
+    tell("stopped")

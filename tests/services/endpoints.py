@@ -1,0 +1,19 @@
+"""An endpoint's queues, for tests of what is done with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.sqs.endpoints import _wanted, create_queue
+
+
+def create_endpoint(
+    client: Any, endpoint: Endpoint | str, *, hop_seconds: int = DEFAULT_HOP_SECONDS
+) -> None:
+    """A request for each queue: of the twenty of sqsdelay's own most look for what cannot be here."""
+    if isinstance(endpoint, str):
+        endpoint = Endpoint.parse(endpoint)
+    for ref, attributes in _wanted(endpoint, hop_seconds):
+        create_queue(client, ref, attributes)
