@@ -287,7 +287,7 @@ def test_delay_consumer_is_granted_the_calls_it_makes(
             Amendment(message_id=moved, at_ms=now_ms, due_ms=MAX_DUE_MS - 1),
         ]
     )
-    assert parking.apply_amendments(dict.fromkeys(["cancelled", moved])) == ({"cancelled"}, set())
+    assert parking._apply_amendments(dict.fromkeys(["cancelled", moved])) == {"cancelled": False}
     assert calls == table_grants(template, function_names.CONSUMER_HANDLER)
 
 

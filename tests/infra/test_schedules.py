@@ -166,7 +166,7 @@ def test_the_delay_consumer_parks_there_and_is_granted_the_calls_it_makes(
             Amendment(message_id="b", at_ms=clock.true_ms, due_ms=due_ms + DAY_MS),
         ]
     )
-    assert parking.apply_amendments({"a": 0, "b": 0}) == ({"a"}, set())
+    assert parking._apply_amendments({"a": 0, "b": 0}) == {"a": False}
     granted = statements(template, function_names.CONSUMER_HANDLER)
     called = {f"scheduler:{call}" for call in scheduler.calls}
     assert actions(granted, "scheduler") == called

@@ -15,6 +15,7 @@ from sqsdelay.spark.sink.receipts import NOTHING_SENT, Receipts
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, run_of
 from sqsdelay.spark.sink.staging import Bulk
+from sqsdelay.spark.sink.stored_job import Job
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
@@ -48,6 +49,19 @@ class Driver:
         bucket = ObjectBucket("parked", client, self.clock)
         return Wheel(bucket, endpoint, prefix="", hierarchy=Hierarchy())
 
+    def bulk(self, receipts: Receipts | None = None, name: str = "0x1", parts: int = 1) -> Bulk:
+        """What one attempt stages with."""
+        rows = Rows(
+            columns=Columns(names=frozenset(COLUMNS), key=None),
+            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts),
+            delay_start_ms=self.clock.now_ms(),
+        )
+        staged, before = None, NOTHING_SENT
+        if receipts is not None:
+            staged, before = receipts.staging(ATTEMPT), receipts.load()
+        more: dict[str, Any] = {"sent_before": before, "open_wheel": self.wheel}
+        return Bulk(rows, self.run, self.queues, name, staged, **more)
+
     def task(
         self,
         batches: Sequence[pa.RecordBatch],
@@ -58,29 +72,31 @@ class Driver:
         attempt: int = 1,
     ) -> Task:
         """One attempt, run to its end."""
-        staged = None if receipts is None else receipts.staging(ATTEMPT)
-        rows = Rows(
-            columns=Columns(names=frozenset(COLUMNS), key=None),
-            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts),
-            delay_start_ms=self.clock.now_ms(),
-        )
-        before = NOTHING_SENT if receipts is None else receipts.load()
-        name = f"{part}x{attempt}"
-        bulk = Bulk(
-            rows, self.run, self.queues, name, staged, sent_before=before, open_wheel=self.wheel
-        )
-        task = Task(rows=rows, sender=bulk.sender, clock=self.clock, bulk=bulk, sent_before=before)
+        bulk = self.bulk(receipts, f"{part}x{attempt}", parts)
+        given: dict[str, Any] = {
+            "rows": bulk.rows,
+            "sender": bulk.sender,
+            "sent_before": bulk.sent_before,
+        }
+        task = Task(**given, clock=self.clock, bulk=bulk)
         self.rejected = [each for batch in task.send(batches) for each in batch.to_pylist()]
         return task
 
     def publish(self, *tasks: Task, slept: list[float] | None = None) -> int:
         """What the job's driver does when Spark has committed these; patient where it is to sleep."""
-        staged = [each for task in tasks for each in task.staged]
+        staged = [task.staged for task in tasks if task.staged is not None]
         retry, slept = (0, []) if slept is None else (60, slept)
         options = Options(store="s3://parked", parts=len(tasks), retry_seconds=retry)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stored_job, "wheel_of", self.wheel)
-            return stored_job.published(staged, options, sleep=slept.append)
+            patch.setattr("time.sleep", slept.append)
+            return stored_job.published(staged, options) if staged else 0
+
+    def give_up(self, task: Task) -> bool:
+        """What the job's driver does when Spark has given it up; False where it was published."""
+        assert task.staged is not None
+        job = Job(self.wheel("", task.staged.endpoint), task.staged.run)
+        return job.abort([task.staged])
 
     def store(self, endpoint: str = "orders", s3: InMemoryS3 | None = None) -> S3Store:
         client: Any = s3 or self.s3

@@ -9,19 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from sqsdelay import errors
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.dispatching.settlement import SENT_BEFORE, AtLeastOnce
-from sqsdelay.errors import (
-    CriticalError,
-    InvalidMessage,
-    QueueMissing,
-    QueueUnavailable,
-    SendFailed,
-    SqsDelayError,
-)
+from sqsdelay.errors import QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.ports.stores import Claim
 from sqsdelay.sqs.outbox import SqsOutbox
@@ -115,10 +109,10 @@ def test_a_full_destination_does_not_starve_the_others(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [InvalidMessage("no text"), SendFailed("no", code="No", transient=False)]
+    "error", [errors.InvalidMessage("no text"), SendFailed("no", code="No", transient=False)]
 )
 def test_a_queue_that_refuses_all_goes_behind_the_others(
-    bench: Bench, error: SqsDelayError, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, error: errors.SqsDelayError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In its pauses, while others have something due; they do not make what it takes late."""
     bench.put("picky", 5_000, in_seconds=-60)
@@ -177,7 +171,7 @@ def test_a_missing_queue_that_is_made_gets_its_messages() -> None:
     """The next claim that nothing else is due for finds it, or the first after its pause."""
     bench = Bench(number_of_retries=5)
     bench.put("gone", 700)
-    gone = Failure("QueueMissing", QueueMissing("there is no queue gone"), transient=True)
+    gone = Failure("QueueMissing", errors.QueueMissing("there is no queue gone"), transient=True)
     bench.outbox.fail = lambda message: (bench.fail(message), gone)[1]
     bench.rounds(1)
     assert len(bench.dispatcher.dispatch().failed) == 200
@@ -227,7 +221,7 @@ def test_a_probe_that_is_refused_for_itself_opens_nothing(bench: Bench) -> None:
     bench.rounds(1)
     bench.clock.advance(1)
     before = bench.tried["full"]
-    invalid = Failure("InvalidMessage", InvalidMessage("no text"), transient=False)
+    invalid = Failure("InvalidMessage", errors.InvalidMessage("no text"), transient=False)
     fail = bench.fail
     bench.outbox.fail = lambda m: (fail(m), invalid)[1] if m.message_id == "full-0" else fail(m)
     assert len(bench.dispatcher.dispatch().rejected) == 1
@@ -282,7 +276,9 @@ def test_nothing_released_while_something_is_due_is_critical(
             bench.run(2 * seconds, monkeypatch)
             assert bench.sent("well") == well
         else:
-            with pytest.raises(CriticalError, match=f"circuit breaker: failing for {seconds} s"):
+            with pytest.raises(
+                errors.CriticalError, match=f"circuit breaker: failing for {seconds} s"
+            ):
                 bench.run(600, monkeypatch)
             assert seconds <= (bench.clock.now_ms() - start_ms) / 1000 <= seconds + 1
 
@@ -340,7 +336,7 @@ def test_the_sqs_outbox_goes_on_to_healthy_queues(clock: ManualClock) -> None:
 
 
 AWAY = Failure("Full", QueueUnavailable("q is full"), transient=True, outage=True)
-GONE = Failure("QueueMissing", QueueMissing("there is no queue q"), transient=True)
+GONE = Failure("QueueMissing", errors.QueueMissing("there is no queue q"), transient=True)
 
 
 BUSY = Failure("Busy", SendFailed("busy", code="Busy", transient=True), True)

@@ -219,8 +219,9 @@ def test_a_turn_renews_its_lease(parked: Parked) -> None:
 def test_what_somebody_else_left_there_stops_no_turn(parked: Parked) -> None:
     """A folder's marker, notes, a name like an object's: each is passed over."""
     like_ours = f"v1/20000101T000000Z-900/{0:015d}-{0:015d}-000001-1-a~mine.jsonl.gz"
-    for key in ("decided/", "decided/notes", "jobs/7/mine.marks", like_ours):
+    for key in ("decided/", "decided/notes", like_ours):
         parked.s3.objects[f"orders/{key}"] = b"x"
+    parked.s3.objects[".jobs/7/mine.marks"] = b"x"
     parked.store.store(parked.messages(1, 10, parked.clock.now_ms() - 5_000))
     assert [len(parked.claimed()) for _ in range(2)] == [1, 0]
 

@@ -11,21 +11,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from sqsdelay import errors
 from sqsdelay.core.message import Route, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import read_rejection
 from sqsdelay.core.schedule_input import firing_second, hidden_seconds, name_of, prefix_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    MessageTooLarge,
-    ReadInPart,
-    SchemaMismatch,
-    StoreError,
-    StoreMissing,
-    StoreUnavailable,
-)
 from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
@@ -291,7 +282,7 @@ def test_a_schedule_that_sends_elsewhere_is_nobody_s_message(world: World) -> No
     target["Input"] = target["Input"].replace("orders-parking", "another-parking")
     amended = name_of("m1", world.store._amendments)
     world.scheduler.create_schedule(**{**schedule.fields, "Name": amended})
-    with pytest.raises(StoreError, match="not an amendment of sqsdelay"):
+    with pytest.raises(errors.StoreError, match="not an amendment of sqsdelay"):
         world.store.amendments(["m1"])
     assert world.store.find("m1") is None
     assert world.store.pending(9) == []
@@ -307,7 +298,7 @@ def test_a_group_of_somebody_else_s_schedules_is_refused(world: World) -> None:
     schedules |= {name_of(f"m{n}", world.store._names): schedule for n in range(20_000)}
     world.scheduler.create_schedule(**{**schedule.fields, "Name": "nightly-backup"})
     before = len(schedules)
-    with pytest.raises(ConfigurationError, match=r"nightly-backup.*a group of its own"):
+    with pytest.raises(errors.ConfigurationError, match=r"nightly-backup.*a group of its own"):
         world.new_store("invoices").set_up()
     assert len(schedules) == before
 
@@ -357,7 +348,7 @@ def test_cancelled_and_sent_anew_twice_at_once_is_told_to_wait(world: World) -> 
         world.send("m1", DAY)
         world.clock.advance(5)
         assert world.schedule.cancel("m1", now_ms=world.clock.true_ms) is Change.DONE
-    with pytest.raises(StoreUnavailable, match="cancelled twice"):
+    with pytest.raises(errors.StoreUnavailable, match="cancelled twice"):
         world.send("m1", DAY)
     world.clock.advance(600)
     assert world.send("m1", DAY) is Route.STORE
@@ -377,7 +368,7 @@ def test_a_mover_that_stood_still_writes_nothing(world: World) -> None:
         return found
 
     store._read = slowly  # type: ignore[method-assign, assignment]
-    with pytest.raises(StoreUnavailable, match="try again"):
+    with pytest.raises(errors.StoreUnavailable, match="try again"):
         store.reschedule("m1", world.clock.true_ms + 9 * DAY * 1000)
     assert "UpdateSchedule" not in world.scheduler.calls
 
@@ -438,7 +429,7 @@ def test_a_new_due_time_too_near_is_refused_and_changes_nothing(world: World) ->
     """A schedule cannot release a message within half an hour; it says what to do instead."""
     start_ms = world.clock.true_ms
     world.send("m1", DAY)
-    with pytest.raises(InvalidMessage, match=r"within 1800 s; cancel it, and send it anew"):
+    with pytest.raises(errors.InvalidMessage, match=r"within 1800 s; cancel it, and send it anew"):
         world.schedule.reschedule("m1", start_ms + 600_000, now_ms=start_ms)
     world.run()
     assert world.arrived["m1"][0] - start_ms >= DAY * 1000
@@ -483,7 +474,7 @@ def test_throttled_it_hops_on_and_loses_nothing() -> None:
 def test_a_group_that_is_throttled_says_so() -> None:
     """A sender hears it: nothing was stored of what it names."""
     world = World(per_second=0)
-    with pytest.raises(StoreUnavailable, match="Rate exceeded"):
+    with pytest.raises(errors.StoreUnavailable, match="Rate exceeded"):
         world.store.store([_message(world)])
 
 
@@ -496,12 +487,12 @@ def _message(world: World, **fields: object) -> StoredMessage:
 @pytest.mark.parametrize(
     ("fields", "error", "text"),
     [
-        ({"destination": "invoices"}, InvalidMessage, "use the store of that endpoint"),
-        ({"body": b"\xff"}, InvalidMessage, "not text that SQS accepts"),
-        ({"body": b""}, InvalidMessage, "not text that SQS accepts"),
-        ({"body": b"x" * 262_144}, MessageTooLarge, "a bucket for large bodies"),
-        ({"message_id": "\N{SNOWMAN}"}, InvalidMessage, "cannot be a message group"),
-        ({"due_ms": 1_800_000_600_000}, InvalidMessage, "due in 600 s"),
+        ({"destination": "invoices"}, errors.InvalidMessage, "use the store of that endpoint"),
+        ({"body": b"\xff"}, errors.InvalidMessage, "not text that SQS accepts"),
+        ({"body": b""}, errors.InvalidMessage, "not text that SQS accepts"),
+        ({"body": b"x" * 262_144}, errors.MessageTooLarge, "a bucket for large bodies"),
+        ({"message_id": "\N{SNOWMAN}"}, errors.InvalidMessage, "cannot be a message group"),
+        ({"due_ms": 1_800_000_600_000}, errors.InvalidMessage, "due in 600 s"),
     ],
 )
 def test_what_a_schedule_cannot_hold_is_refused_at_once(
@@ -528,16 +519,16 @@ def test_messages_due_at_once_fire_over_a_quarter_of_an_hour() -> None:
 def test_it_is_opened_by_its_url() -> None:
     """For senders and delay consumers; there is nothing to dispatch."""
     url = f"scheduler://orders?role={ROLE}"
-    with pytest.raises(ConfigurationError, match="there is nothing to dispatch"):
+    with pytest.raises(errors.ConfigurationError, match="there is nothing to dispatch"):
         open_store(url, endpoint="orders")
     for wrong in ("scheduler://orders", f"{url}&class=x", "scheduler://orders?role=me"):
-        with pytest.raises(ConfigurationError, match="role"):
+        with pytest.raises(errors.ConfigurationError, match="role"):
             open_place(wrong, endpoint="orders")
 
 
 def test_parking_sooner_than_a_schedule_can_fire_is_refused_at_the_start(world: World) -> None:
     """Not message by message, weeks later."""
-    with pytest.raises(ConfigurationError, match="park_after_seconds=900; use 1800 or more"):
+    with pytest.raises(errors.ConfigurationError, match="park_after_seconds=900; use 1800 or more"):
         Parking(world.store, after_seconds=900)
 
 
@@ -601,7 +592,7 @@ def test_a_group_that_is_missing_is_noticed_at_the_start(world: World) -> None:
         lambda: missing.pending(1),
         lambda: missing.amend([Amendment(message_id="m1", at_ms=world.clock.true_ms)]),
     ):
-        with pytest.raises(StoreMissing, match="schedule group order does not exist"):
+        with pytest.raises(errors.StoreMissing, match="schedule group order does not exist"):
             ask()
 
 
@@ -651,7 +642,7 @@ def test_another_version_is_refused_by_whatever_opens_it(world: World, version: 
     for use in uses:
         for store in (world.new_store(), world.store):
             told = "schedule group orders was made by another sqsdelay: .*; name another schedule group"
-            with pytest.raises(SchemaMismatch, match=told):
+            with pytest.raises(errors.SchemaMismatch, match=told):
                 use(store)
     assert set(schedules) == before
 
@@ -685,7 +676,7 @@ def test_no_region_is_a_setting_to_correct(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
-    with pytest.raises(ConfigurationError, match="AWS_DEFAULT_REGION"):
+    with pytest.raises(errors.ConfigurationError, match="AWS_DEFAULT_REGION"):
         open_place(f"scheduler://orders?role={ROLE}", endpoint="orders")
 
 
@@ -708,10 +699,10 @@ def test_one_amendment_that_cannot_be_read_takes_no_other_along(
     refused = ""
     world.store.amendments(["m1"])
     (refused,) = asked
-    with pytest.raises(ReadInPart, match="1 of 3 were not read") as raised:
+    with pytest.raises(errors.ReadInPart, match="1 of 3 were not read") as raised:
         world.store.amendments(known)
     assert (set(raised.value.found), raised.value.unread) == ({"m0", "m2"}, ["m1"])
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(errors.StoreUnavailable):
         world.store.amendments(["m1"])
 
 

@@ -20,7 +20,6 @@ from sqsdelay.core.message import Message
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.spark.sink import staging
 from sqsdelay.spark.sink.data_source import SqsDelayDataSource
-from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import Mark, Receipts, SentBefore
 from sqsdelay.spark.sink.run import Attempt, Counts, TaskReport
 from sqsdelay.stores.s3.layout import parse
@@ -83,16 +82,14 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
     assert not receipts.load().ids
     receipts.publish([ATTEMPT])
     receipts.drop(["w"])
-    now_ms, due_at = driver.clock.now_ms(), utc(driver.clock.now_ms() + DAY * 1000)
+    due_at = utc(driver.clock.now_ms() + DAY * 1000)
     sent = [Message(b, due_at=due_at, message_id=n, message_group_id=g) for b, _, n, _, g in rows]
-    marks = [Mark.of("orders", message, now_ms) for message in sent]
-    assert dict(zip(receipts.load().ids, receipts.load().contents, strict=True)) == {
-        mark.message_id: mark.content for mark in marks
-    }
+    marks = dict(driver.bulk().rows.mark("orders", message) for message in sent)
+    assert dict(zip(receipts.load().ids, receipts.load().contents, strict=True)) == marks
     assert not list((tmp_path / "j").rglob("_*"))
     driver.begin("renamed")
     again = driver.task([table(rows)], receipts)
-    assert (again.counts.sent, again.counts.already_sent, again.staged) == (0, 2, ())
+    assert (again.counts.sent, again.counts.already_sent, again.staged) == (0, 2, None)
 
 
 def test_a_micro_batchs_staged_receipts_count(tmp_path: Path) -> None:
@@ -174,7 +171,7 @@ def test_rows_in_any_order_read_all_marks_once_in_a_process() -> None:
     rows = [table([("a", DAY, "1", None, None)])]
     counts = [driver.task(rows, part=part).counts.already_sent for part in range(5)]
     assert counts == [1] * 5
-    assert driver.s3.requests["GetObject"] - before == 3  # record, decision, marks
+    assert driver.s3.requests["GetObject"] - before == 2  # record, marks
 
 
 def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,14 +218,14 @@ def test_an_object_that_s3_did_not_take_fails_the_task_at_its_end(
     monkeypatch.setattr(staging, "_IN_FLIGHT", 1)
     driver, fails = Driver("orders"), iter([_refused])
     driver.s3 = driver.around(lambda name, do: next(fails, do)() if name == "PutObject" else do())
-    wheel, options = driver.wheel("", "orders"), Options(retry_seconds=0)
-    place = staging.Staging(wheel, driver.run, "orders", "0x1", options)
+    bulk = driver.bulk()
+    place = bulk._place("orders")
     for n in range(1, 7):
         dues, lines = [driver.clock.now_ms() + n * DAY * 1000], pa.array([b""], pa.large_binary())
         with suppress(StoreUnavailable):
             place.add(pa.array(dues), lines)
     with pytest.raises(StoreUnavailable, match="slow"):
-        place.close()
+        bulk.close()
 
 
 def _refused() -> Any:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.errors import ConfigurationError, QueueUnavailable
+from sqsdelay.errors import ConfigurationError, QueueUnavailable, SchemaMismatch
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
@@ -117,7 +117,7 @@ def test_a_process_opens_each_endpoints_store_once(monkeypatch: pytest.MonkeyPat
     opened = Mock()
     monkeypatch.setattr(worker, "open_store", opened)
     for each in (*range(200), *range(200)):
-        worker.check_store(Options(store="sqlite:///x.db"), f"orders-{each}", staging=False)
+        worker.check_store(Options(store="sqlite:///x.db"), f"orders-{each}")
     assert opened.call_count == 200
 
 
@@ -217,13 +217,19 @@ def test_a_job_run_again_lists_its_share(
 
 
 def test_a_job_has_one_instant(tmp_path: Path) -> None:
-    """Its delays count from its first run, whenever it is run again; another job's from its own."""
+    """Its delays count from its first run, whenever it is run again; another job's from its own. What another
+    version left is refused: its marks mean something else."""
     assert Receipts(str(tmp_path), "job").delay_start_ms(1000) == 1000
     assert Receipts(str(tmp_path), "job").delay_start_ms(9000) == 1000
     assert Receipts(str(tmp_path), "other").delay_start_ms(9000) == 9000
-    (tmp_path / "job" / "_job.json").write_text("{")
-    with pytest.raises(ConfigurationError, match="delete that file if it is damaged"):
-        Receipts(str(tmp_path), "job").delay_start_ms(9000)
+    for text, error, told in (
+        ("{", ConfigurationError, "delete that file if it is damaged"),
+        ('{"delay_start_ms": 1000}', SchemaMismatch, "another .* no version, .* name another job"),
+        ('{"version": 2, "delay_start_ms": 1000}', SchemaMismatch, " has version 2"),
+    ):
+        (tmp_path / "job" / "_job.json").write_text(text)
+        with pytest.raises(error, match=told):
+            Receipts(str(tmp_path), "job").delay_start_ms(9000)
 
 
 def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from sqsdelay.spark.sink.run import (
     Counts,
     Run,
     TaskReport,
+    insist,
     planned_ms,
     run_of,
 )
@@ -52,6 +53,7 @@ class Sink:
         need not reach the store: there the tasks find out. Raises ConfigurationError, QueueMissing,
         QueueUnavailable, InvalidEndpoint."""
         from sqsdelay.spark.sink.receipts import Receipts
+        from sqsdelay.spark.sink.stored_job import Job, wheel_of
         from sqsdelay.spark.sink.worker import check_store, sender_client
 
         options = self.options
@@ -62,7 +64,11 @@ class Sink:
         run = run_of(options, planned_ms(options, sender_client(options)))
         asked = options.store is not None and not (options.plan or on_client)
         if asked and options.endpoint is not None:
-            check_store(options, Endpoint.parse(options.endpoint).name, staging=options.stages)
+            url, name = str(options.store), Endpoint.parse(options.endpoint).name
+            if options.stages:
+                insist(lambda: Job(wheel_of(url, name), run).check(), options.retry_seconds)
+            else:
+                check_store(options, name)
         if options.receipts is None:
             return run
         receipts = Receipts.of(replace(options, replay=None))
@@ -109,7 +115,7 @@ class Sink:
         """Keep the rejects and the counts. Raises NotAllSent."""
         options, counts, done = self.options, total(reports), [r for r in reports if r is not None]
         write_ids = {report.attempt.write_id for report in done}
-        if staged := [part for report in done for part in report.staged]:
+        if staged := [report.staged for report in done if report.staged]:
             from sqsdelay.spark.sink.stored_job import published
 
             if already := published(staged, options):
@@ -144,7 +150,7 @@ class Sink:
         """Drop the rejects of a write that failed and what it staged, and say what its finished tasks
         sent."""
         options = self.options
-        if staged := [part for report in reports if report is not None for part in report.staged]:
+        if staged := [each.staged for each in reports if each is not None and each.staged]:
             from sqsdelay.spark.sink.stored_job import given_up
 
             given_up(staged, options)

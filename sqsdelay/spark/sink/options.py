@@ -24,21 +24,12 @@ DEFAULT_RETRY_SECONDS: Final = 60
 """How long a task goes on while SQS takes none of its rows; each row that is taken starts it anew."""
 
 DEFAULT_KEY: Final = "key"
-_LEAST: Final = {
-    "concurrency": 1,
-    "hop_seconds": 1,
-    "max_delay_seconds": 1,
-    "retry_seconds": 0,
-    "rate": 1,
-    "tasks": 1,
-    "parts": 1,
-    "batch": 0,
-    "park_after": 0,
-    "replay": 1,
-}
-"""Options that are whole numbers, each with the least it can be."""
-
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+
+
+def _number(least: int, default: int | None = None) -> Any:
+    """An option that is a whole number, so many at the least."""
+    return field(default=default, metadata={"least": least})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,20 +42,20 @@ class Options:
     rejects: str | None = None
     summary: str | None = None
     receipts: str | None = None
-    batch: int | None = None
-    replay: int | None = None
+    batch: int | None = _number(0)
+    replay: int | None = _number(1)
     plan: bool = False
     past_due: str = "send"
-    rate: int | None = None
-    parts: int = 1
-    tasks: int | None = None
+    rate: int | None = _number(1)
+    parts: int = _number(1, 1)
+    tasks: int | None = _number(1)
     store: str | None = None
-    park_after: int = DEFAULT_PARK_AFTER_SECONDS
+    park_after: int = _number(0, DEFAULT_PARK_AFTER_SECONDS)
     ledger: str | None = None
-    concurrency: int = DEFAULT_CONCURRENCY
-    hop_seconds: int = DEFAULT_HOP_SECONDS
-    max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS
-    retry_seconds: int = DEFAULT_RETRY_SECONDS
+    concurrency: int = _number(1, DEFAULT_CONCURRENCY)
+    hop_seconds: int = _number(1, DEFAULT_HOP_SECONDS)
+    max_delay_seconds: int = _number(1, DEFAULT_MAX_DELAY_SECONDS)
+    retry_seconds: int = _number(0, DEFAULT_RETRY_SECONDS)
     region: str | None = None
     endpoint_url: str | None = None
     checkpoint: str | None = None
@@ -90,9 +81,9 @@ class Options:
                 f"option {unknown[0]!r} is unknown; known are {', '.join(sorted(known))}"
             )
         values: dict[str, Any] = {name: lowered[name] for name in known if name in lowered}
-        for name, least in _LEAST.items():
-            if name in values:
-                values[name] = _whole(name, values[name], least)
+        for each in fields(cls):
+            if each.name in values and "least" in each.metadata:
+                values[each.name] = _whole(each.name, values[each.name], each.metadata["least"])
         plan = values.get("plan", "false").lower()
         if plan not in ("true", "false"):
             raise InvalidSetting("use true or false", plan=values["plan"])

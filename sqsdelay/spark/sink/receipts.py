@@ -20,46 +20,28 @@ from datetime import datetime
 from hashlib import blake2b
 from itertools import chain
 from math import gcd
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from sqsdelay.core.delay import due_at_ms
-from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.locations import file_name
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.run import AT_A_TIME, Attempt, AttemptFiles
+from sqsdelay.spark.sink.run import AT_A_TIME, JOB_VERSION, Attempt, AttemptFiles, check_version
 
 _TRACKED: Final = 1 << 19
 """Ids a task remembers, about 50 MB: the first that it came across."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A message's id and its content, as numbers of 64 bits with a sign. Two rows with one id and one content
     are copies; with another content one of them is wrong."""
 
     message_id: int
     content: int
-
-    @classmethod
-    def of(cls, endpoint: str, message: Message, since_ms: int = 0) -> Mark:
-        """The mark of a message to an endpoint, its due time counted from an instant: as
-        `sqsdelay.spark.sink.rows.Plain.marks` makes it of columns."""
-        assert message.due_at is not None, "rows have a due time"
-        due_ms = due_at_ms(message.due_at) - since_ms
-        fifo = message.message_group_id, message.message_deduplication_id
-        attributes: Any = chain.from_iterable(sorted(message.attributes.items()))  # Of text alone.
-        fields = endpoint, str(due_ms), message.body, *attributes
-        if fifo != (None, None) or any(each is None or "\0" in each for each in fields):
-            content = number(repr((fields, fifo)).encode())
-        else:
-            content = number("\0".join(fields).encode())
-        return cls(number(str(message.message_id).encode()), content)
 
 
 def number(text: bytes) -> int:
@@ -177,20 +159,23 @@ class Receipts(AttemptFiles):
         try:
             self.system.create_dir(self.root)
             with self.system.open_output_stream(path) as stream:
-                stream.write(json.dumps({"delay_start_ms": now_ms}).encode() + b"\n")
+                told = {"version": JOB_VERSION, "delay_start_ms": now_ms}
+                stream.write(json.dumps(told).encode() + b"\n")
         except OSError as error:
             raise _unkept(path, error) from error
         return now_ms
 
     def kept_start_ms(self) -> int | None:
         """The instant that the job's first run left here; None if the job never ran with receipts. Raises
-        ConfigurationError where it cannot be read."""
+        ConfigurationError where it cannot be read, SchemaMismatch where another sqsdelay has left it."""
         path = f"{self.root}/_job.json"
         try:
             if self.system.get_file_info(path).type is fs.FileType.NotFound:
                 return None
             with self.system.open_input_stream(path) as stream:
-                return int(json.loads(stream.read())["delay_start_ms"])
+                found = json.loads(stream.read())
+            check_version(found.get("version"), path)
+            return int(found["delay_start_ms"])
         except (OSError, ValueError, KeyError) as error:
             raise _unkept(path, error) from error
 
@@ -282,7 +267,7 @@ class ReceiptsWriter:
         self, endpoint: str, message_id: str | None, due_at: datetime | None, route: str, mark: Mark
     ) -> None:
         """Note a message that was taken."""
-        self._rows.append((message_id, endpoint, route, due_at, mark.message_id, mark.content))
+        self._rows.append((message_id, endpoint, route, due_at, *mark))
 
     def flush(self) -> None:
         """Write what was noted, if a second has passed since the last time."""

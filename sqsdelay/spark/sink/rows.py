@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsdelay.core.delay import DueTime, delay_ms, utc
+from sqsdelay.core.delay import DueTime, delay_ms, due_at_ms, utc
 from sqsdelay.core.message import DELAY_SECONDS, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.limits import MAX_ATTRIBUTE_NAME_CHARS, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
@@ -42,8 +42,15 @@ class Rows:
     refused_before_ms: int | None = None
 
     def mark(self, endpoint: str, message: Message) -> Mark:
-        """The mark that is kept of a row that was sent or stored."""
-        return Mark.of(endpoint, message, self.since_ms)
+        """The mark that is kept of a row that was sent or stored, as `Plain.marks` makes it of columns."""
+        assert message.due_at is not None, "rows have a due time"
+        due_ms = due_at_ms(message.due_at) - self.since_ms
+        fifo = message.message_group_id, message.message_deduplication_id
+        attributes: Any = chain.from_iterable(sorted(message.attributes.items()))  # Of text alone.
+        fields = endpoint, str(due_ms), message.body, *attributes
+        plain = fifo == (None, None) and all(f is not None and "\0" not in f for f in fields)
+        content = number(("\0".join(fields) if plain else repr((fields, fifo))).encode())
+        return Mark(number(str(message.message_id).encode()), content)
 
     @property
     def since_ms(self) -> int:
@@ -187,7 +194,7 @@ class Plain:
         return joined.cast(pa.large_binary())
 
     def marks(self, since_ms: int) -> tuple[list[int], list[int]]:
-        """Ids and contents, as `Mark.of` makes them of messages."""
+        """Ids and contents, as `Rows.mark` makes them of messages."""
         dues = pc.subtract(self.dues, since_ms).cast(pa.large_string())
         texts = _joined(self.endpoints, "\0", dues, "\0", self.bodies).cast(pa.large_binary())
         contents = texts.to_pylist()

@@ -4,7 +4,6 @@ what its tasks tell its driver."""
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from pyspark import TaskContext
 
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import ConfigurationError, SqsDelayError, StoreUnavailable
+from sqsdelay.errors import ConfigurationError, SchemaMismatch, SqsDelayError, StoreUnavailable
 from sqsdelay.spark.locations import opened
 from sqsdelay.spark.sink.options import Options
 
@@ -129,6 +128,20 @@ def micro_batch_ms(checkpoint: str | None, batch_id: int) -> int:
         ) from error
 
 
+JOB_VERSION: Final = 1
+"""Of what a job leaves to be run again: its receipts, its record in an S3 store, and the marks in both."""
+
+
+def check_version(found: object, place: str) -> None:
+    """Refuse to run a job again that another sqsdelay has run: its marks mean something else."""
+    if found != JOB_VERSION:
+        has = "no version" if found is None else f"version {found}"
+        raise SchemaMismatch(
+            f"another sqsdelay has run this job: {place} has {has}, and this one supports version "
+            f"{JOB_VERSION} only; let that one finish the job, or name another job, which sends all rows"
+        )
+
+
 JOB_SECONDS: Final = 86_400
 """How long a run may take before others may give up what it has staged."""
 
@@ -139,59 +152,64 @@ _Answer = TypeVar("_Answer")
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One run of a job, as the driver began it; instants are epoch milliseconds. ``delay_seconds`` count
-    from ``delay_start_ms``. If it stages rows in an S3 store: its ``batch``, what the ``job`` is known by
-    when it is run again (None where it never is), and from when on rows are staged."""
+    from ``delay_start_ms``. If it stages rows in an S3 store: what the ``job`` is known by when it is run
+    again (None where it never is), what tells this run from others, and from when on rows are staged."""
 
     began_ms: int
     delay_start_ms: int
-    batch: str = ""
     job: str | None = None
+    stamp: str = ""
     after_ms: int = 0
+
+    @property
+    def batch(self) -> str:
+        """The batch that it stages, which is decided with the job."""
+        from sqsdelay.stores.s3.bucket import digest
+
+        return f"{self.stamp}.{digest(self.job or self.stamp)}"
 
 
 def run_of(options: Options, began_ms: int) -> Run:
     """A new run of a job. What it stages may be written for `JOB_SECONDS`."""
     if not options.stages:
         return Run(began_ms=began_ms, delay_start_ms=began_ms)
-    from sqsdelay.stores.s3.bucket import BATCH_SECONDS, LATEST_MS
+    from sqsdelay.stores.s3.bucket import BATCH_SECONDS
     from sqsdelay.stores.s3.layout import new_batch
 
     named = options.job, options.batch, options.replay
+    until_ms = began_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000
     return Run(
         began_ms=began_ms,
         delay_start_ms=began_ms,
-        batch=new_batch(LATEST_MS, began_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000),
         job=None if options.job is None else json.dumps(named, ensure_ascii=False),
+        stamp=new_batch(until_ms, until_ms),
         after_ms=began_ms + max(options.park_after, options.hop_seconds) * 1000,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one attempt on a task has staged for one endpoint: how many messages, the sum of their marks,
-    their latest due time, a digest of the earlier batches it knew of, and for how many ``others`` the
-    store tells (`stored_job.Job.leave`)."""
+    """What one attempt on a task has staged: how many messages, the sum of their marks, their latest due
+    time, a digest of the earlier batches it knew of, the first endpoint they are for, and whether the store
+    tells of ``others`` (`stored_job.Job.leave`)."""
 
-    endpoint: str
     run: Run
     attempt: str
     messages: int
     total: int
     last_ms: int
     known: str
-    others: int = 0
+    endpoint: str
+    others: bool = False
 
 
-def insist(
-    call: Callable[[], _Answer], seconds: float, *, sleep: Callable[[float], None] = time.sleep
-) -> _Answer:
+def insist(call: Callable[[], _Answer], seconds: float) -> _Answer:
     """Do what S3 may refuse for a while, again for so many seconds: hours of staging depend on it. Only
     what S3 itself did not take is tried again, not what a job has found out for good. Raises
     StoreUnavailable."""
     for attempt in tenacity.Retrying(
         stop=tenacity.stop_after_delay(seconds),
         wait=RETRY_WAIT,
-        sleep=sleep,
         retry=tenacity.retry_if_exception(
             lambda error: isinstance(error, StoreUnavailable) and error.__cause__ is not None
         ),
@@ -293,5 +311,5 @@ class TaskReport(_Message):
     attempt: Attempt
     counts: Counts
     rejects: str = ""
-    staged: tuple[Staged, ...] = ()
+    staged: Staged | None = None
     receipts: bool = False

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Final, cast
 
 import pyarrow as pa
@@ -32,7 +32,6 @@ from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.sizes import SizeLimits
-from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Plain, Rows, due_column, plain_rows, spelled
 from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
@@ -87,6 +86,10 @@ class Bulk:
         self._quick = self.ledger is None and options.replay is None
         self._limits = SizeLimits(self.queues)
         self._places: dict[str, Staging] = {}
+        self._stored, self._known = NOTHING_SENT, ""
+        self._ids, self._contents = array("q"), array("q")
+        self._pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="staging")
+        self._writing: set[Future[object]] = set()
         self._plain_endpoint = cache(self._looked_at)
         settings = SenderSettings(
             hop_seconds=options.hop_seconds,
@@ -101,9 +104,19 @@ class Bulk:
         """Whether a message is to be staged."""
         return message.due_at is not None and due_at_ms(message.due_at) > self.run.after_ms
 
-    def place(self, endpoint: str) -> Staging:
-        """Where rows to an endpoint are staged, by any of its names."""
-        return self._place(Endpoint.parse(endpoint).name)
+    def sent(self, endpoint: str, ids: Sequence[int]) -> list[int | None]:
+        """The contents that earlier runs of the job have stored under these ids, or sent; ``endpoint`` is any
+        of the names of one that has them now."""
+        self._place(Endpoint.parse(endpoint).name)  # It tells what was stored.
+        if not (self._stored.ids or self.sent_before.ids):
+            return [None] * len(ids)
+        contents = ((self._stored.content(each), self.sent_before.content(each)) for each in ids)
+        return [sent if stored is None else stored for stored, sent in contents]
+
+    def note(self, ids: Sequence[int], contents: Sequence[int]) -> None:
+        """Keep the marks of what is staged."""
+        self._ids.extend(ids)
+        self._contents.extend(contents)
 
     def take(self, chunk: pa.RecordBatch, seen: SeenIds, counts: Counts) -> list[int]:
         """Stage what is plain; the positions of the rows that are left."""
@@ -134,7 +147,7 @@ class Bulk:
             if not len(plain.positions):
                 return []
         place, (ids, contents) = self._place(endpoint.name), plain.marks(self.rows.since_ms)
-        sent = place.sent(ids, self.sent_before)
+        sent = self.sent(name, ids)
         # What repeats an id, or is another than was sent, is looked at one by one.
         done = [
             n
@@ -146,7 +159,7 @@ class Bulk:
         if new:
             some = pa.array(new, pa.int64())
             place.add(plain.dues.take(some), plain.lines(endpoint.address).take(some))
-            place.note([ids[n] for n in new], [contents[n] for n in new])
+            self.note([ids[n] for n in new], [contents[n] for n in new])
             counts.routes[str(Route.STORE)] += len(new)
         if self.receipts is not None:
             texts, dues = plain.ids.to_pylist(), plain.dues.to_pylist()
@@ -158,16 +171,22 @@ class Bulk:
         positions: list[int] = plain.positions.to_pylist()
         return [positions[n] for n in done]
 
-    def close(self) -> tuple[Staged, ...]:
-        """Write all that is staged; raises StoreUnavailable."""
+    def close(self) -> Staged | None:
+        """Write all that is staged; what the driver is told, None where that is nothing. Raises
+        StoreUnavailable."""
         if self.receipts is not None:
             self.receipts.close()
-        places = self._places.values()
-        told = {place.job: each for place in places if (each := place.close()) is not None}
-        if len(told) < 2:
-            return tuple(told.values())
-        first, staged = next(iter(told)), tuple(told.values())
-        return (insist(lambda: first.leave(staged), self.rows.options.retry_seconds),)
+        last_ms = {name: each for name, place in self._places.items() if (each := place.end())}
+        self._finish(0)
+        if not last_ms:
+            return None
+        seconds, (endpoint, *others) = self.rows.options.retry_seconds, last_ms
+        insist(lambda: self._job.mark(self.attempt, self._ids, self._contents), seconds)
+        if others:
+            insist(lambda: self._job.leave(self.attempt, others), seconds)
+        total = (3 * sum(self._ids) + sum(self._contents)) % _FULL
+        told = len(self._ids), total, max(last_ms.values()), self._known, endpoint
+        return Staged(self.run, self.attempt, *told, bool(others))
 
     @property
     def noted(self) -> bool:
@@ -175,15 +194,34 @@ class Bulk:
         return self.receipts is not None and self.receipts.wrote
 
     def give_up(self) -> None:
-        """The task has failed."""
-        for place in self._places.values():
-            place.give_up()
+        """Write nothing more."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def write(self, put: Callable[[], object]) -> None:
+        """Write an object, a few at a time."""
+        self._writing.add(self._pool.submit(insist, put, self.rows.options.retry_seconds))
+        self._finish(_IN_FLIGHT)
+
+    def _finish(self, most: int) -> None:
+        """Wait until no more than so many objects are being written."""
+        while len(self._writing) > most:
+            done, left = wait(self._writing, return_when="FIRST_COMPLETED")
+            for each in done:
+                each.result()
+            # One that failed stays: its lines are nowhere, the task has to fail.
+            self._writing = left
 
     def _place(self, name: str) -> Staging:
         if name not in self._places:
             options = self.rows.options
             wheel = self.open_wheel(str(options.store), name)
-            self._places[name] = Staging(wheel, self.run, name, self.attempt, options)
+            if not self._places:
+                self._job, parts = Job(wheel, self.run), options.parts
+                # Of rows that come in any order all tasks of a process need all marks, and share them.
+                part = 0 if parts == 1 else int(self.attempt.partition("x")[0])
+                read = _read_once if parts == 1 else _read
+                self._known, self._stored = read(self._job, part, parts)
+            self._places[name] = Staging(wheel, self.run, self.attempt, self.write)
         return self._places[name]
 
     def _looked_at(self, name: str) -> Endpoint | None:
@@ -206,26 +244,16 @@ class Staging:
 
     wheel: Wheel
     run: Run
-    endpoint: str
     attempt: str
-    options: Options
+    write: Callable[[Callable[[], object]], None]
 
     soonest_seconds, stored_at_once = 0, None
 
     def __post_init__(self) -> None:
-        self.job = Job(self.wheel, self.run.job)
-        # Of rows that come in any order all tasks of a process need all marks, and share them.
-        read, parts = _read_once if self.options.parts == 1 else _read, self.options.parts
-        part = 0 if parts == 1 else int(self.attempt.partition("x")[0])
-        self._known, self.stored = read(self.wheel, self.run, part, parts)
         self._gathered: list[pa.Table] = []
         self._slots: dict[Slot, list[pa.Table]] = {}
-        self._ids = array("q")
-        self._contents = array("q")
         self._objects = 0
         self._last_ms = 0
-        self._pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="staging")
-        self._writing: set[Future[None]] = set()
 
     def too_large(self, _: StoredMessage) -> bool:
         return False
@@ -237,18 +265,6 @@ class Staging:
             self.add(pa.array([m.due_ms for m in found], pa.int64()), lines)
         return [True] * len(messages)
 
-    def sent(self, ids: Sequence[int], before: SentBefore) -> list[int | None]:
-        """The contents that earlier runs of the job have stored here under these ids, or sent."""
-        if not (self.stored.ids or before.ids):
-            return [None] * len(ids)
-        contents = ((self.stored.content(each), before.content(each)) for each in ids)
-        return [sent if stored is None else stored for stored, sent in contents]
-
-    def note(self, ids: Sequence[int], contents: Sequence[int]) -> None:
-        """Keep the marks of what is staged."""
-        self._ids.extend(ids)
-        self._contents.extend(contents)
-
     def add(self, dues: pa.Int64Array, lines: pa.LargeBinaryArray) -> None:
         """Stage messages: due times (epoch milliseconds), and lines as they lie in objects, with their line
         breaks."""
@@ -257,26 +273,12 @@ class Staging:
             self._cut()
             self._write_full()
 
-    def close(self) -> Staged | None:
-        """Write the rest; what the driver is told, None where nothing was staged. Raises StoreUnavailable."""
-        try:
-            self._cut()
-            for slot in sorted(self._slots):
-                self._write(slot)
-            self._finish(0)
-        finally:
-            self._pool.shutdown(cancel_futures=True)
-        if not self._ids:
-            return None
-        batch, retry_seconds = self.run.batch, self.options.retry_seconds
-        insist(lambda: self.job.mark(batch, self.attempt, self._ids, self._contents), retry_seconds)
-        total = (3 * sum(self._ids) + sum(self._contents)) % _FULL
-        told = len(self._ids), total, self._last_ms, self._known
-        return Staged(self.endpoint, self.run, self.attempt, *told)
-
-    def give_up(self) -> None:
-        """Write nothing more."""
-        self._pool.shutdown(cancel_futures=True)
+    def end(self) -> int:
+        """Write the rest; the latest due time, 0 where nothing was staged. Raises StoreUnavailable."""
+        self._cut()
+        for slot in sorted(self._slots):
+            self._write(slot)
+        return self._last_ms
 
     def _cut(self) -> None:
         """Sort what was gathered into slots: each is a span of due times, so a piece of the order."""
@@ -316,33 +318,22 @@ class Staging:
                 return
             part = f"{self.attempt}.{self._objects}"
             self._objects += 1
-            self._finish(_IN_FLIGHT)
             text = _joined(lines, start, end)
             between = dues[start].as_py(), dues[end - 1].as_py()
             name = ObjectName(slot, *between, end - start, text.size, part, self.run.batch)
-            self._writing.add(self._pool.submit(self._put, self.wheel.key(name), text))
+            self.write(partial(self._put, self.wheel.key(name), text))
 
     def _put(self, key: str, text: pa.Buffer) -> None:
-        body = zlib.compress(text, _LEVEL, _GZIP)
-        insist(lambda: self.wheel.bucket.put(key, body), self.options.retry_seconds)
-
-    def _finish(self, most: int) -> None:
-        """Wait until no more than so many objects are being written."""
-        while len(self._writing) > most:
-            done, left = wait(self._writing, return_when="FIRST_COMPLETED")
-            for each in done:
-                each.result()
-            # One that failed stays: its lines are nowhere, the task has to fail.
-            self._writing = left
+        self.wheel.bucket.put(key, zlib.compress(text, _LEVEL, _GZIP))
 
 
-def _read(wheel: Wheel, run: Run, part: int, parts: int) -> tuple[str, SentBefore]:
-    """What earlier runs have stored of a task's share, and a digest of these runs."""
-    known, ids, contents = Job(wheel, run.job).stored(part, parts)
+def _read(job: Job, part: int, parts: int) -> tuple[str, SentBefore]:
+    """A digest of the earlier runs of a job, and what they have stored of a task's share."""
+    known, ids, contents = job.stored(part, parts)
     return known, SentBefore.of(pa.array(ids, pa.int64()), pa.array(contents, pa.int64()))
 
 
-_read_once = lru_cache(maxsize=16)(_read)
+_read_once = lru_cache(maxsize=1)(_read)
 
 
 def _bytes(pieces: Iterable[pa.Table]) -> int:

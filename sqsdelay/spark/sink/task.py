@@ -34,6 +34,9 @@ from sqsdelay.spark.sink.staging import Bulk
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Rows read as messages at a time, so that a batch of large bodies is not in memory twice."""
 
+_OF_NO_ROW: Final = (ConfigurationError, SchemaMismatch, StoreMissing)
+"""Errors that no row is to blame for."""
+
 _Row = tuple[int, Message, Mark]
 _Waiting = list[_Row]
 _Read = Message | SqsDelayError
@@ -65,7 +68,7 @@ class Task:
         self._free_at = self.clock.monotonic()
         self._seen = SeenIds()
         self.counts = Counts()
-        self.staged: tuple[Staged, ...] = ()
+        self.staged: Staged | None = None
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send all rows; yields those that cannot be sent, each with its reason. Raises QueueUnavailable
@@ -105,7 +108,7 @@ class Task:
                 if self._is_new(mark, endpoint, message):
                     by_endpoint.setdefault((endpoint, far), []).append((row, message, mark))
             except SqsDelayError as not_ours:
-                if _may_pass(not_ours):
+                if _may_pass(not_ours) or isinstance(not_ours, _OF_NO_ROW):
                     raise
                 errors[row] = not_ours
         for (endpoint, far), waiting in by_endpoint.items():
@@ -142,7 +145,7 @@ class Task:
         before = self._seen.note(mark.message_id, mark.content)
         sent = self.sent_before.content(mark.message_id)
         if self.bulk is not None:
-            (sent,) = self.bulk.place(endpoint).sent([mark.message_id], self.sent_before)
+            (sent,) = self.bulk.sent(endpoint, [mark.message_id])
         if before is not None:
             self.counts.repeated += 1
         elif sent == mark.content:
@@ -218,11 +221,11 @@ class Task:
                 if self.planned is not None:
                     self.planned.add(message)
                 if self.bulk is not None and far:
-                    self.bulk.place(endpoint).note([mark.message_id], [mark.content])
+                    self.bulk.note([mark.message_id], [mark.content])
                 if receipts is not None:
                     told = message.message_id, message.due_at, str(result.route), mark
                     receipts.add(endpoint, *told)
-            elif isinstance(result.error, ConfigurationError | SchemaMismatch | StoreMissing):
+            elif isinstance(result.error, _OF_NO_ROW):
                 raise result.error
             elif _may_pass(result.error):
                 later.append((position, result.error))

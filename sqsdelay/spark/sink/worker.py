@@ -32,7 +32,7 @@ from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import Receipts, SentBefore
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Attempt, Run, insist
+from sqsdelay.spark.sink.run import Attempt, Run
 from sqsdelay.spark.sink.staging import Bulk
 from sqsdelay.spark.sink.stored_job import wheel_of
 from sqsdelay.spark.sink.task import Task
@@ -91,14 +91,13 @@ def _sender(options: Options) -> QueueSender:
 
 
 @lru_cache(maxsize=10_000)
-def check_store(options: Options, endpoint: str, *, staging: bool) -> None:
+def check_store(options: Options, endpoint: str) -> None:
     """Raise what keeps a job from using an endpoint's store: before a row is sent, be it one that needs none.
     Once in a process."""
-    url = str(options.store)
-    if staging:
-        insist(lambda: wheel_of(url, endpoint), options.retry_seconds)
-        return
-    with closing(open_store(url, endpoint=endpoint)) as store, suppress(StoreUnavailable):
+    with (
+        closing(open_store(str(options.store), endpoint=endpoint)) as store,
+        suppress(StoreUnavailable),
+    ):
         check(store)
 
 
@@ -247,8 +246,8 @@ def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
     # The next micro-batch has the same sender.
     kept = replace(options, batch=None, summary=None)
     task = Task(rows=rows, sender=_sender(kept))
-    if options.store is not None and not options.plan:
-        task.check_store = partial(check_store, kept, staging=options.stages)
+    if options.store is not None and not (options.plan or options.stages):
+        task.check_store = partial(check_store, kept)
     _spare_the_collector()
     slices, staged = list[int](), None
     if options.receipts is not None:

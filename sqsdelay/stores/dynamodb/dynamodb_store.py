@@ -37,7 +37,8 @@ TABLE_CLASSES: Final = (STANDARD, INFREQUENT_ACCESS)
 
 
 class DynamoDbStore(Waiting, Pages, DelayedMessageStore):
-    """Delayed messages in a DynamoDB table, which several endpoints may share.
+    """Delayed messages in a DynamoDB table, which several endpoints may share. `pending` reads hour by hour:
+    it is for people, not for loops.
 
     Args:
         table: the table's name.
@@ -167,7 +168,6 @@ class DynamoDbStore(Waiting, Pages, DelayedMessageStore):
         return sum(self._table.each(waiting, product(leases.shards, hours)))
 
     def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
-        """Hour by hour; for people, not for loops."""
         start = "" if from_ms < 0 else position(from_ms, from_id)
         leases = self._table.read_leases()
         near = self._table.each(

@@ -8,7 +8,7 @@ import json
 import random
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from sqsdelay.core.delay import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.limits import ANSWER_SECONDS
 from sqsdelay.stores.calls import Calls, ServiceClock
-from sqsdelay.stores.s3.layout import ObjectName, times_of
+from sqsdelay.stores.s3.layout import JOBS, RECORD, ObjectName, job_of, times_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -203,9 +203,6 @@ limit of a function."""
 COMMITTED: Final = {"decision": "committed"}
 ABORTED: Final = {"decision": "aborted"}
 
-LATEST_MS: Final = 10**15 - 1
-"""What a job's batch tells for its latest due time, which is known only at the end."""
-
 _REMEMBERED: Final = 10_000
 
 
@@ -217,54 +214,48 @@ class Batches:
     that there is none yet. So a writer who stood still for hours cannot commit what others have given up,
     and whoever finds him standing still can give his batch up.
 
-    A job's batch is committed with the names of the attempts that count: what others have written of it
-    never does. A job that writes to several endpoints has one decision for all of them, beside the
-    endpoints' folders. Each endpoint keeps its part of it with its own, once anyone has asked there.
+    A job's batch is decided for all endpoints that it writes to, in the job's record beside their folders:
+    by the attempts that count, none if it was given up. What other attempts have written never counts.
     """
 
     def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
         self._bucket = bucket
         self.prefix = f"{prefix}decided/"
-        root, _, self.endpoint = prefix.rstrip("/").rpartition("/")
-        self.root = f"{root}/" if root else ""
+        root, slash, self.endpoint = prefix.rstrip("/").rpartition("/")
+        self.root = f"{root}{slash}"
         """What the prefixes of all endpoints of the store have in common."""
+        self.jobs = f"{self.root}{JOBS}"
         self._known: dict[str, frozenset[str] | bool] = {}
+
+    def folder(self, batch: str) -> str:
+        """Where the job lies whose batch it is."""
+        return f"{self.jobs}{job_of(batch)}/"
 
     def _counting(self, batch: str) -> frozenset[str] | bool | None:
         """Whose objects count: those of these attempts, all, or none; None while nothing is decided."""
+        counting: frozenset[str] | bool | None
         if batch not in self._known:
-            decided, etag = self._bucket.get_json(f"{self.prefix}{batch}")
-            if etag is None and times_of(batch)[0] == LATEST_MS:
-                of_all, etag = self._bucket.get_json(f"{self.root}.decided/{batch}")
-                attempts = of_all.get("attempts", {}).get(self.endpoint)
-                decided = ABORTED if attempts is None else {**COMMITTED, "attempts": attempts}
-                if etag is not None:
-                    with suppress(StoreUnavailable):  # It counts all the same.
-                        decided = self._decided(f"{self.prefix}{batch}", decided)
-            if etag is None:
+            if job_of(batch):
+                record, _ = self._bucket.get_json(f"{self.folder(batch)}{RECORD}")
+                run = record.get("runs", {}).get(batch)
+                counting = None if run is None else frozenset(run["attempts"])
+            else:
+                decided, etag = self._bucket.get_json(f"{self.prefix}{batch}")
+                counting = None if etag is None else _is_commit(decided)
+            if counting is None:
                 return None
-            self._remember(batch, decided)
+            self._remember(batch, counting)
         return self._known[batch]
 
-    def _decided(self, key: str, decision: dict[str, Any]) -> dict[str, Any]:
-        """What is decided: this, unless something was before."""
-        try:
-            self._bucket.put_json(key, decision)
-        except Changed:
-            return self._bucket.get_json(key)[0]
-        return decision
-
-    def _remember(self, batch: str, decided: dict[str, Any]) -> None:
+    def _remember(self, batch: str, counting: frozenset[str] | bool) -> None:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
-        attempts = decided.get("attempts")
-        counting = True if attempts is None else frozenset(attempts)
-        self._known[batch] = _is_commit(decided) and counting
+        self._known[batch] = counting
 
     def committed(self, batch: str) -> bool | None:
         """True, False where it was given up, None while nothing is decided."""
         counting = self._counting(batch)
-        return None if counting is None else counting is not False
+        return None if counting is None else bool(counting)
 
     def commit(self, batch: str) -> None:
         """Make all of it visible. Raises StoreUnavailable: it was given up, and nothing of it is stored."""
@@ -274,31 +265,30 @@ class Batches:
                 "stored: try again"
             )
 
-    def commits(self, batch: str, attempts: Collection[str] | None = None) -> bool:
-        """As `commit`; False where it was given up. ``attempts``: whose objects count; None for all of the
-        batch."""
-        named = {} if attempts is None else {"attempts": sorted(attempts)}
-        return self._comes_to(batch, {**COMMITTED, **named})
+    def commits(self, batch: str) -> bool:
+        """As `commit`; False where it was given up."""
+        return self._comes_to(batch, COMMITTED)
 
-    def commits_for_all(self, batch: str, attempts: Mapping[str, Collection[str]]) -> bool:
-        """As `commits`, of a job's batch in all its endpoints at once: by their `endpoint`, whose objects
-        count."""
-        named = {endpoint: sorted(each) for endpoint, each in attempts.items()}
-        return self._is_committed_for_all(batch, {**COMMITTED, "attempts": named})
+    def abort(self, batch: str) -> bool:
+        """Give it up, a job's in all its endpoints; False where it is committed."""
 
-    def _is_committed_for_all(self, batch: str, decision: dict[str, Any]) -> bool:
-        return _is_commit(self._decided(f"{self.root}.decided/{batch}", decision))
+        def given_up(record: dict[str, Any]) -> dict[str, Any] | None:
+            runs = record.get("runs", {})
+            return None if batch in runs else record | {"runs": runs | {batch: {"attempts": []}}}
 
-    def abort(self, batch: str, *, for_all: bool = False) -> bool:
-        """Give it up, a job's batch ``for_all`` of its endpoints; False where it is committed."""
-        if for_all and self._is_committed_for_all(batch, {**ABORTED, "attempts": {}}):
-            return False
-        return self._comes_to(batch, ABORTED)
+        if not job_of(batch):
+            return self._comes_to(batch, ABORTED)
+        self._bucket.change(f"{self.folder(batch)}{RECORD}", given_up)
+        return not self.committed(batch)
 
     def _comes_to(self, batch: str, decision: dict[str, Any]) -> bool:
         """Decide; False where the opposite was decided before."""
-        decided = self._decided(f"{self.prefix}{batch}", decision)
-        self._remember(batch, decided)
+        decided, key = decision, f"{self.prefix}{batch}"
+        try:
+            self._bucket.put_json(key, decision)
+        except Changed:
+            decided, _ = self._bucket.get_json(key)
+        self._remember(batch, _is_commit(decided))
         return _is_commit(decided) is _is_commit(decision)
 
     def visible(self, name: ObjectName) -> bool | None:
@@ -307,11 +297,11 @@ class Batches:
             return True
         counting = self._counting(name.batch)
         if counting is None:
-            last_ms, begun_ms = times_of(name.batch)
+            begun_ms = times_of(name.batch)[1]
             if self._bucket.clock.now_ms() - begun_ms < BATCH_SECONDS * 1000:
                 return None
             # Its writer is dead, or will find that it was given up.
-            self.abort(name.batch, for_all=last_ms == LATEST_MS)
+            self.abort(name.batch)
             counting = self._counting(name.batch)
         return name.attempt in counting if isinstance(counting, frozenset) else bool(counting)
 

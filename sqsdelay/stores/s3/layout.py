@@ -32,16 +32,16 @@ BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 """Source: Amazon S3 User Guide, "General purpose bucket naming rules"."""
 
 _FORMAT: Final = "%Y%m%dT%H%M%SZ"
-BATCH: Final = re.compile(r"\d{15}\.\d{15}\.[0-9A-Za-z]+")
+BATCH: Final = re.compile(r"\d{15}\.\d{15}\.[0-9A-Za-z]+(?:\.[0-9a-f]{40})?")
 _NAME: Final = re.compile(
     r"(?P<start>\d{8}T\d{6}Z)-(?P<seconds>\d+)/(?P<state>_?)(?P<first>\d{15})-(?P<last>\d{15})-"
     r"(?P<count>\d{6,})-(?P<size>\d+)-(?P<part>[0-9A-Za-z.]+)"
     rf"(?:~(?P<batch>{BATCH.pattern}))?\.(?:jsonl\.gz|state)"
 )
 
-JOBS: Final = "jobs/"
+JOBS: Final = ".jobs/"
 RECORD: Final = "record.json"
-"""What a job of Spark's has stored, below the endpoint's prefix."""
+"""What jobs of Spark's have stored, beside the endpoints' folders."""
 
 MAX_OBJECT_MESSAGES: Final = 5_000
 """Messages in one object: what one dispatcher leases at once, and a hot slot is spread by."""
@@ -126,7 +126,8 @@ def new_part() -> str:
 
 
 def new_batch(last_ms: int, now_ms: int) -> str:
-    """A batch's name: it tells the latest due time of its messages, and when it was begun."""
+    """A batch's name: it tells the latest due time of its messages, and when it was begun. A job's batch
+    also tells the job's folder, where it is decided."""
     return f"{last_ms:015d}.{now_ms:015d}.{new_part()}"
 
 
@@ -134,6 +135,11 @@ def times_of(batch: str) -> tuple[int, int]:
     """Both times that a batch's name tells, epoch milliseconds."""
     last, begun, _ = batch.split(".", 2)
     return int(last), int(begun)
+
+
+def job_of(batch: str) -> str:
+    """The folder of the job whose batch it is; empty for none."""
+    return batch.split(".", 3)[3] if batch.count(".") == 3 else ""
 
 
 class Hierarchy:

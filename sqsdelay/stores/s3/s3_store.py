@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import compress, groupby, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +15,7 @@ from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores import shared
 from sqsdelay.stores.calls import check_no_transaction
 from sqsdelay.stores.s3 import layout
-from sqsdelay.stores.s3.bucket import ObjectBucket
+from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
 from sqsdelay.stores.s3.changes import Changes
 from sqsdelay.stores.s3.leases import S3Claim, Turner
 from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
@@ -51,7 +51,9 @@ _FRESH_MS: Final = 5_000
 
 
 class S3Store(Changes, Pages, DelayedMessageStore):
-    """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how.
+    """Delayed messages in an S3 bucket, which several endpoints may share. docs/s3-store.md says how. A page
+    of `pending` reads the objects that may hold a part of it: for people, not for loops. All that share the
+    last message's due time and id are on it: it may be longer.
 
     Args:
         bucket: its name.
@@ -224,22 +226,33 @@ class S3Store(Changes, Pages, DelayedMessageStore):
             name = key.removeprefix(wheel.batches.prefix)
             if layout.BATCH.fullmatch(name) and is_over(*layout.times_of(name)):
                 bucket.delete(key)
-        jobs = f"{wheel.prefix}{layout.JOBS}"
+        jobs = wheel.batches.jobs
         starts = (f"{jobs}{secrets.token_hex(4)}", jobs)
         found = (key for start in starts for key, _ in bucket.listed(jobs, start_after=start))
         for job, keys in groupby(islice(found, _SWEPT), lambda key: key.rpartition("/")[0]):
-            runs = bucket.get_json(f"{job}/{layout.RECORD}")[0].get("runs", ())
-            last_ms = {run["batch"]: run["last_ms"] for run in runs}
-            begun_ms = max((layout.times_of(batch)[1] for batch in last_ms), default=0)
-            latest_ms = max(last_ms.values(), default=0)
-            if last_ms and is_over(latest_ms, max(latest_ms, begun_ms)):
-                decisions = (f"{wheel.batches.prefix}{batch}" for batch in last_ms)
-                bucket.delete(f"{job}/{layout.RECORD}", *decisions)
-                last_ms = {}
+            record, etag = bucket.get_json(f"{job}/{layout.RECORD}")
+            runs = record.get("runs", {})
+            begun = {batch: layout.times_of(batch)[1] for batch in runs}
+            # Each dispatcher takes its endpoint out: of the others it does not know what waits there.
+            passed = [
+                run["endpoints"]
+                for batch, run in runs.items()
+                if wheel.batches.endpoint in run.get("endpoints", ())
+                and is_over(run["last_ms"], max(run["last_ms"], begun[batch]))
+            ]
+            for endpoints in passed:
+                endpoints.remove(wheel.batches.endpoint)
+            waits = any(run.get("endpoints") or begun[b] >= old_ms for b, run in runs.items())
+            if etag is not None and not waits:
+                bucket.delete_unchanged(f"{job}/{layout.RECORD}", etag)
+                runs = {}
+            elif passed:
+                with suppress(Changed):
+                    bucket.put_json(f"{job}/{layout.RECORD}", record, over=etag)
             for name in (key.removeprefix(f"{job}/") for key in keys):
                 batch = name.partition("~")[0]
                 is_marks = name.endswith(".marks") and layout.BATCH.fullmatch(batch)
-                if is_marks and batch not in last_ms and layout.times_of(batch)[1] < old_ms:
+                if is_marks and batch not in runs and layout.times_of(batch)[1] < old_ms:
                     bucket.delete(f"{job}/{name}")
 
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:
@@ -306,8 +319,6 @@ class S3Store(Changes, Pages, DelayedMessageStore):
         return sum(self._wheel.count(waiting) for waiting in self._wheel.listed())
 
     def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
-        """Reads the objects that may hold a part of it. All that share the last one's due time and id are on
-        its page: it may be longer."""
         # What is overdue is asked after each look for it: some seconds old will do.
         listed = self._known(before_ms) if before_ms <= self._wheel.now_ms() else None
         listed = self._wheel.listed(until_ms=before_ms) if listed is None else listed

@@ -48,6 +48,9 @@ class SchedulerStore(Pages, ParkingPlace):
     timers make it exact to the second. What has fired is no longer here: it is cancelled and moved by an
     amendment, as any message in the delay queue.
 
+    A page of `pending` reads every schedule: a GetSchedule call for each message, a ListSchedules call for
+    each hundred. The calls are free, and limited to some thousand a second: for people, not for loops.
+
     Args:
         group: the schedule group; `set_up` creates it.
         role_arn: the role that EventBridge Scheduler assumes; it may send to the parking queue and to
@@ -188,9 +191,6 @@ class SchedulerStore(Pages, ParkingPlace):
         return [*self._group.names(self._names), *self._group.names(self._second_names)]
 
     def _page(self, limit: int, from_ms: int, from_id: str, before_ms: int) -> list[StoredMessage]:
-        """A listing has no due times, so each page reads every schedule: a GetSchedule call for each message,
-        and a ListSchedules call for each hundred. The calls are free, and limited to some thousand a second.
-        """
         found: list[StoredMessage] = []
         names = self._all_names()
         for start in range(0, len(names), 100):

@@ -185,7 +185,7 @@ def _park(site: Site, store: DynamoDbStore, tries: Tries) -> None:
             assert parking.park([known]) == [False]
         with tries("read amendments"):
             assert parking.amendments([cancelled.message_id])[cancelled.message_id] is not None
-        parking.apply_amendments(dict.fromkeys([cancelled.message_id, moved.message_id]))
+        parking._apply_amendments(dict.fromkeys([cancelled.message_id, moved.message_id]))
         with tries("cancel"):
             assert owners.find(cancelled.message_id) is None
         with tries("move"):

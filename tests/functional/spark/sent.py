@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core.message import DUE_AT, MESSAGE_ID
+from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import environment
+
+
+def printed(command: Sequence[str], folder: Path, settings: dict[str, str]) -> str:
+    """The last line that a command prints."""
+    done = subprocess.run(
+        command,
+        env=environment(settings),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return done.stdout.splitlines()[-1]
 
 
 def message_id(entry: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -21,9 +20,8 @@ from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores import S3Store
 from tests.functional.spark import told
 from tests.functional.spark.older_spark import JOBS
-from tests.functional.spark.sent import ids
-from tests.patience import PATIENCE_SECONDS
-from tests.services.processes import ROOT, environment
+from tests.functional.spark.sent import ids, printed
+from tests.services.processes import ROOT
 from tests.services.s3_server import S3Server
 
 
@@ -32,17 +30,8 @@ def run(script: str, packages: Path, stub: Stub, tmp_path: Path, *told: str, **m
     stub.keep()
     settings = stub.environment(PYTHONPATH=f"{packages}{os.pathsep}{ROOT}")
     settings |= {"PYSPARK_PYTHON": sys.executable} | more
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(script)), str(tmp_path), *told],
-        env=environment(settings),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, str(Path(__file__).with_name(script)), str(tmp_path), *told]
+    return json.loads(printed(command, tmp_path, settings))
 
 
 @pytest.mark.parametrize("version", ["3.5", pytest.param("4.0", marks=pytest.mark.nightly)])

@@ -18,8 +18,7 @@ import pytest
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.spark.sink.rows import derived_id
 from tests.functional.spark.conftest import QUICK_JAVA
-from tests.functional.spark.sent import ids
-from tests.patience import PATIENCE_SECONDS
+from tests.functional.spark.sent import ids, printed
 from tests.services.processes import ROOT, environment
 
 THEIRS = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six.py", "urllib3")
@@ -86,17 +85,7 @@ def test_a_job_from_one_zip_file(sqs: Stub, tmp_path: Path, clusters_python: Pat
         "--conf", "spark.ui.enabled=false",
         *submit[1:4], "renewals.parquet", *folders,
     ]  # fmt: skip
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment(settings),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    told = ast.literal_eval(done.stdout.splitlines()[-1])
+    told = ast.literal_eval(printed(command, tmp_path, settings))
     assert (told["sent"], told["rejected"]) == (99, 1)
     assert len(list((tmp_path / "receipts").rglob("part-*.parquet"))) > 0
     assert ids(sqs) == {derived_id("renewals-2027", key): 1 for key in keys if key != "r7"}

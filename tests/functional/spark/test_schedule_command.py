@@ -51,17 +51,8 @@ def test_csv(sqs: Stub, tmp_path: Path) -> None:
         "2,2035-07-01 11:00:00,x\n"
         "3,soon,y\n"
     )
-    done = schedule(
-        table,
-        "--key",
-        "order_id",
-        "--job",
-        "j",
-        "--rejects",
-        rejects,
-        "--time-zone",
-        "Europe/Berlin",
-    )
+    more = "--rejects", rejects, "--time-zone", "Europe/Berlin"
+    done = schedule(table, "--key", "order_id", "--job", "j", *more)
     assert done.exit_code == 1
     assert "2 sent (2 delay-queue)" in done.stdout
     assert f"1 not sent: kept in {rejects}" in done.stdout.splitlines()

@@ -55,19 +55,10 @@ def test_every_row_is_sent_once_in_full_batches(
     assert {entry["MessageAttributes"]["kind"]["StringValue"] for entry in entries} == {"reminder"}
     assert (sqs.requests() - before)["SendMessageBatch"] == 50
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary == {
-        "committed": True,
-        "tasks": 2,
-        "tasks_failed": 0,
-        "sent": 500,
-        "rejected": 0,
-        "repeated": 0,
-        "already_sent": 0,
-        "throttled": 0,
-        "retried": 0,
-        "routes": {"delay-queue": 500},
-        "reasons": {},
-    }
+    none = ("tasks_failed", "rejected", "repeated", "already_sent", "throttled", "retried")
+    assert summary == dict.fromkeys(none, 0) | {
+        "committed": True, "tasks": 2, "sent": 500, "routes": {"delay-queue": 500}, "reasons": {},
+    }  # fmt: skip
 
 
 def test_a_relative_delay_counts_from_one_instant_for_the_whole_job(

@@ -17,20 +17,16 @@ HOSTILE = '<script>alert("x")</script>&amp;$\\frac{1}{2}$'
 def sent(message_id: str, *, after: int = 0, delay: int = 1900, **more: Any) -> Event:
     """A message sent through the delay queue, unless ``more`` says otherwise."""
     at_ms = T0 + after * 1000
-    fields = {
-        "endpoint": "orders",
-        "route": Route.DELAY_QUEUE,
-        "due_ms": at_ms + delay * 1000,
-        "size": 381,
-        "batch": 10,
-    }
-    return Event(
-        kind=EventKind.SENT,
-        at_ms=at_ms,
-        message_id=message_id,
-        source=Source.SENDER,
-        **{**fields, **more},
-    )
+    known = {"endpoint": "orders", "route": Route.DELAY_QUEUE, "size": 381, "batch": 10}
+    fields: dict[str, Any] = known | {"due_ms": at_ms + delay * 1000} | more
+    fields |= {"kind": EventKind.SENT, "message_id": message_id, "source": Source.SENDER}
+    return Event(at_ms=at_ms, **fields)
+
+
+def _next(of: Event, kind: EventKind, source: Source, at_ms: int, **more: Any) -> Event:
+    """Another event of the same message."""
+    more |= {"endpoint": of.endpoint, "message_id": of.message_id}
+    return Event(kind=kind, source=source, at_ms=at_ms, **more)
 
 
 def hop(of: Event, *, after: int = 900) -> Event:
@@ -44,43 +40,18 @@ def handed_over(of: Event, *, after: int = 1800, late_ms: int = 40) -> Event:
 
 
 def consumed(of: Event, kind: EventKind, *, after: int, **more: Any) -> Event:
-    return Event(
-        kind=kind,
-        at_ms=of.at_ms + after * 1000,
-        endpoint=of.endpoint,
-        message_id=of.message_id,
-        source=Source.CONSUMER,
-        due_ms=of.due_ms,
-        batch=10,
-        receive_batch=10,
-        **more,
-    )
+    more |= {"due_ms": of.due_ms, "batch": 10, "receive_batch": 10}
+    return _next(of, kind, Source.CONSUMER, of.at_ms + after * 1000, **more)
 
 
 def received(of: Event, *, late_ms: int = 200, copy: str = "copy") -> Event:
     assert of.due_ms is not None
-    return Event(
-        kind=EventKind.RECEIVED,
-        at_ms=of.due_ms + late_ms,
-        endpoint=of.endpoint,
-        message_id=of.message_id,
-        source=Source.RECEIVER,
-        due_ms=of.due_ms,
-        late_ms=late_ms,
-        batch=1,
-        sqs_message_id=copy,
-    )
+    more = {"due_ms": of.due_ms, "late_ms": late_ms, "batch": 1, "sqs_message_id": copy}
+    return _next(of, EventKind.RECEIVED, Source.RECEIVER, of.due_ms + late_ms, **more)
 
 
 def by_sender(of: Event, kind: EventKind, *, after: int, due_ms: int | None = None) -> Event:
-    return Event(
-        kind=kind,
-        at_ms=of.at_ms + after * 1000,
-        endpoint=of.endpoint,
-        message_id=of.message_id,
-        source=Source.SENDER,
-        due_ms=due_ms,
-    )
+    return _next(of, kind, Source.SENDER, of.at_ms + after * 1000, due_ms=due_ms)
 
 
 def everything() -> dict[str, list[Event]]:

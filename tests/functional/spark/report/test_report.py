@@ -6,7 +6,6 @@ import gzip
 import json
 import random
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from sqsdelay.spark.report.page import Figures
 from sqsdelay.spark.report.read import read_ledger
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
+from tests.functional.spark.sent import printed
 from tests.services.chromium import chromium
 
 if TYPE_CHECKING:
@@ -150,16 +150,7 @@ def test_the_command_as_it_is_started(tmp_path: Path) -> None:
     lines = told.lines()
     for part in range(2):
         (tmp_path / f"ledger/{part}.jsonl").write_text("\n".join(lines[part::2]))
-    done = subprocess.run(
-        [*REPORT, "ledger", "--out", "out", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(printed([*REPORT, "ledger", "--out", "out", "--json"], tmp_path, {}))
     assert (found["lines"], found["bad_lines"]) == (len(lines), len(told.BAD))
     for status, events in told.everything().items():
         messages = {event.message_id for event in events}
