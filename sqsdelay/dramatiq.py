@@ -6,7 +6,7 @@ import logging
 from base64 import b64encode
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dramatiq import Broker, Message
 from dramatiq.common import current_millis
@@ -35,9 +35,8 @@ def unrestricted_actors(
 ) -> SqsBroker:
     """The broker itself, whose messages may now have a ``delay`` of any length.
 
-    A delayed message waits in SQS, in whole seconds rounded up, and a worker gets what it would have got
-    without a delay. This is true for the delays of retries, pipelines and groups, too. Messages without a
-    delay are sent as before.
+    A delayed message, of a retry, pipeline or group too, waits in SQS, in whole seconds rounded up; then a
+    worker gets what it would have got without a delay. Messages without one are sent as before.
 
     Args:
         broker: a ``dramatiq_sqs.SQSBroker``.
@@ -87,10 +86,8 @@ def _enqueue(
         told = (message.message_id, one_line(error))
         logger.error("a retry of message %s waits in a worker: %s", *told)
         held = message.copy(options={"eta": current_millis() + delay})
-        return cast(Message[Any], plain(held, delay=min(delay, _MOST_PLAIN_MS)))
+        # The most that the broker takes by itself.
+        most = limits.MAX_MESSAGE_TIMER_SECONDS * 1000
+        return cast(Message[Any], plain(held, delay=min(delay, most)))
     broker.emit_after("enqueue", message, delay)
     return message
-
-
-_MOST_PLAIN_MS: Final = limits.MAX_MESSAGE_TIMER_SECONDS * 1000
-"""The most that the broker takes by itself."""

@@ -32,9 +32,8 @@ def unrestricted_tasks(
 ) -> SqsBroker:
     """The broker itself, whose tasks may now have a ``delay`` label of any length, in seconds.
 
-    A delayed task waits in SQS, in whole seconds rounded up, and a worker gets what it would have got
-    without a delay; so do retries with a delay. FIFO queues take delays, too. Tasks without a delay are
-    sent as before.
+    A delayed task, a retry too, waits in SQS, in whole seconds rounded up; then a worker gets what it would
+    have got without a delay. FIFO queues take delays. Tasks without one are sent as before.
 
     Args:
         broker: a ``taskiq_aio_sqs.SQSBroker``.
@@ -102,11 +101,7 @@ async def _kick(plain: Any, broker: Any, delays: DelaySender, message: BrokerMes
 
 
 def _seconds(label: Any) -> float:
-    """A ``delay`` label as seconds, 0 where there is none.
-
-    Raises:
-        InvalidDelay: it is no number.
-    """
+    """A ``delay`` label as seconds, 0 where there is none. Raises InvalidDelay: it is no number."""
     try:
         return float(label or 0)
     except (TypeError, ValueError) as error:

@@ -1,10 +1,10 @@
-"""Coalescing: what different callers send within a few milliseconds of each other shares requests."""
+"""Shared calls: what threads need within a few milliseconds of each other leaves in one call."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -13,6 +13,11 @@ from sqsdelay.errors import InvalidSetting
 from sqsdelay.limits import MAX_BATCH_BYTES
 
 T = TypeVar("T")
+R = TypeVar("R")
+E = TypeVar("E", bound=BaseException)
+
+Work = Callable[[Any, list[T]], Sequence[R]]
+"""Makes one call for items of one key; a result for each, in order."""
 
 MAX_LINGER_MS: Final = 1000
 """Longer is no coalescing but a delay, which a message has one of already."""
@@ -44,11 +49,12 @@ class _Line(Generic[T]):
     bytes: int = 0
     in_flight: int = 0
 
-    def full(self) -> bool:
-        return len(self.waiting) >= self.most or self.bytes >= MAX_BATCH_BYTES
-
     def since(self) -> float:
         return next(iter(self.waiting)).since
+
+    def remove(self, waiting: Waiting[T]) -> None:
+        del self.waiting[waiting]
+        self.bytes -= waiting.size
 
 
 class Coalescer(Generic[T]):
@@ -93,7 +99,7 @@ class Coalescer(Generic[T]):
         line = self._lines.get(waiting.key)
         if line is None or waiting not in line.waiting:
             return False
-        self._remove(line, waiting)
+        line.remove(waiting)
         self._forget_if_idle(waiting.key)
         return True
 
@@ -103,17 +109,20 @@ class Coalescer(Generic[T]):
         if group:
             line = self._lines[group[0].key]
             for waiting in group:
-                self._remove(line, waiting)
+                line.remove(waiting)
             line.in_flight += 1
             self._in_flight += 1
         return group
 
     def ready(self, now: float, key: Hashable | None = None) -> list[Waiting[T]]:
         """The group that `take` would give."""
-        line = self._next(now, self._lines if key is None else (key,))
+        keys = self._lines if key is None else (key,)
+        lines = [line for each in keys if (line := self._lines.get(each)) is not None]
+        due = [line for line in lines if self._leaves_at(line) <= now]
         group, size = list[Waiting[T]](), 0
-        if line is None:
+        if not due:
             return group
+        line = min(due, key=_Line.since)
         for waiting in line.waiting:
             if group and (len(group) == line.most or size + waiting.size > MAX_BATCH_BYTES):
                 break
@@ -130,35 +139,19 @@ class Coalescer(Generic[T]):
 
     def next_at(self) -> float:
         """When `take` is worth a try, if nothing is added or done before; infinity for never."""
-        free = self._lanes - self._in_flight
-        times = [
-            -math.inf if self._hurried or line.full() else line.since() + self._linger
-            for line in self._lines.values()
-            if line.waiting and self._has_lane(line, free)
-        ]
-        return min(times, default=math.inf)
+        return min(map(self._leaves_at, self._lines.values()), default=math.inf)
 
     def hurry(self) -> None:
         """Let nothing linger from now on: no more callers will come."""
         self._hurried = True
 
-    def _next(self, now: float, keys: Iterable[Hashable]) -> _Line[T] | None:
+    def _leaves_at(self, line: _Line[T]) -> float:
         free = self._lanes - self._in_flight
-        lines = [line for key in keys if (line := self._lines.get(key)) is not None]
-        ready = [line for line in lines if self._may_leave(line, now, free)]
-        return min(ready, key=_Line.since, default=None)
-
-    def _may_leave(self, line: _Line[T], now: float, free: int) -> bool:
-        if not line.waiting or not self._has_lane(line, free):
-            return False
-        return self._hurried or line.full() or line.since() + self._linger <= now
-
-    def _has_lane(self, line: _Line[T], free: int) -> bool:
-        return free > 1 or (free == 1 and (line.in_flight == 0 or self._lanes == 1))
-
-    def _remove(self, line: _Line[T], waiting: Waiting[T]) -> None:
-        del line.waiting[waiting]
-        line.bytes -= waiting.size
+        has_lane = free > 1 or (free == 1 and (line.in_flight == 0 or self._lanes == 1))
+        if not line.waiting or not has_lane:
+            return math.inf
+        full = len(line.waiting) >= line.most or line.bytes >= MAX_BATCH_BYTES
+        return -math.inf if self._hurried or full else line.since() + self._linger
 
     def _forget_if_idle(self, key: Hashable) -> None:
         line = self._lines[key]
@@ -166,16 +159,10 @@ class Coalescer(Generic[T]):
             del self._lines[key]
 
 
-R = TypeVar("R")
-E = TypeVar("E", bound=BaseException)
-
-
 def own(error: E) -> E:
     """The error as an object of the caller's own: type, text, attributes, notes and cause, no traceback.
-
-    Several callers may share a call that failed. Python appends frames and notes to the object that is
-    raised, so each of them would show those of all.
-    """
+    Python appends frames and notes to the object that is raised: callers that share a call that failed would
+    each show those of all."""
     made = type(error).__new__(type(error), *error.args)
     made.__dict__.update(error.__dict__)
     if notes := getattr(error, "__notes__", None):
@@ -185,12 +172,16 @@ def own(error: E) -> E:
     return made
 
 
-Work = Callable[[Any, list[T]], Sequence[R]]
-"""Makes one call for items of one key; a result for each, in order."""
+class Interrupted(Exception):
+    """The thread that makes a call for several failed or takes too long. The call may have been made."""
+
+
+class NeverLeft(Exception):
+    """The caller's time was over before a call had its items."""
 
 
 @dataclass(eq=False, slots=True)
-class _Thread(Generic[T, R]):
+class _Thread(Generic[R]):
     """A thread that waits for results, or for its turn to make the call."""
 
     results: list[R | None]
@@ -201,13 +192,8 @@ class _Thread(Generic[T, R]):
     woken: threading.Event = field(default_factory=threading.Event)
 
 
-@dataclass(eq=False, slots=True)
-class _Item(Generic[T, R]):
-    """One item, and which of its thread's."""
-
-    item: T
-    position: int
-    thread: _Thread[T, R]
+_OfThread = tuple[T, int, _Thread[R]]
+"""An item, which of its thread's it is, and the thread."""
 
 
 class SharedCalls(Generic[T, R]):
@@ -230,7 +216,7 @@ class SharedCalls(Generic[T, R]):
         self._work = work
         self._clock = clock or SystemClock()
         self._linger = checked_linger(linger_ms)
-        self._coalescer = Coalescer[_Item[T, R]](linger_seconds=self._linger, lanes=lanes)
+        self._coalescer = Coalescer[_OfThread[T, R]](linger_seconds=self._linger, lanes=lanes)
         self._lock = threading.Lock()
 
     def call(
@@ -250,15 +236,15 @@ class SharedCalls(Generic[T, R]):
         Raises:
             What ``work`` raised in this thread.
             Interrupted: another had its items, and failed or has no result in time.
-            NeverLeft: its time was over before a call had its items.
+            NeverLeft
         """
         now = self._clock.monotonic()
-        thread = _Thread[T, R]([None] * len(items), len(items), now, now + within_seconds)
-        waiting = list[Waiting[_Item[T, R]]]()
+        thread = _Thread[R]([None] * len(items), len(items), now, now + within_seconds)
+        waiting = list[Waiting[_OfThread[T, R]]]()
         try:
             with self._lock:
                 for n, (item, size) in enumerate(zip(items, sizes, strict=True)):
-                    each = _Item(item, n, thread)
+                    each = (item, n, thread)
                     waiting.append(self._coalescer.add(key, each, size=size, most=most, now=now))
             self._serve(key, thread)
         finally:
@@ -271,7 +257,7 @@ class SharedCalls(Generic[T, R]):
             raise Interrupted("the thread that makes the call has no answer in time")
         return cast(list[R], thread.results)
 
-    def _serve(self, key: Hashable, thread: _Thread[T, R]) -> None:
+    def _serve(self, key: Hashable, thread: _Thread[R]) -> None:
         while thread.missing:
             thread.woken.clear()
             with self._lock:
@@ -293,27 +279,27 @@ class SharedCalls(Generic[T, R]):
                 left = min(left if left > 0 else math.inf, thread.until - now)
                 thread.woken.wait(None if left == math.inf else left)
 
-    def _make(self, key: Hashable, group: list[Waiting[_Item[T, R]]]) -> None:
-        items = [waiting.item for waiting in group]
+    def _make(self, key: Hashable, group: list[Waiting[_OfThread[T, R]]]) -> None:
         results: Sequence[R] = ()
         error: BaseException | None = None
         try:
-            results = self._work(key, [each.item for each in items])
+            results = self._work(key, [waiting.item[0] for waiting in group])
         except BaseException as raised:
             error = raised
             raise
         finally:
             with self._lock:
-                for n, each in enumerate(items):
+                for n, waiting in enumerate(group):
+                    _, position, thread = waiting.item
                     if error is None:
-                        each.thread.results[each.position] = results[n]
-                    each.thread.error = each.thread.error or error
-                    each.thread.missing -= 1
-                    each.thread.woken.set()
+                        thread.results[position] = results[n]
+                    thread.error = thread.error or error
+                    thread.missing -= 1
+                    thread.woken.set()
                 self._coalescer.done(group)
                 self._give_turn()
 
-    def _withdraw(self, waiting: Sequence[Waiting[_Item[T, R]]]) -> bool:
+    def _withdraw(self, waiting: Sequence[Waiting[_OfThread[T, R]]]) -> bool:
         """Take back what has not left, and give another its turn; whether none had left."""
         with self._lock:
             stayed = [self._coalescer.withdraw(each) for each in waiting]
@@ -325,14 +311,6 @@ class SharedCalls(Generic[T, R]):
             _maker(group).woken.set()
 
 
-def _maker(group: Sequence[Waiting[_Item[T, R]]]) -> _Thread[T, R]:
+def _maker(group: Sequence[Waiting[_OfThread[T, R]]]) -> _Thread[R]:
     """The thread with the most time left; of several, the first."""
-    return max((each.item.thread for each in group), key=lambda thread: thread.until)
-
-
-class Interrupted(Exception):
-    """The thread that makes a call for several failed or takes too long. The call may have been made."""
-
-
-class NeverLeft(Exception):
-    """The thread's time was over before a call had its items."""
+    return max((waiting.item[2] for waiting in group), key=lambda thread: thread.until)

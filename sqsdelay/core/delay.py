@@ -43,8 +43,8 @@ def delay_ms(delay: Delay) -> int:
             else "delay is negative; use 0 or more (what was due in the past is sent at once)"
         )
     else:
-        milliseconds = delay * 1000 if isinstance(delay, int) else math.ceil(delay * 1000)
-    if milliseconds < 0 or (isinstance(delay, int | float) and delay < 0):
+        milliseconds = -1 if delay < 0 else math.ceil(delay * 1000)
+    if milliseconds < 0:
         raise InvalidDelay(
             "is negative; use 0 or more (what was due in the past is sent at once)", delay=delay
         )
@@ -70,8 +70,7 @@ def due_at_ms(due_at: datetime) -> int:
 
 
 def checked_due_ms(due_ms: int) -> int:
-    """``due_ms`` itself, if some clock can still show it. Raises InvalidDelay: it lies after the year
-    9999."""
+    """``due_ms`` itself, if some clock can still show it. Raises InvalidDelay: it is after the year 9999."""
     if due_ms > MAX_DUE_MS:
         raise InvalidDelay(
             f"due time {due_ms} ms is after the limit of {MAX_DUE_MS} ms (end of the year 9999); "
@@ -154,8 +153,7 @@ Decision = HandOver | Requeue | Park
 
 
 def check_hop(hop_seconds: int) -> None:
-    """Refuse a hop length that no delay queue can have. Raises ConfigurationError: outside 1 to 900
-    seconds."""
+    """Refuse a hop that no delay queue can have. Raises ConfigurationError: outside 1 to 900 seconds."""
     if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
         raise InvalidSetting(
             f"use 1 to {MAX_MESSAGE_TIMER_SECONDS}, the delay queue's delivery delay",
@@ -164,8 +162,8 @@ def check_hop(hop_seconds: int) -> None:
 
 
 def checked_max_delay(seconds: int) -> int:
-    """``seconds`` itself, if an endpoint can be limited to it. Raises ConfigurationError: below what one
-    message timer holds, or past the year 9999; no whole number."""
+    """``seconds`` itself, if an endpoint can be limited to it. Raises ConfigurationError: no whole number, or
+    out of range."""
     most = MAX_DUE_MS // 1000
     # From a settings file it may be anything.
     whole = isinstance(seconds, int) and not isinstance(seconds, bool)
@@ -274,11 +272,9 @@ class BrokerClock:
     def observe(
         self, broker_ms: int, *, at: float | None = None, asked_at: float | None = None
     ) -> None:
-        """Record that the broker's clock read at least ``broker_ms`` (epoch milliseconds).
-
-        ``at`` is the local monotonic time of the proof, now by default. ``asked_at`` is given for an
-        answer's date: when the request was made, at which time that second had not ended.
-        """
+        """Record that the broker's clock read at least ``broker_ms`` (epoch milliseconds) at the local
+        monotonic time ``at``, now by default. ``asked_at`` is given for an answer's date: when the request
+        was made, at which time that second had not ended."""
         mono = self.local.monotonic()
         taken_at = mono if at is None else at
         wall_ms = self.local.now_ms() - round((mono - taken_at) * 1000)
@@ -305,17 +301,13 @@ class BrokerClock:
         return None if best is None else best.broker_ms + self._least_ms(mono - best.taken_at)
 
     def after_ms(self, broker_ms: int, taken_at: float) -> int:
-        """The broker's now, never ahead, from one proof: what its clock read at ``taken_at``.
-
-        ``taken_at`` is local monotonic time. Other proofs play no part.
-        """
+        """The broker's now, never ahead, from what its clock read at ``taken_at`` (local monotonic time)
+        alone."""
         return broker_ms + max(0, self._least_ms(self.local.monotonic() - taken_at))
 
     def latest_ms(self) -> int:
-        """The most the broker's clock may read now; `now_ms` while no dated answer is known.
-
-        The start of a delay that has no SentTimestamp: counted from `now_ms` it would be early.
-        """
+        """The most the broker's clock may read now; `now_ms` while no dated answer is known. A delay that has
+        no SentTimestamp starts then: counted from `now_ms` it would be early."""
         mono, wall_ms = self.local.monotonic(), self.local.now_ms()
         with self._lock:
             bounds = [

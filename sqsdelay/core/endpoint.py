@@ -34,11 +34,9 @@ class QueueRef:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A destination queue with the queues beside it that serve its delays.
-
-    They are a delay queue and an error queue. A FIFO queue takes no message timers: the last leg of
-    a delay waits on a standard queue, the due queue, and is sent on from there.
-    """
+    """A destination queue with the queues beside it that serve its delays: a delay queue and an error
+    queue. A FIFO queue takes no message timers: the last leg of a delay waits on a standard queue, the due
+    queue, and is sent on from there."""
 
     queue: QueueRef
 
@@ -119,11 +117,9 @@ class Endpoint:
 
 
 def collision(endpoint: Endpoint, exists: Callable[[QueueRef], bool]) -> str | None:
-    """Why an endpoint cannot be, beside another endpoint of its account; None if it can.
-
-    ``orders`` and ``orders.fifo`` would share ``orders-delay.fifo``. A FIFO queue beside a standard
-    endpoint harms nobody while it is no endpoint itself, which its due queue shows.
-    """
+    """Why an endpoint cannot be, beside another of its account; None if it can. ``orders`` and
+    ``orders.fifo`` would share ``orders-delay.fifo``. A FIFO queue beside a standard endpoint harms nobody
+    while it is no endpoint itself, which its due queue shows."""
     if (endpoint.fifo or exists(endpoint.due_queue)) and exists(endpoint.twin):
         return (
             f"{endpoint.name} would share the delay queue {endpoint.delay_queue.name} with "

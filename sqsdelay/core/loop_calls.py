@@ -1,4 +1,4 @@
-"""Tasks that make calls for one item each share calls: a few threads make them, each for several tasks."""
+"""Shared calls of tasks: a few threads make them, each for several tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -19,13 +18,8 @@ R = TypeVar("R")
 DEFAULT_LINGER_MS: Final = 5.0
 DEFAULT_MAX_WAITING: Final = 10_000
 
-
-@dataclass(eq=False, slots=True)
-class _Item(Generic[T, R]):
-    """A task's item, and the result it waits for."""
-
-    item: T
-    result: asyncio.Future[R]
+_OfTask = tuple[T, asyncio.Future[R]]
+"""A task's item, and the result it waits for."""
 
 
 class _OneLoop(Generic[T, R]):
@@ -39,7 +33,7 @@ class _OneLoop(Generic[T, R]):
         self._room = asyncio.Semaphore(max_waiting)
         self._calls = 0
         self._idle: asyncio.Future[None] | None = None
-        self._coalescer = Coalescer[_Item[T, R]](linger_seconds=linger, lanes=lanes)
+        self._coalescer = Coalescer[_OfTask[T, R]](linger_seconds=linger, lanes=lanes)
         self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="delay-sender")
         self._timer: asyncio.TimerHandle | None = None
 
@@ -63,9 +57,8 @@ class _OneLoop(Generic[T, R]):
 
     async def _called(self, key: Hashable, item: T, size: int, most: int, until: float) -> R:
         result: asyncio.Future[R] = self.loop.create_future()
-        waiting = self._coalescer.add(
-            key, _Item(item, result), size=size, most=most, now=self.loop.time()
-        )
+        now = self.loop.time()
+        waiting = self._coalescer.add(key, (item, result), size=size, most=most, now=now)
         self._go_on()
 
         def give_up() -> None:
@@ -82,7 +75,7 @@ class _OneLoop(Generic[T, R]):
     def _go_on(self) -> None:
         """Make the calls that may be made, and look again when others may."""
         while group := self._coalescer.take(self.loop.time()):
-            work = partial(self._work, group[0].key, [each.item.item for each in group])
+            work = partial(self._work, group[0].key, [waiting.item[0] for waiting in group])
             making = self.loop.run_in_executor(self._threads, work)
             making.add_done_callback(partial(self._settle, group))
         at = self._coalescer.next_at()
@@ -97,12 +90,12 @@ class _OneLoop(Generic[T, R]):
         self._go_on()
 
     def _settle(
-        self, group: list[Waiting[_Item[T, R]]], making: asyncio.Future[Sequence[R]]
+        self, group: list[Waiting[_OfTask[T, R]]], making: asyncio.Future[Sequence[R]]
     ) -> None:
         self._coalescer.done(group)
         error = making.exception()
         for position, waiting in enumerate(group):
-            result = waiting.item.result
+            _, result = waiting.item
             if result.done():
                 continue  # Its task was cancelled meanwhile.
             if error is not None:
@@ -160,31 +153,27 @@ class LoopCalls(Generic[T, R]):
 
     async def call(self, key: Hashable, item: T, *, size: int, most: int) -> R:
         """The item's own result; cancelled while it waits, it does not leave. For the arguments see
-        `Coalescer.add`. Raises what ``work`` raised; NeverLeft: its time was over before a call had it;
-        ConfigurationError: closed, or in use on another event loop."""
-        return await self._on_this_loop().call(key, item, size=size, most=most)
+        `Coalescer.add`. Raises what ``work`` raised; NeverLeft; ConfigurationError: closed, or in use on
+        another event loop."""
+        self.check_open()
+        here, loop = self._here, asyncio.get_running_loop()
+        if here is None or here.loop is not loop:
+            if here is not None:
+                if not here.loop.is_closed():
+                    raise ConfigurationError(
+                        "this sender is in use on another event loop; make one for each loop"
+                    )
+                here.end()
+            here = self._here = self._begin()
+        return await here.call(key, item, size=size, most=most)
 
     async def close(self) -> None:
         """Let what waits leave at once, and wait for the results; further calls are refused."""
         self._closed = True
-        here = self._here
-        if here is not None and here.loop is asyncio.get_running_loop():
-            await here.finish()
+        if self._here is not None and self._here.loop is asyncio.get_running_loop():
+            await self._here.finish()
 
     def check_open(self) -> None:
         """Raises ConfigurationError: closed."""
         if self._closed:
             raise ConfigurationError("this sender is closed; make another one")
-
-    def _on_this_loop(self) -> _OneLoop[T, R]:
-        self.check_open()
-        here = self._here
-        if here is None or here.loop is not asyncio.get_running_loop():
-            if here is not None and not here.loop.is_closed():
-                raise ConfigurationError(
-                    "this sender is in use on another event loop; make one for each loop"
-                )
-            if here is not None:
-                here.end()
-            here = self._here = self._begin()
-        return here

@@ -3,6 +3,7 @@ carry a delay, its size as SQS counts it; and full batches."""
 
 from __future__ import annotations
 
+import base64
 import re
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -75,23 +76,36 @@ class Message:
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """One entry of a batch send, limits checked.
+    """One entry of a batch send, limits checked. Its size is counted where it is not given.
 
     ``delay_seconds`` None leaves the queue's own delay in force (FIFO queues take no other).
     """
 
     body: str
     attributes: dict[str, Attribute]
-    size: int
+    size: int = -1
     delay_seconds: int | None = None
     group_id: str | None = None
     deduplication_id: str | None = None
     trace_header: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            self.size = size_of(self.body, self.attributes)
+
 
 def string(value: str) -> Attribute:
     """A String attribute."""
     return {"DataType": "String", "StringValue": value}
+
+
+def as_json(attribute: Attribute, of_type: str, of_text: str, of_bytes: str) -> dict[str, str]:
+    """An attribute as JSON, by these names of its type, its text and its bytes, which are base64."""
+    if "BinaryValue" in attribute:
+        value = {of_bytes: base64.b64encode(attribute["BinaryValue"]).decode("ascii")}
+    else:
+        value = {of_text: attribute["StringValue"]}
+    return {of_type: attribute["DataType"], **value}
 
 
 def text_of(attributes: Attributes, name: str) -> str | None:
@@ -101,11 +115,9 @@ def text_of(attributes: Attributes, name: str) -> str | None:
 
 
 def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
-    """The attributes in boto3's shape, checked; without those by which sqsdelay carries a delay.
-
-    These are on what a receiver got, and who sends it again passes them on. The new message gets its own, so
-    that neither a former due time nor a former id rules it. Raises InvalidMessage: no mapping, or a name,
-    type or value SQS refuses."""
+    """The attributes in boto3's shape, checked, without those that carry a delay: who sends again what was
+    received passes them on, and neither a former due time nor a former id may rule the new message. Raises
+    InvalidMessage: no mapping, or a name, type or value SQS refuses."""
     if not isinstance(given, Mapping):
         raise InvalidMessage(
             f"is a {type(given).__name__}; give a dict of names and values", attributes=given
@@ -209,14 +221,13 @@ def check_body(body: str) -> None:
 def check_trace_header(trace_header: str | None) -> None:
     """Refuse a trace header that is not a valid attribute value. Raises InvalidMessage: not text, empty, or
     with a forbidden character."""
-    if trace_header is None:
-        return
-    if not isinstance(trace_header, str) or not trace_header:
-        raise InvalidMessage(
-            "is not an X-Ray trace header; give text such as 'Root=1-…', or leave it out",
-            trace_header=trace_header,
-        )
-    _check_characters(trace_header, "trace_header")
+    if trace_header is not None:
+        if not isinstance(trace_header, str) or not trace_header:
+            raise InvalidMessage(
+                "is not an X-Ray trace header; give text such as 'Root=1-…', or leave it out",
+                trace_header=trace_header,
+            )
+        _check_characters(trace_header, "trace_header")
 
 
 def check_ids(message: Message, *, fifo: bool) -> None:
@@ -250,12 +261,8 @@ def size_of(body: str, attributes: Attributes) -> int:
     """Bytes SQS counts: body, and names, types and values of the attributes, in UTF-8."""
     size = _utf8_bytes(body)
     for name, attribute in attributes.items():
-        if "StringValue" in attribute:
-            size += _utf8_bytes(name + attribute["DataType"] + attribute["StringValue"])
-        else:
-            size += _utf8_bytes(name + attribute["DataType"]) + len(
-                attribute.get("BinaryValue", b"")
-            )
+        size += _utf8_bytes(name + attribute["DataType"] + attribute.get("StringValue", ""))
+        size += len(attribute.get("BinaryValue", b""))
     return size
 
 
@@ -348,29 +355,19 @@ T = TypeVar("T")
 def full_batches(
     items: Iterable[T], *, target: Callable[[T], Hashable], size: Callable[[T], int]
 ) -> Iterator[list[T]]:
-    """Group ``items`` per target, in order, into batches that SQS takes in one call.
-
-    Args:
-        target: the queue an item goes to; a batch has one.
-        size: an item's bytes as SQS counts them.
-    """
-    waiting: dict[Hashable, list[T]] = {}
-    sizes: dict[Hashable, int] = {}
+    """Group ``items`` per target, in order, into batches that SQS takes in one call. ``target``: the queue
+    an item goes to; ``size``: its bytes as SQS counts them."""
+    waiting: dict[Hashable, tuple[list[T], int]] = {}
     for item in items:
-        key, item_size = target(item), size(item)
-        batch = waiting.get(key)
-        if batch and (
-            len(batch) == limits.MAX_BATCH_ENTRIES
-            or sizes[key] + item_size > limits.MAX_BATCH_BYTES
-        ):
+        key, added = target(item), size(item)
+        batch, total = waiting.get(key, ([], 0))
+        full = len(batch) == limits.MAX_BATCH_ENTRIES or total + added > limits.MAX_BATCH_BYTES
+        if batch and full:
             yield batch
-            batch = None
-        if batch is None:
-            batch = waiting[key] = []
-            sizes[key] = 0
+            batch, total = [], 0
         batch.append(item)
-        sizes[key] += item_size
-    yield from waiting.values()
+        waiting[key] = batch, total + added
+    yield from (batch for batch, _ in waiting.values())
 
 
 _LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -382,18 +379,16 @@ _MADE_UP: Final = re.compile(r"u([0-7][0-9a-hjkmnp-tv-z]{9})[0-9a-hjkmnp-tv-z]{1
 
 
 def new_message_id(due_ms: int) -> str:
-    """An id for a message whose sender gave none; it carries when that is due, as far as is known now."""
+    """An id for a message whose sender gave none; it carries when that is due, as far as is known."""
     value = (due_ms << _CHANCE_BITS) | secrets.randbits(_CHANCE_BITS)
     letters = "".join(_LETTERS[(value >> shift) & 31] for shift in range(125, -1, -5))
     return f"u{letters}"
 
 
 def due_ms_of_id(message_id: str) -> int | None:
-    """The due time that an id made up here carries, epoch milliseconds; None of any other id.
-
-    It is when the message was due as its sender saw it: a relative delay counts from the broker's
-    SentTimestamp, some milliseconds later, and a message can have been moved since.
-    """
+    """The due time that an id made up here carries, epoch milliseconds, None of any other id: as its sender
+    saw it. A relative delay counts from the broker's SentTimestamp, milliseconds later, and the message can
+    have been moved since."""
     made_up = _MADE_UP.fullmatch(message_id)
     if made_up is None:
         return None
@@ -404,8 +399,8 @@ def due_ms_of_id(message_id: str) -> int | None:
 
 
 def id_of_try(task_id: Any, retries: Any) -> str | None:
-    """A task's id as a message's, with the number of the retry: a retry is another message to deduplicate
-    on. None where it can be no message's."""
+    """A task's id as a message's, with the number of the retry: a retry is another message. None where it
+    can be no message's."""
     message_id = f"{task_id}.{retries}" if retries else task_id
     return message_id if isinstance(message_id, str) and ID.fullmatch(message_id) else None
 

@@ -28,11 +28,6 @@ from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMess
 from sqsdelay.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 
 
-def new_send_deduplication_id() -> str:
-    """A new one for each call to send: its retries count as one message, and no other message does."""
-    return f"send.{secrets.token_hex(32)}"
-
-
 def send_deduplication_id(message: CheckedMessage, message_id: str, ours: Attributes) -> str:
     """An idempotent sender's: the same for equal copies of a message, different for any other message.
 
@@ -60,9 +55,9 @@ def hop_deduplication_id(
 ) -> str:
     """The same copy gives the same id; the next hop gives another.
 
-    A copy is told by SQS's own id and its SentTimestamp, beside the message id. Hashed, since a
-    message id may fill all 128 characters. Before the hash stands when the message was first sent:
-    here it costs none of the user's attributes.
+    A copy is told by SQS's own id and its SentTimestamp, beside the message id, which may fill all 128
+    characters: so they are hashed. Before the hash stands when the message was first sent: here it costs
+    none of the user's attributes.
     """
     found = f"{message_id}:{copy.sqs_message_id}:{copy.sent_ms}"
     hashed = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
@@ -76,14 +71,11 @@ _CHANCE_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """A span's place in a trace.
-
-    Source: AWS X-Ray Developer Guide, "Tracing header". A trace id of W3C's, which OpenTelemetry has, is
-    the same 32 digits without the dashes.
+    """A span's place in a trace. Source: AWS X-Ray Developer Guide, "Tracing header". A trace id of W3C's,
+    which OpenTelemetry has, is the same 32 digits without the dashes.
 
     Args:
-        trace_id: 32 hexadecimal digits.
-        span_id: 16 hexadecimal digits; None where no span has begun the trace.
+        trace_id, span_id: 32 and 16 hexadecimal digits; no span id where no span has begun the trace.
         sampled: None where nobody has decided.
     """
 
@@ -118,11 +110,7 @@ def of_new_trace(header: str | None, *, at_ms: int) -> str | None:
     """The header of a message on arrival, in place of its sender's, whose trace may be months old.
 
     X-Ray keeps a trace for 30 days, and what joins it later is lost. The sender's sampling decision
-    stays. A message without a header gets none.
-
-    Args:
-        header: the sender's.
-        at_ms: when the message arrives, which X-Ray reads in the trace id, epoch milliseconds.
+    stays. ``at_ms``: when the message arrives, epoch milliseconds, which X-Ray reads in the trace id.
     """
     if header is None:
         return None
@@ -133,39 +121,36 @@ def of_new_trace(header: str | None, *, at_ms: int) -> str | None:
 
 
 def identity(message_id: str, due_ms: int, *, waits: bool = False) -> dict[str, Attribute]:
-    """The two attributes a receiver tells a message and its lateness by; on a queue of ours, where it
-    waits, the due time steers."""
+    """The attributes a receiver tells a message and its lateness by; where it ``waits``, its due time."""
     when = wire.DUE_AT if waits else wire.WAS_DUE_AT
     return {wire.MESSAGE_ID: string(message_id), when: string(str(due_ms))}
 
 
-def was_due_ms(attributes: Attributes) -> int | None:
-    """When a received message was due, epoch milliseconds; None if it does not say.
+def due_at_of(attributes: Attributes) -> int | None:
+    """When a copy that waits is due, epoch milliseconds; None if it does not say."""
+    return whole_number(text_of(attributes, wire.DUE_AT))
 
-    Earlier versions used the name that steers.
-    """
+
+def was_due_ms(attributes: Attributes) -> int | None:
+    """When a received message was due, epoch milliseconds; None if it does not say."""
+    # Earlier versions used the name that steers.
     return whole_number(text_of(attributes, wire.WAS_DUE_AT) or text_of(attributes, wire.DUE_AT))
 
 
 def with_identity(
     body: str,
-    attributes: Mapping[str, Attribute],
+    attributes: Attributes,
+    message: DelayedMessage,
     *,
-    message_id: str,
-    due_ms: int,
     waits: bool = False,
     limit: int = MAX_MESSAGE_BYTES,
 ) -> dict[str, Attribute]:
-    """The attributes, and the message's id and due time as far as ``limit`` bytes leave room.
-
-    Args:
-        waits: it goes to a queue of ours to wait, where its due time steers; not to a destination.
-        limit: what the queue takes.
-    """
+    """The attributes, and the message's id and due time as far as ``limit`` bytes, what the queue takes,
+    leave room. See `identity`."""
     former = (wire.MESSAGE_ID, wire.DUE_AT, wire.WAS_DUE_AT)
     identified = {name: value for name, value in attributes.items() if name not in former}
     size = size_of(body, identified)
-    for name, value in identity(message_id, due_ms, waits=waits).items():
+    for name, value in identity(message.message_id, message.due_ms, waits=waits).items():
         larger = size + size_of("", {name: value})
         if len(identified) < MAX_ATTRIBUTES and larger <= limit:
             identified[name], size = value, larger
@@ -173,29 +158,23 @@ def with_identity(
 
 
 def without_identity(entry: OutgoingMessage) -> OutgoingMessage | None:
-    """The entry without what a receiver tells a message and its lateness by; None if it has neither.
-
-    On the delay queue the due time goes, and the remaining seconds stay: such a copy may drift.
-    """
+    """The entry without what a receiver tells a message and its lateness by; None if it has neither. On the
+    delay queue the due time goes, and the remaining seconds stay: such a copy may drift."""
     dropped = {wire.DUE_AT, *identity("", 0)}
     left = {name: value for name, value in entry.attributes.items() if name not in dropped}
     if len(left) == len(entry.attributes):
         return None
-    return replace(entry, attributes=left, size=size_of(entry.body, left))
+    return replace(entry, attributes=left, size=-1)
 
 
 def with_message_id(
     attributes: Attributes, message_id: str, *, size: int
 ) -> tuple[dict[str, Attribute], int]:
-    """The attributes of a copy for the delay queue, with the message id as far as limits leave room;
-    and the copy's size.
+    """The attributes of a copy for the delay queue, with the message id as far as limits leave room; and the
+    copy's size, which was ``size`` bytes without it.
 
     A hop by an NServiceBus endpoint overwrites message group and deduplication id and adds an
     attribute of its own: without room for both there is none for ours.
-
-    Args:
-        attributes: without the message id.
-        size: of body and attributes, bytes.
     """
     ours = {wire.MESSAGE_ID: string(message_id)}
     identified = {**attributes, **ours}
@@ -228,7 +207,6 @@ def delayed(
         remaining_ms: the delay from now.
         due_ms: the due time where it is absolute; a relative delay starts at the broker's
             SentTimestamp, which only the first hop knows.
-        deduplication_id: of a message for a FIFO queue.
     """
     ours = {wire.DELAY_SECONDS: string(str(-(-remaining_ms // 1000)))}
     if due_ms is not None:
@@ -282,7 +260,8 @@ def first_copy(
         deduplication_id=(
             send_deduplication_id(message, message_id, ours)
             if idempotent and message.message_id is not None
-            else new_send_deduplication_id()
+            # A new one for each call to send: its retries count as one message, and no other does.
+            else f"send.{secrets.token_hex(32)}"
         ),
         trace_header=message.trace_header,
     )
@@ -326,78 +305,60 @@ def handed_over(
 ) -> OutgoingMessage:
     """A copy from the delay queue as it is for the last leg: in the destination, or in the due queue.
 
-    The destination gets the user's message, and two attributes of ours: the id to deduplicate on and
-    the due time to tell lateness by. What our sender sent has room for both (`first_copy`); a
-    foreign message of ten attributes or 1 MiB goes without rather than not at all.
+    The destination gets the user's message and its `identity`. What our sender sent has room for that
+    (`first_copy`); a foreign message of ten attributes or 1 MiB goes without rather than not at all.
     """
-    users, group = users_attributes(copy), text_of(copy.attributes, wire.GROUP_ID)
     ids = received_message.read_fifo_ids(copy) if endpoint.fifo else None
-    if isinstance(ids, FifoIds):
-        return for_due_queue(
-            copy.body,
-            users,
-            ids,
-            message_id=message.message_id,
-            due_ms=message.due_ms,
-            delay_seconds=delay_seconds,
-            trace_header=copy.trace_header,
-        )
-    attributes = with_identity(
-        copy.body, users, message_id=message.message_id, due_ms=message.due_ms
-    )
-    return OutgoingMessage(
-        body=copy.body,
-        attributes=attributes,
-        size=size_of(copy.body, attributes),
+    return last_leg(
+        copy.body,
+        users_attributes(copy),
+        message,
         delay_seconds=delay_seconds,
-        group_id=group if group and ID.fullmatch(group) else None,
-        trace_header=of_new_trace(copy.trace_header, at_ms=arrival_ms(copy, message.due_ms)),
+        ids=ids if isinstance(ids, FifoIds) else None,
+        group_id=group_id_of(copy.attributes),
+        trace_header=copy.trace_header,
+        at_ms=arrival_ms(copy, message.due_ms),
     )
 
 
-def for_due_queue(
+def last_leg(
     body: str,
-    attributes: Mapping[str, Attribute],
-    ids: FifoIds,
+    attributes: Attributes,
+    message: DelayedMessage,
     *,
-    message_id: str,
-    due_ms: int,
     delay_seconds: int,
+    ids: FifoIds | None,
+    group_id: str | None,
     trace_header: str | None,
+    at_ms: int,
 ) -> OutgoingMessage:
-    """What the due queue of a FIFO endpoint gets: a message timer, and the FIFO queue's ids."""
-    wired = with_identity(
-        body, {**attributes, **ids.attributes()}, message_id=message_id, due_ms=due_ms, waits=True
-    )
+    """What a destination gets at ``at_ms``, with a message timer. With the FIFO queue's ``ids`` it is for the
+    due queue of a FIFO endpoint, which takes no group."""
+    wired = attributes if ids is None else {**attributes, **ids.attributes()}
     return OutgoingMessage(
         body=body,
-        attributes=wired,
-        size=size_of(body, wired),
+        attributes=with_identity(body, wired, message, waits=ids is not None),
         delay_seconds=delay_seconds,
-        trace_header=trace_header_to_pass_on(trace_header),
+        group_id=group_id if ids is None else None,
+        trace_header=of_new_trace(trace_header, at_ms=at_ms)
+        if ids is None
+        else trace_header_to_pass_on(trace_header),
     )
 
 
 def delivered(copy: ReceivedMessage, ids: FifoIds) -> OutgoingMessage:
     """What the FIFO queue gets of a copy from the due queue."""
-    attributes = {
-        name: value
-        for name, value in copy.attributes.items()
-        if name not in (wire.GROUP_ID, wire.DEDUPLICATION_ID, wire.DUE_AT, wire.WAS_DUE_AT)
-    }
-    due_at = copy.attributes.get(wire.DUE_AT)
+    ours = (wire.GROUP_ID, wire.DEDUPLICATION_ID, wire.DUE_AT, wire.WAS_DUE_AT)
+    attributes = {name: value for name, value in copy.attributes.items() if name not in ours}
+    due_at, due_ms = copy.attributes.get(wire.DUE_AT), due_at_of(copy.attributes)
     if due_at is not None and fits(copy.body, {**attributes, wire.WAS_DUE_AT: due_at}):
         attributes[wire.WAS_DUE_AT] = due_at
     return OutgoingMessage(
         body=copy.body,
         attributes=attributes,
-        size=size_of(copy.body, attributes),
         group_id=ids.group_id,
         deduplication_id=ids.deduplication_id,
-        trace_header=of_new_trace(
-            copy.trace_header,
-            at_ms=arrival_ms(copy, whole_number(text_of(copy.attributes, wire.DUE_AT))),
-        ),
+        trace_header=of_new_trace(copy.trace_header, at_ms=arrival_ms(copy, due_ms)),
     )
 
 
@@ -408,16 +369,20 @@ def users_attributes(copy: ReceivedMessage) -> dict[str, Attribute]:
     }
 
 
+def group_id_of(attributes: Attributes) -> str | None:
+    """The message group that a copy has for its destination; None where it has none that SQS takes."""
+    group = text_of(attributes, wire.GROUP_ID)
+    return group if group and ID.fullmatch(group) else None
+
+
 def arrival_ms(copy: ReceivedMessage, due_ms: int | None) -> int:
     """About when a copy arrives that is sent to its destination now, epoch milliseconds."""
     return max(due_ms or 0, copy.first_receive_ms or copy.sent_ms or 0)
 
 
 def trace_header_to_pass_on(header: str | None) -> str | None:
-    """The trace header without the ``Lineage`` part by which Lambda counts recursion.
-
-    The relay's hops are no recursion of the user's functions, and must not count as one.
-    """
+    """The trace header without the ``Lineage`` part by which Lambda counts recursion: the relay's hops are
+    no recursion of the user's functions, and must not count as one."""
     if header is None:
         return None
     parts = [part for part in header.split(";") if not part.strip().startswith("Lineage=")]

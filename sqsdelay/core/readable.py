@@ -4,10 +4,12 @@ or in a log: text that others wrote without what would act there, instants, ages
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from fractions import Fraction
 from typing import Any, Final, cast
 
 from sqsdelay.core.delay import due_at_ms, utc
@@ -108,35 +110,24 @@ def parse_delay(text: str) -> timedelta:
     Units are taken in capitals, too, but for ``M``, which ISO 8601 has for months and minutes alike. Raises
     InvalidDelay: anything else; months and years have no fixed length and are refused."""
     stripped = text.strip()
-    units = ["w", "d", "h", "m", "s", "ms"]
+    parts: list[tuple[str, str]] = []
     if match := _SECONDS.fullmatch(stripped):
-        parts = [("s", match.group(1))]
+        parts = [("s", match[1])]
     elif (match := _ISO.fullmatch(stripped.upper())) or (
         match := None if _MONTHS.search(stripped) else _COMPACT.fullmatch(stripped.lower())
     ):
         parts = [
-            (unit, number)
-            for unit, number in zip(units, match.groups(), strict=False)
-            if number is not None
+            each for each in zip(_UNIT_MS, match.groups(), strict=False) if each[1] is not None
         ]
-    else:
-        parts = []
     if not parts:
         raise InvalidDelay(
             f"delay {text!r} is not valid; use seconds (90), 32m5s (m: minutes), 1d12h, or "
             "ISO 8601 (PT32M5S); for months and years give a due time"
         )
-    milliseconds = sum(_product_ms(number, _UNIT_MS[unit]) for unit, number in parts)
+    milliseconds = sum(math.ceil(Fraction(number) * _UNIT_MS[unit]) for unit, number in parts)
     if milliseconds > MAX_DUE_MS:
         raise InvalidDelay(f"delay {text!r} ends after the year 9999, the latest due time")
     return timedelta(milliseconds=milliseconds)
-
-
-def _product_ms(number: str, unit_ms: int) -> int:
-    """``number`` (decimal text) times ``unit_ms``, exact, rounded up to a millisecond."""
-    whole, _, fraction = number.partition(".")
-    scale: int = 10 ** len(fraction)
-    return -(-(int(whole + fraction) * unit_ms) // scale)
 
 
 def parse_due_at(text: str) -> datetime:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Attribute, string, text_of
+from sqsdelay.core.message import Attribute, as_json, string, text_of
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.limits import CONTRADICTION_MS, ID, MAX_DUE_MS, SQS_LAUNCH_MS
 
@@ -25,9 +25,9 @@ _WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 class ReceivedMessage:
     """A copy received from a queue.
 
-    ``received_at`` is the local monotonic time (seconds) when the copy arrived here; timestamps
-    are the broker's, epoch milliseconds, None where the broker did not tell. ``unreadable`` says
-    what of it could not be read, and is left out: such a copy is a reject.
+    ``received_at`` is the local monotonic time (seconds); timestamps are the broker's, epoch milliseconds,
+    None where it did not tell. ``unreadable`` says what of it could not be read, and is left out: such a
+    copy is a reject.
     """
 
     body: str
@@ -48,10 +48,8 @@ class ReceivedMessage:
         """The sender's message id; SQS's own where the copy carries none.
 
         NServiceBus has it as deduplication id. Every other sender has it in an attribute, if there was
-        room, and may choose group and deduplication id as it likes. The attribute tells nothing where
-        `WAS_DUE_AT` stands beside it: somebody received the message and sent it again with all its
-        attributes. Without the attribute the id is the deduplication id or the group, unless both were
-        made here.
+        room. That tells nothing beside `WAS_DUE_AT`: somebody sent again what he had received, with all
+        attributes. Without it the id is the deduplication id or the group, unless both were made here.
         """
         own = text_of(self.attributes, wire.MESSAGE_ID)
         if (
@@ -71,10 +69,8 @@ class ReceivedMessage:
     @property
     def first_sent_ms(self) -> int | None:
         """When the message was first sent, broker's clock, epoch milliseconds: amendments left before it
-        are none of its. None where nothing tells: then it was before this copy's last hop.
-
-        A copy that an NServiceBus endpoint requeued before any hop of ours tells of that hop only.
-        """
+        are none of its. None where nothing tells: then it was before this copy's last hop. A copy that an
+        NServiceBus endpoint requeued before any hop of ours tells of that hop only."""
         made_here = wire.MADE_HERE.fullmatch(self.deduplication_id or "")
         if made_here is None:
             return self.sent_ms
@@ -85,8 +81,8 @@ class ReceivedMessage:
 
     @property
     def sent_by_nservicebus(self) -> bool:
-        """Whether an NServiceBus endpoint sent it. When that delays a message again it copies the
-        attributes it got, whatever they say, and sets the delay in seconds anew."""
+        """Whether an NServiceBus endpoint sent it, which copies whatever attributes it got when it delays a
+        message again, and sets the delay in seconds anew."""
         own_id = text_of(self.attributes, wire.NSERVICEBUS_ID)
         return own_id is not None and own_id == self.deduplication_id
 
@@ -123,16 +119,11 @@ def as_lambda_record(copy: ReceivedMessage) -> dict[str, Any]:
         "messageId": copy.sqs_message_id,
         "body": copy.body,
         "attributes": {name: value for name, value in system.items() if value is not None},
-        "messageAttributes": {name: _recorded(each) for name, each in copy.attributes.items()},
+        "messageAttributes": {
+            name: as_json(each, "dataType", "stringValue", "binaryValue")
+            for name, each in copy.attributes.items()
+        },
     }
-
-
-def _recorded(attribute: Attribute) -> dict[str, str]:
-    if "BinaryValue" in attribute:
-        value = {"binaryValue": base64.b64encode(attribute["BinaryValue"]).decode("ascii")}
-    else:
-        value = {"stringValue": attribute["StringValue"]}
-    return {"dataType": attribute["DataType"], **value}
 
 
 def _shaped(value: Mapping[str, Any], spelled: Callable[[str], str]) -> Attribute | None:
@@ -162,7 +153,7 @@ def _received(
         raise MalformedMessage("a received message needs a body and a receipt handle")
     system = raw.get(spelled("Attributes")) or {}
     unfit = [f"message attribute {n!r}" for n, attribute in shaped.items() if attribute is None]
-    unfit += [f"{n}" for n in _TEXTS if not isinstance(system.get(n), str | None)]
+    unfit += [n for n in _TEXTS if not isinstance(system.get(n), str | None)]
     attributes = {name: attribute for name, attribute in shaped.items() if attribute is not None}
     return ReceivedMessage(
         body=body,

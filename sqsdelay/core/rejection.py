@@ -10,9 +10,9 @@ from typing import Any
 
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
-from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string, text_of
-from sqsdelay.core.outgoing import fits, trace_header_to_pass_on, with_identity
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay, whole_number
+from sqsdelay.core.message import Attribute, OutgoingMessage, as_json, string, text_of
+from sqsdelay.core.outgoing import due_at_of, fits, trace_header_to_pass_on, with_identity
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
 from sqsdelay.core.schedule_input import copy_of
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.limits import FIFO_SUFFIX, FORBIDDEN_BODY_CHARACTER, ID, MAX_DUE_MS, MAX_MESSAGE_BYTES
@@ -25,7 +25,7 @@ class Rejection:
     Args:
         copy: as it was received from the error queue.
         original: as it was before: attributes, ids and stamps that the queue it came from gave it.
-        message_id: the sender's message id.
+        message_id: the sender's.
         reason: why it is here; None where the message left no room for it (the log has it).
         due: when it is due, epoch milliseconds, or why that cannot be told.
         destination: where a store's message was to go; None for one that came from a queue.
@@ -42,13 +42,10 @@ class Rejection:
 
     @property
     def requeueable(self) -> ReceivedMessage:
-        """The original, identified by the ids and stamps of the copy in the error queue.
-
-        Retried twice it is one message on the delay queue, for as long as that deduplicates.
-        """
-        return replace(
-            self.original, sqs_message_id=self.copy.sqs_message_id, sent_ms=self.copy.sent_ms
-        )
+        """The original, with the id and stamp of the copy in the error queue: retried twice it is one message
+        on the delay queue, for as long as that deduplicates."""
+        ours = self.copy
+        return replace(self.original, sqs_message_id=ours.sqs_message_id, sent_ms=ours.sent_ms)
 
 
 def rejected(
@@ -75,7 +72,9 @@ def rejected(
     group_id = None
     if not fits(copy.body, attributes, limit=limit):
         ours = [name for name in wire.DELAY_ATTRIBUTES if name in copy.attributes]
-        about["attributes"] = {name: _plain(attributes.pop(name)) for name in ours}
+        about["attributes"] = {
+            name: as_json(attributes.pop(name), "type", "value", "value")["value"] for name in ours
+        }
         attributes[wire.ERROR] = string(json.dumps(about))
     if not fits(copy.body, attributes, limit=limit):
         attributes = _with_due_time(copy, limit)
@@ -83,7 +82,6 @@ def rejected(
     return OutgoingMessage(
         body=copy.body,
         attributes=attributes,
-        size=size_of(copy.body, attributes),
         group_id=group_id,
         trace_header=trace_header_to_pass_on(copy.trace_header),
     )
@@ -93,16 +91,10 @@ def _with_due_time(copy: ReceivedMessage, limit: int) -> dict[str, Attribute]:
     """The copy's attributes, and when it is due: a delay alone loses its start on the way."""
     attributes = {name: value for name, value in copy.attributes.items() if name != wire.ERROR}
     message = read_delay(copy)
-    if isinstance(message, DelayedMessage):
-        dated = {**attributes, wire.DUE_AT: string(str(message.due_ms))}
-        return dated if fits(copy.body, dated, limit=limit) else attributes
-    return attributes
-
-
-def _plain(attribute: Attribute) -> str:
-    if "StringValue" in attribute:
-        return attribute["StringValue"]
-    return base64.b64encode(attribute["BinaryValue"]).decode()
+    if isinstance(message, Reject):
+        return attributes
+    dated = {**attributes, wire.DUE_AT: string(str(message.due_ms))}
+    return dated if fits(copy.body, dated, limit=limit) else attributes
 
 
 def rejected_stored(
@@ -137,12 +129,11 @@ def rejected_stored(
             if message.group_id is not None:
                 grouped = {**attributes, wire.GROUP_ID: string(message.group_id)}
                 attributes = grouped if fits(body, grouped, limit=limit) else attributes
-            told: Any = {"message_id": message.message_id, "due_ms": message.due_ms}
-            attributes = with_identity(body, attributes, waits=True, limit=limit, **told)
+            told = DelayedMessage(message.message_id, message.due_ms)
+            attributes = with_identity(body, attributes, told, waits=True, limit=limit)
     return OutgoingMessage(
         body=body,
         attributes=attributes,
-        size=size_of(body, attributes),
         trace_header=message.trace_header,
     )
 
@@ -153,8 +144,7 @@ def read_rejection(copy: ReceivedMessage) -> Rejection:
     What EventBridge Scheduler could not send to the delay queue is read, too: it puts the request
     into the error queue, its dead-letter queue, with attributes of its own.
     """
-    unsent = _unsent(copy)
-    if unsent is not None:
+    if unsent := _unsent(copy):
         return unsent
     about = _about(copy)
     original = _original(copy, about)
@@ -247,7 +237,7 @@ def _due(original: ReceivedMessage) -> int | Reject:
     ):
         message = read_delay(original)
         return message if isinstance(message, Reject) else message.due_ms
-    due_ms = whole_number(text_of(attributes, wire.DUE_AT))
+    due_ms = due_at_of(attributes)
     if due_ms is None or due_ms > MAX_DUE_MS:
         return Reject(f"neither {wire.DELAY_SECONDS} nor {wire.DUE_AT} is present")
     return due_ms

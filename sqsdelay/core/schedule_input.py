@@ -7,20 +7,14 @@ import json
 import zlib
 from typing import Any, Final
 
+from sqsdelay import limits
 from sqsdelay.core import received_message
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import DEDUPLICATION_ID, DUE_AT, Attribute, size_of, string, text_of
-from sqsdelay.core.outgoing import delayed, with_message_id
-from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, whole_number
+from sqsdelay.core.message import DEDUPLICATION_ID, Attribute, size_of, string, text_of
+from sqsdelay.core.outgoing import delayed, due_at_of, with_message_id
+from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import InvalidMessage, MalformedMessage, MessageTooLarge, StoreError
-from sqsdelay.limits import (
-    FORBIDDEN_BODY_CHARACTER,
-    ID,
-    MAX_ATTRIBUTES,
-    MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
 
 CREATION_SECONDS: Final = 60
 """No schedule fires earlier than this after it was made: the time until it takes effect is not
@@ -31,18 +25,16 @@ VISIBLE_SECONDS: Final = 840
 fits a message timer, and a run that fails is made up for by the next. A schedule fires up to a minute
 late. Source: EventBridge Scheduler User Guide, "Schedule types": 60 seconds of precision."""
 
-SOONEST_SECONDS: Final = VISIBLE_SECONDS + MAX_MESSAGE_TIMER_SECONDS + CREATION_SECONDS
+SOONEST_SECONDS: Final = VISIBLE_SECONDS + limits.MAX_MESSAGE_TIMER_SECONDS + CREATION_SECONDS
 """How far ahead a message must be due to wait as a schedule: half an hour."""
 
 
 def firing_second(message_id: str, due_ms: int) -> int:
-    """When the schedule of a message fires, epoch seconds.
-
-    Spread by the hash of the id over what a message timer holds, which hides the message until
-    `VISIBLE_SECONDS` before it is due: a million due in one second need 1,111 invocations a second.
-    """
-    spread = zlib.crc32(message_id.encode("utf-8", "surrogatepass")) % MAX_MESSAGE_TIMER_SECONDS
-    return due_ms // 1000 - VISIBLE_SECONDS - spread
+    """When the schedule of a message fires, epoch seconds: spread by the hash of the id over what a message
+    timer holds, which hides the message until `VISIBLE_SECONDS` before it is due. A million due in one
+    second need 1,111 invocations a second."""
+    hashed = zlib.crc32(message_id.encode("utf-8", "surrogatepass"))
+    return due_ms // 1000 - VISIBLE_SECONDS - hashed % limits.MAX_MESSAGE_TIMER_SECONDS
 
 
 def hidden_seconds(due_ms: int, *, fires_at: int) -> int:
@@ -64,18 +56,14 @@ _ESCAPED: Final = "\\u003caws.scheduler."
 _MAX_DESCRIPTION_CHARS: Final = 512
 """Source: CreateSchedule API reference, Description."""
 
-
 COPY: Final = "sqsdelay.Copy"
 """The attribute of what a schedule sends: all of the copy but its body, as JSON."""
 
 
 def prefix_of(queue_url: str, kind: str) -> str:
-    """How the names of one endpoint's schedules begin: others may use the same group.
-
-    Args:
-        queue_url: the delay queue's.
-        kind: ``m`` or ``n`` for messages, ``s`` for notes that ``n`` is in use, ``a`` for amendments.
-    """
+    """How the names of one endpoint's schedules begin, by the URL of its delay queue: others may use the
+    same group. ``kind``: ``m`` or ``n`` for messages, ``s`` for notes that ``n`` is in use, ``a`` for
+    amendments."""
     return f"{kind}.{_digest(queue_url, 16)}."
 
 
@@ -84,7 +72,7 @@ def name_of(message_id: str, prefix: str) -> str:
     return prefix + _digest(message_id, 45)
 
 
-def _digest(text: str, letters: int) -> str:
+def _digest(text: str, letters: int = 64) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:letters]
 
 
@@ -95,7 +83,7 @@ def check_keepable(message: StoredMessage, endpoint: Endpoint) -> None:
             f"message {message.message_id} goes to {message.destination!r}, and schedules of endpoint "
             f"{endpoint.name} send to {endpoint.parking_queue.name} alone; use the store of that endpoint"
         )
-    if not ID.fullmatch(message.message_id):
+    if not limits.ID.fullmatch(message.message_id):
         raise InvalidMessage(
             "cannot be a message group of SQS; use 1 to 128 letters, digits and punctuation characters",
             message_id=message.message_id,
@@ -117,24 +105,26 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
         kept_since_ms: when the message came into the store, broker's clock. It travels in the
             deduplication id: amendments left later apply, earlier ones do not.
     """
+    told = f"{message.message_id}:{kept_since_ms}:{message.due_ms}"
+    body = _body(message)
     copy = ReceivedMessage(
-        body=_body(message),
-        attributes=_attributes(message, fires_at),
+        body=body,
+        attributes=_attributes(message, body, fires_at),
         receipt_handle="",
         sqs_message_id="",
         received_at=0,
         sent_ms=fires_at * 1000,
         group_id=message.message_id,
-        deduplication_id=_deduplication_id(message, kept_since_ms),
+        # The same at each attempt of the schedule, which may be invoked more than once.
+        deduplication_id=f"hop.{kept_since_ms}.{_digest(told)}",
         trace_header=message.trace_header,
     )
     record = received_message.as_lambda_record(copy)
-    # As it is: JSON within JSON has four characters for a quote.
-    body = record.pop("body")
     request = {
         "QueueUrl": queue_url,
         "DelaySeconds": hidden_seconds(message.due_ms, fires_at=fires_at),
-        "MessageBody": body,
+        # As it is: JSON within JSON has four characters for a quote.
+        "MessageBody": record.pop("body"),
         "MessageAttributes": {COPY: string(json.dumps(record, ensure_ascii=False))},
     }
     text = json.dumps(request, ensure_ascii=False).replace(_CONTEXT, _ESCAPED)
@@ -147,7 +137,7 @@ def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_sinc
     return text
 
 
-def _attributes(message: StoredMessage, fires_at: int) -> dict[str, Attribute]:
+def _attributes(message: StoredMessage, body: str, fires_at: int) -> dict[str, Attribute]:
     deduplication_id = text_of(message.attributes, DEDUPLICATION_ID)
     users = {n: value for n, value in message.attributes.items() if n != DEDUPLICATION_ID}
     wired = users | delayed(
@@ -157,9 +147,8 @@ def _attributes(message: StoredMessage, fires_at: int) -> dict[str, Attribute]:
         message_group_id=message.group_id,
         deduplication_id=deduplication_id,
     )
-    body = _body(message)
     size = size_of(body, wired)
-    if len(wired) > MAX_ATTRIBUTES or size > MAX_MESSAGE_BYTES:
+    if len(wired) > limits.MAX_ATTRIBUTES or size > limits.MAX_MESSAGE_BYTES:
         raise InvalidMessage(
             f"message {message.message_id} has {len(users)} attributes, which leaves no room for those "
             "of its delay; use fewer"
@@ -173,18 +162,12 @@ def _body(message: StoredMessage) -> str:
         body = message.body.decode("utf-8")
     except UnicodeDecodeError:
         body = ""
-    if not body or FORBIDDEN_BODY_CHARACTER.search(body):
+    if not body or limits.FORBIDDEN_BODY_CHARACTER.search(body):
         raise InvalidMessage(
             f"the body of {message.message_id} is not text that SQS accepts; a schedule sends to SQS: encode "
             "it, e.g. as base64"
         )
     return body
-
-
-def _deduplication_id(message: StoredMessage, kept_since_ms: int) -> str:
-    """The same at each attempt of the schedule, which may be invoked more than once."""
-    told = f"{message.message_id}:{kept_since_ms}:{message.due_ms}"
-    return f"hop.{kept_since_ms}.{hashlib.sha256(told.encode('utf-8')).hexdigest()}"
 
 
 def kept_since_ms_of(text: str) -> int:
@@ -197,7 +180,7 @@ def message_of(text: str, destination: str) -> StoredMessage:
     one of ours."""
     try:
         copy = copy_of(text)
-        due_ms = whole_number(text_of(copy.attributes, DUE_AT))
+        due_ms = due_at_of(copy.attributes)
         said = DelayedMessage(copy.message_id, -1 if due_ms is None else due_ms)
         return parked(copy, said, destination)
     except ValueError as error:

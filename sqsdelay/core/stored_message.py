@@ -13,11 +13,19 @@ from typing import Any, Final
 
 from sqsdelay.core import message as wire
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Attribute, CheckedMessage, Message, checked, string, text_of
-from sqsdelay.core.outgoing import identity, trace_header_to_pass_on, users_attributes
+from sqsdelay.core.message import Attribute, CheckedMessage, Message, as_json, checked, string
+from sqsdelay.core.outgoing import (
+    group_id_of,
+    identity,
+    trace_header_to_pass_on,
+    users_attributes,
+)
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import InvalidMessage
-from sqsdelay.limits import ID, MAX_DUE_MS, MAX_RETENTION_SECONDS, MAX_STORED_ID_CHARS
+from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS, MAX_STORED_ID_CHARS
+
+_NAMES: Final = ("type", "text", "base64")
+"""What a store's headers call an attribute's type, text and bytes."""
 
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
@@ -71,7 +79,7 @@ class StoredMessage:
         if not (self.attributes or self.group_id or self.trace_header):
             return "{}"
         known = {
-            "attributes": {name: _to_json(value) for name, value in self.attributes.items()},
+            "attributes": {n: as_json(a, *_NAMES) for n, a in self.attributes.items()},
             "group_id": self.group_id,
             "trace_header": self.trace_header,
         }
@@ -81,11 +89,8 @@ class StoredMessage:
 def from_store(
     message_id: Any, destination: Any, due_ms: Any, body: Any, headers: Any, failures: Any
 ) -> StoredMessage:
-    """The message of a store's row; the inverse of `StoredMessage.headers`.
-
-    A row that somebody wrote by hand may hold anything. It raises nothing: what is no message says so
-    in ``unreadable``, and a dispatcher puts it aside.
-    """
+    """The message of a store's row; the inverse of `StoredMessage.headers`. A row that somebody wrote by hand
+    may hold anything. What is no message says so in ``unreadable``, and a dispatcher puts it aside."""
     counted = failures if isinstance(failures, int) else 0
     try:
         known = {} if headers == "{}" else _known(headers)
@@ -101,13 +106,13 @@ def from_store(
         unreadable = f"its row in the store is not a message: {error}"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         unreadable = f"its headers in the store cannot be read: {error!r}"[:200]
+    if not isinstance(body, bytes):
+        body = _as_text(body).encode("utf-8", "surrogateescape")
     return StoredMessage(
         message_id=_as_text(message_id),
         destination=_as_text(destination),
         due_ms=due_found(due_ms),
-        body=_as_text(body).encode("utf-8", "surrogateescape")
-        if not isinstance(body, bytes)
-        else body,
+        body=body,
         failures=counted,
         unreadable=unreadable,
     )
@@ -143,14 +148,12 @@ def _known(headers: Any) -> dict[str, Any]:
 
 
 def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessage:
-    """A sender's message, checked now for what would keep it from being sent when it is due.
+    """A sender's message, checked now for what would keep it from being sent when it is due. Raises
+    InvalidDelay, InvalidMessage, InvalidEndpoint.
 
     Args:
         destination: the destination queue's name, URL or ARN.
         now_ms: where a ``delay`` counts from, epoch milliseconds; also due when it has neither.
-
-    Raises:
-        InvalidDelay, InvalidMessage, InvalidEndpoint
     """
     fifo = Endpoint.parse(destination).fifo
     return as_stored(checked(message, fifo=fifo), destination, now_ms=now_ms)
@@ -179,7 +182,6 @@ def as_stored(message: CheckedMessage, destination: str, *, now_ms: int) -> Stor
 
 def parked(copy: ReceivedMessage, message: DelayedMessage, destination: str) -> StoredMessage:
     """A copy from the delay queue as it waits in a store: what a hand-over would send is kept."""
-    group = text_of(copy.attributes, wire.GROUP_ID)
     attributes = users_attributes(copy)
     if wire.DEDUPLICATION_ID in copy.attributes:
         attributes[wire.DEDUPLICATION_ID] = copy.attributes[wire.DEDUPLICATION_ID]
@@ -189,7 +191,7 @@ def parked(copy: ReceivedMessage, message: DelayedMessage, destination: str) -> 
         due_ms=message.due_ms,
         body=copy.body.encode("utf-8", "surrogatepass"),
         attributes=attributes,
-        group_id=group if group and ID.fullmatch(group) else None,
+        group_id=group_id_of(copy.attributes),
         trace_header=trace_header_to_pass_on(copy.trace_header),
     )
 
@@ -217,22 +219,13 @@ def check_stored_due(due_ms: int) -> None:
         )
 
 
-def _to_json(attribute: Attribute) -> dict[str, str]:
-    shaped = {"type": attribute["DataType"]}
-    if "BinaryValue" in attribute:
-        shaped["base64"] = base64.b64encode(attribute["BinaryValue"]).decode("ascii")
-    else:
-        shaped["text"] = attribute["StringValue"]
-    return shaped
-
-
 def _from_json(shaped: Mapping[str, str]) -> Attribute:
-    given = (shaped["type"], shaped["base64"] if "base64" in shaped else shaped["text"])
-    if not all(isinstance(text, str) for text in given):
+    data_type, value = shaped["type"], shaped["base64" if "base64" in shaped else "text"]
+    if not (isinstance(data_type, str) and isinstance(value, str)):
         raise TypeError("an attribute's type or value is not text")
     if "base64" in shaped:
-        return {"DataType": given[0], "BinaryValue": base64.b64decode(given[1])}
-    return {"DataType": given[0], "StringValue": given[1]}
+        return {"DataType": data_type, "BinaryValue": base64.b64decode(value)}
+    return {"DataType": data_type, "StringValue": value}
 
 
 AMENDMENT_LIFETIME_SECONDS: Final = MAX_RETENTION_SECONDS + 24 * 3600
@@ -245,9 +238,8 @@ AMENDMENT_LIFETIME_MS: Final = AMENDMENT_LIFETIME_SECONDS * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amendment:
-    """A cancellation or a new due time, for copies first sent before it was left.
-
-    A message sent later is a different one, even with the same id.
+    """A cancellation or a new due time, for copies first sent before it was left. A message sent later is a
+    different one, even with the same id.
 
     Args:
         message_id: the message it applies to.
@@ -276,15 +268,12 @@ class Amendment:
         return self.at_ms + AMENDMENT_LIFETIME_MS
 
     def cancels(self, first_sent_ms: int | None) -> bool:
-        """Whether it cancels a copy; ``first_sent_ms`` None is before any amendment."""
+        """Whether it cancels a copy; None was first sent before any amendment."""
         cancelled_ms = self.at_ms if self.due_ms is None else self.cancelled_ms
         return cancelled_ms is not None and (first_sent_ms is None or first_sent_ms <= cancelled_ms)
 
     def new_due_ms(self, first_sent_ms: int | None) -> int | None:
-        """A copy's new due time; None if it keeps its own or is cancelled.
-
-        ``first_sent_ms`` None is before any amendment.
-        """
+        """A copy's new due time; None if it keeps its own or is cancelled. See `cancels`."""
         if self.cancels(first_sent_ms):
             return None
         applies = first_sent_ms is None or first_sent_ms <= self.at_ms

@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 
 _renewals: Final[WeakKeyDictionary[Any, Callable[[Any], object]]] = WeakKeyDictionary()
-_hooks: Final[list[Callable[[], None]]] = []
 
 
 def in_each_child(owner: T, renew: Callable[[T], object]) -> None:
@@ -26,12 +25,13 @@ def in_each_child(owner: T, renew: Callable[[T], object]) -> None:
         renew: must neither send on an inherited connection nor wait for a lock: a thread that the
             child does not have may hold it. It may not keep ``owner`` alive either.
     """
-    if not _hooks and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_renew_all)
-        _hooks.append(_renew_all)
     _renewals[owner] = renew
 
 
 def _renew_all() -> None:
     for owner, renew in list(_renewals.items()):
         renew(owner)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)

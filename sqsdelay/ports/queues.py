@@ -37,10 +37,8 @@ class Failure:
     """One entry of a batch did not succeed.
 
     ``error`` is what to raise or log; ``transient`` is True when the same call may succeed later,
-    ``retry_at_once`` when the broker itself asks for it (an entry failed without the sender's fault).
-    ``metadata`` is about the response, where there was one.
-    ``outage`` is True when it says nothing about the entry: its destination is out of reach, full,
-    throttled or denied.
+    ``retry_at_once`` when the broker itself asks for it, ``outage`` when it says nothing about the entry:
+    its destination is out of reach, full, throttled or denied. ``metadata`` is about the response.
     """
 
     code: str
@@ -53,10 +51,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The broker has a stored message, and the outbox tells how it was sent.
-
-    ``timer_seconds`` is the message timer it got, ``batch`` how many messages shared the request.
-    """
+    """The broker has a stored message. ``timer_seconds`` is the message timer it got, ``batch`` how many
+    messages shared the request."""
 
     timer_seconds: int
     batch: int
@@ -74,13 +70,8 @@ class Queues(Protocol):
         """The broker's clock, as learned from all answers so far."""
 
     def url(self, queue: QueueRef) -> str:
-        """The queue's URL; remembered.
-
-        Raises:
-            QueueMissing: there is no such queue (not remembered).
-            QueueUnavailable: could not be asked.
-            InvalidEndpoint: the queue is in another region than the client.
-        """
+        """The queue's URL; remembered. Raises QueueMissing: there is no such queue (not remembered);
+        QueueUnavailable: could not be asked; InvalidEndpoint: in another region than the client."""
 
     def synchronise(self, queue: QueueRef) -> None:
         """Make one cheap request from whose answer ``broker_clock`` learns, if the broker tells. Raises
@@ -150,11 +141,8 @@ class Outbox(Protocol):
         """The longest message timer of the transport, 0 where it has none."""
 
     def check(self) -> None:
-        """Find out at the start whether messages can be sent, and rejected.
-
-        Raises:
-            ConfigurationError, QueueMissing, QueueUnavailable
-        """
+        """Find out at the start whether messages can be sent, and rejected. Raises ConfigurationError,
+        QueueMissing, QueueUnavailable."""
 
     def now_ms(self) -> int:
         """Now by the clock that due times are measured with, epoch milliseconds."""
@@ -168,10 +156,8 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Delivery(Generic[T]):
-    """A message received from one of a timeout manager's queues.
-
-    ``content`` is what it says, or why it cannot be read; ``receipt`` is the transport's own.
-    """
+    """A message received from one of a timeout manager's queues. ``content`` is what it says, or why it
+    cannot be read; ``receipt`` is the transport's own."""
 
     content: T | Reject
     receipt: Any
@@ -180,22 +166,15 @@ class Delivery(Generic[T]):
 class TimeoutTransport(Outbox, Protocol):
     """The queues of a timeout manager, and the way to its destinations. Thread-safe.
 
-    What was received is delivered again, unless it is settled.
+    What was received is delivered again, unless it is settled. Receiving waits at most so long for the
+    first, and raises QueueMissing, QueueUnavailable.
     """
 
     def receive_timeouts(self, *, wait_seconds: int) -> list[Delivery[StoredMessage]]:
-        """Messages that came to be delayed, waiting at most so long for the first.
-
-        Raises:
-            QueueMissing, QueueUnavailable
-        """
+        """Messages that came to be delayed."""
 
     def receive_due_ids(self, *, wait_seconds: int) -> list[Delivery[str]]:
-        """Ids of due messages, as announced.
-
-        Raises:
-            QueueMissing, QueueUnavailable
-        """
+        """Ids of due messages, as announced."""
 
     def announce(self, message_ids: Sequence[str]) -> list[Failure | None]:
         """Send the ids of due messages to the queue that ``receive_due_ids`` reads."""
@@ -265,10 +244,8 @@ class Sender(Protocol[MessageT]):
         """Send one message; returns once the broker or the store has confirmed it.
 
         Raises:
-            InvalidDelay, InvalidMessage, InvalidEndpoint: nothing was sent.
-            QueueMissing: there is no such queue.
-            QueueUnavailable: the broker cannot be reached.
-            SendFailed: the broker did not take it.
+            InvalidDelay, InvalidMessage, InvalidEndpoint, QueueMissing: nothing was sent.
+            QueueUnavailable, SendFailed: the broker cannot be reached, or did not take it.
         """
 
     def send_many(self, endpoint: str, messages: Iterable[MessageT]) -> Sequence[SentMessage]:
@@ -287,14 +264,11 @@ def send_fitting(
     queue's attributes. ``smaller``: the entry at this position without our own; None where it has nothing
     of ours."""
     outcomes = queues.send_batch(queue_url, entries)
-    again = {
-        position: bare
-        for position, outcome in enumerate(outcomes)
-        if isinstance(outcome, Failure)
-        and not outcome.transient
-        and entries[position].size > MIN_QUEUE_LIMIT_BYTES
-        and (bare := smaller(position)) is not None
-    }
+    again: dict[int, OutgoingMessage] = {}
+    for position, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
+        refused = isinstance(outcome, Failure) and not outcome.transient
+        if refused and entry.size > MIN_QUEUE_LIMIT_BYTES and (bare := smaller(position)):
+            again[position] = bare
     if again:
         retried = queues.send_batch(queue_url, list(again.values()))
         for position, outcome in zip(again, retried, strict=True):
@@ -318,18 +292,11 @@ class Tracing(Protocol):
     """Makes spans. Thread-safe; raises nothing."""
 
     def sending(self, endpoint: str) -> AbstractContextManager[str | None]:
-        """A span around the send of one or more messages.
-
-        Gives the trace header for those whose sender named none; None where nothing is traced.
-        """
+        """A span around the send of one or more messages. Gives the trace header for those whose sender
+        named none; None where nothing is traced."""
 
     def delivering(
         self, endpoint: str, message_id: str, *, sent_with: str | None, due_ms: int | None
     ) -> DeliverySpan:
-        """The first span of a new trace, linked to the span that the message was sent in.
-
-        Args:
-            endpoint: the destination's name.
-            sent_with: the trace header it was sent with.
-            due_ms: when it is due, epoch milliseconds.
-        """
+        """The first span of a new trace, linked to the span that the message was sent in, whose trace
+        header is ``sent_with``. ``endpoint``: the destination's name; ``due_ms``: epoch milliseconds."""

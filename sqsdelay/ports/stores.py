@@ -28,11 +28,10 @@ class TransactionMode(StrEnum):
 class Claim(Protocol):
     """Due messages held for one dispatcher, until its context ends.
 
-    When the context has ended, removals and counts are committed and what is neither removed nor
-    held is free again. Where the context ends by an exception they may be undone (exactly once:
-    they are). When the process dies the messages come free by themselves. Lists answer per id, in
-    order: False means that the message was no longer there or no longer ours. All methods raise
-    StoreUnavailable.
+    Then removals and counts are committed, and what is neither removed nor held is free again. Where it
+    ends by an exception they may be undone (exactly once: they are). When the process dies the messages
+    come free by themselves. Lists answer per id, in order: False means that the message was no longer there
+    or no longer ours. All methods raise StoreUnavailable.
     """
 
     @property
@@ -73,11 +72,8 @@ class ParkingPlace(Protocol):
 
     @abstractmethod
     def set_up(self) -> None:
-        """Create what the store needs, where it is missing. (``SetupInfrastructure``.)
-
-        Raises:
-            SchemaMismatch: what is there was made by another sqsdelay.
-        """
+        """Create what the store needs, where it is missing. (``SetupInfrastructure``.) Raises
+        SchemaMismatch: what is there was made by another sqsdelay."""
 
     @abstractmethod
     def store(self, messages: Sequence[StoredMessage], *, transaction: Any = None) -> list[bool]:
@@ -112,8 +108,7 @@ class ParkingPlace(Protocol):
 
         Args:
             after: ``(due_ms, message_id)`` of the last message of the page before.
-            due_from_ms: leaves out what is due before.
-            due_before_ms: leaves out what is due then or later.
+            due_from_ms, due_before_ms: leave out what is due before; then or later.
         """
 
     @abstractmethod
@@ -126,19 +121,15 @@ class ParkingPlace(Protocol):
 
     @abstractmethod
     def reschedule(self, message_id: str, due_ms: int) -> bool:
-        """Move a message that is not being released; False where it is too late, or unknown.
-
-        Raises:
-            InvalidMessage: a due time outside 1970 to 9999.
-        """
+        """Move a message that is not being released; False where it is too late, or unknown. Raises
+        InvalidMessage: a due time outside 1970 to 9999."""
 
     @abstractmethod
     def amend(self, amendments: Sequence[Amendment]) -> None:
         """Keep amendments until their ``until_ms``, the latest of each message.
 
-        A later one replaces the one before but keeps its cancellation (`Amendment.after`): what was
-        cancelled is not rescheduled. An amendment is no message: the message it applies to need not be
-        stored, and it is never claimed.
+        A later one replaces the one before but keeps its cancellation (`Amendment.after`). An amendment is
+        no message: it is never claimed, and the message it applies to need not be stored.
         """
 
     @abstractmethod
@@ -202,13 +193,9 @@ class DelayedMessageStore(ParkingPlace, Protocol):
 
     @abstractmethod
     def initialize(self, mode: TransactionMode) -> None:
-        """Make ready to be claimed from in ``mode``. (``Initialize``.)
-
-        Raises:
-            ConfigurationError: the store cannot give this mode.
-            SchemaMismatch: its tables are of another version; the error says what to do.
-            StoreMissing, StoreUnavailable
-        """
+        """Make ready to be claimed from in ``mode``. (``Initialize``.) Raises ConfigurationError: the store
+        cannot give this mode; SchemaMismatch: its tables are of another version; StoreMissing,
+        StoreUnavailable."""
 
     @abstractmethod
     def claim(
@@ -226,13 +213,8 @@ class DelayedMessageStore(ParkingPlace, Protocol):
 
     @abstractmethod
     def next_due_ms(self, except_destinations: Collection[str] = ()) -> int | None:
-        """When the earliest message is due that nobody holds; None when there is none. (``Next``.)
-
-        It may name a message that is being claimed at this moment.
-
-        Args:
-            except_destinations: messages to these are passed over.
-        """
+        """When the earliest message is due that nobody holds, those to ``except_destinations`` passed
+        over; None when there is none. (``Next``.) It may name one that is being claimed at this moment."""
 
     @abstractmethod
     def watch(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
@@ -249,10 +231,8 @@ class ClaimsIds(Protocol):
     """
 
     def claim_ids(self, message_ids: Sequence[str]) -> AbstractContextManager[Claim]:
-        """Claim these messages, due or not, held or not; those that somebody has now are left out.
-
-        What is neither removed nor held when the claim ends is held as long as before.
-        """
+        """Claim these messages, due or not, held or not; those that somebody has now are left out. What is
+        neither removed nor held when the claim ends is held as long as before."""
 
 
 @runtime_checkable
@@ -266,12 +246,8 @@ class Movable(ParkingPlace, Protocol):
     def take(
         self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None
     ) -> list[StoredMessage]:
-        """Take messages that nobody holds, by due time and id: one page.
-
-        Args:
-            due_from_ms: leaves out what is due before.
-            after: ``(due_ms, message_id)`` of the last message of the page before.
-        """
+        """Take messages that nobody holds, by due time and id: one page. The arguments are those of
+        `ParkingPlace.pending`."""
 
     def taken(self, limit: int, *, after: tuple[int, str] | None = None) -> list[StoredMessage]:
         """Messages that were taken before, and neither removed nor put back: one page."""

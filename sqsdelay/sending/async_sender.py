@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Final, ParamSpec, Self, TypeVar
@@ -12,11 +12,10 @@ from sqsdelay.core.coalescing import NeverLeft
 from sqsdelay.core.delay import Delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
-from sqsdelay.core.message import AttributeInput, CheckedMessage, Message, checked
+from sqsdelay.core.message import AttributeInput, CheckedMessage, Message, Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.parking.parking import Change
-from sqsdelay.sending.batches import SendResult
-from sqsdelay.sending.sender import QueueSender, sent, too_late, with_header
+from sqsdelay.sending.sender import QueueSender, SendResult, sent, too_late
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,10 +51,10 @@ class AsyncQueueSender:
         )
 
     def _send(
-        self, key: tuple[Endpoint, Hashable], messages: list[CheckedMessage]
+        self, key: tuple[Endpoint, Route], messages: list[CheckedMessage]
     ) -> list[SendResult]:
-        with self._sender.batches.in_time():
-            return self._sender.batches.send(key[0], messages)
+        with self._sender._in_time():
+            return self._sender._send_all(key[0], messages)
 
     def _begin_anew(self) -> None:
         """In a forked process."""
@@ -74,49 +73,28 @@ class AsyncQueueSender:
         message_deduplication_id: str | None = None,
         trace_header: str | None = None,
     ) -> SendResult:
-        """Send one message, in one request with what other tasks send; see `Message`.
+        """Send one message, in one request with what other tasks send; arguments and errors as of
+        `DelaySender.send`, errors for this message only, whatever it shared its request with.
 
         A task that is cancelled before its message has left does not send it; later it may or may not
         be sent.
 
-        Args:
-            endpoint: the destination queue's name, URL or ARN.
-
         Raises:
-            ConfigurationError: the sender is closed.
-            As `DelaySender.send`: for this message only, whatever it shared its request with.
+            ConfigurationError: also where the sender is closed.
         """
-        message = Message(
-            body,
-            delay=delay,
-            due_at=due_at,
-            attributes=attributes or {},
-            message_id=message_id,
-            message_group_id=message_group_id,
-            message_deduplication_id=message_deduplication_id,
-            trace_header=trace_header,
-        )
+        ids = (message_id, message_group_id, trace_header, message_deduplication_id)
+        message = Message(body, delay, due_at, attributes or {}, *ids)
         parsed = Endpoint.parse(endpoint)
-        with self._sender.traced(parsed) as header:
-            ready = checked(with_header(message, header), fifo=parsed.fifo)
-            route, most = self._sender.batches.together(parsed, ready)
+        with self._sender._ready(parsed, message) as ready:
+            key, most = self._sender._together(parsed, ready)
             try:
-                key, size = (parsed, route), ready.size
-                return sent(await self._calls.call(key, ready, size=size, most=most))
+                return sent(await self._calls.call(key, ready, size=ready.size, most=most))
             except NeverLeft:
                 raise too_late(parsed) from None
 
     async def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:
-        """Send many messages in full batches of their own, several batches at a time.
-
-        Returns:
-            As `DelaySender.send_many`: a result per message, in order. When the task is cancelled, sending
-            goes on.
-
-        Raises:
-            InvalidEndpoint: nothing was sent.
-            ConfigurationError: the sender is closed.
-        """
+        """Send many messages in full batches of their own; answers and errors as of `DelaySender.send_many`.
+        When the task is cancelled, sending goes on."""
         return await self._in_thread(self._sender.send_many, endpoint, list(messages))
 
     async def cancel(self, endpoint: str, message_id: str) -> Change:
@@ -142,10 +120,8 @@ class AsyncQueueSender:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
     ) -> AsyncIterator[StoredMessage]:
-        """The messages that wait in the endpoint's store, read page by page: for ``async for``.
-
-        Arguments and errors as of `DelaySender.pending`.
-        """
+        """The messages that wait in the endpoint's store, read page by page: for ``async for``. Arguments
+        and errors as of `DelaySender.pending`."""
         messages = await self._in_thread(
             self._sender.pending, endpoint, due_from=due_from, due_before=due_before
         )

@@ -1,29 +1,65 @@
-"""The sender for threads: every limit is checked before anything leaves; each message has its result."""
+"""The sender for threads: messages are checked, routed and sent in full batches; each has its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
+from sqsdelay import errors
 from sqsdelay.core.coalescing import Interrupted, NeverLeft, SharedCalls, own
-from sqsdelay.core.delay import Delay, due_time
+from sqsdelay.core.delay import Delay, begun_within, due_time, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import AttributeInput, CheckedMessage, Message, Route, checked
+from sqsdelay.core.message import (
+    AttributeInput,
+    CheckedMessage,
+    Message,
+    Route,
+    checked,
+    full_batches,
+    size_of,
+)
+from sqsdelay.core.outgoing import after_amendment
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidDelay, NoStore, QueueUnavailable, Unconfirmed
+from sqsdelay.errors import SqsDelayError
+from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
+from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Change, Schedule
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
-from sqsdelay.sending.batches import BatchSender, SendResult
-from sqsdelay.sending.router import Asked, SenderSettings
+from sqsdelay.sending.router import Call, Router, SenderSettings, ToQueue, ToStore
 
 __all__ = ["Change", "Route", "SendResult", "QueueSender"]
 
+STORED_AT_ONCE: Final = 500
+"""Messages of one call to a store that does not care."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """What became of one message.
+
+    ``message_id`` is what receivers deduplicate on: the id given or generated for a delayed message,
+    and SQS's own for a direct message without one. ``due`` is exact for ``due_at`` and estimated
+    with the broker's clock for ``delay``. A message that was sent has an ``sqs_message_id``, unless
+    it was parked; one that was not has an ``error``.
+    """
+
+    message_id: str | None = None
+    route: Route | None = None
+    due: datetime | None = None
+    sqs_message_id: str | None = None
+    error: SqsDelayError | None = None
+
+
+_PENDING: Final = SendResult()
+
 
 class QueueSender:
-    """Sends messages with any delay over ``queues``.
+    """Sends messages with any delay over ``queues``. Thread-safe.
 
     Args:
         queues: the queue service.
@@ -31,25 +67,22 @@ class QueueSender:
     """
 
     def __init__(self, queues: Queues, settings: SenderSettings | None = None) -> None:
-        settings = settings or SenderSettings()
+        self._queues = queues
+        self._settings = settings = settings or SenderSettings()
         self.concurrency = settings.concurrency
-        self.batches = BatchSender(queues, settings)
-        self._ledger = settings.ledger
-        self._tracing = settings.tracing
-        self._linger_ms = settings.linger_ms
         self.deadline_seconds = settings.deadline_seconds
+        self.router = Router(queues, settings)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         """In a forked process: what waits there belongs to threads of the parent."""
         self._shared: SharedCalls[CheckedMessage, SendResult] | None = None
-        if self._linger_ms:
+        if self._settings.linger_ms:
             self._shared = SharedCalls(
-                self._send_together, linger_ms=self._linger_ms, lanes=self.concurrency
+                lambda key, messages: self._send_all(key[0], messages),
+                linger_ms=self._settings.linger_ms,
+                lanes=self.concurrency,
             )
-
-    def _send_together(self, key: Any, messages: list[CheckedMessage]) -> list[SendResult]:
-        return self.batches.send(key[0], messages)
 
     def send(
         self,
@@ -82,24 +115,51 @@ class QueueSender:
             Unconfirmed: with ``linger_ms``, the thread that sends for several was interrupted, or has no
                 answer before this call's deadline.
         """
-        message = Message(
-            body,
-            delay=delay,
-            due_at=due_at,
-            attributes=attributes or {},
-            message_id=message_id,
-            message_group_id=message_group_id,
-            message_deduplication_id=message_deduplication_id,
-            trace_header=trace_header,
-        )
+        ids = (message_id, message_group_id, trace_header, message_deduplication_id)
+        message = Message(body, delay, due_at, attributes or {}, *ids)
         parsed = Endpoint.parse(endpoint)
-        with self.batches.in_time(), self.traced(parsed) as header:
-            ready = checked(with_header(message, header), fifo=parsed.fifo)
+        with self._in_time(), self._ready(parsed, message) as ready:
             return sent(self._send(parsed, ready))
 
     def traced(self, endpoint: Endpoint) -> AbstractContextManager[str | None]:
         """The span of a send, and the trace header that its messages are to carry."""
-        return nullcontext() if self._tracing is None else self._tracing.sending(endpoint.name)
+        tracing = self._settings.tracing
+        return nullcontext() if tracing is None else tracing.sending(endpoint.name)
+
+    @contextmanager
+    def _ready(self, endpoint: Endpoint, message: Message) -> Iterator[CheckedMessage]:
+        """The message, checked, within the span of its send. Raises InvalidDelay, InvalidMessage."""
+        with self.traced(endpoint) as header:
+            yield checked(with_header(message, header), fifo=endpoint.fifo)
+
+    def _in_time(self) -> AbstractContextManager[None]:
+        """For one send: no request begins that could end too late."""
+        return begun_within(self._settings.begin_within_seconds)
+
+    def _together(
+        self, endpoint: Endpoint, message: CheckedMessage
+    ) -> tuple[tuple[Endpoint, Route], int]:
+        """What a message can share a request with, and how many go into one. Nobody is asked: at
+        worst a request is less full."""
+        route = self.router.expected_route(endpoint, message)
+        most = STORED_AT_ONCE if route is Route.STORE else MAX_BATCH_ENTRIES
+        return (endpoint, route), most
+
+    def _send(self, endpoint: Endpoint, message: CheckedMessage) -> SendResult:
+        if self._shared is None:
+            return self._send_all(endpoint, [message])[0]
+        key, most = self._together(endpoint, message)
+        size, within = message.size, self.deadline_seconds
+        try:
+            return self._shared.call(
+                key, [message], sizes=[size], most=most, within_seconds=within
+            )[0]
+        except NeverLeft:
+            raise too_late(endpoint) from None
+        except Interrupted as error:
+            raise errors.Unconfirmed(
+                f"this message may or may not have been sent, with those of other threads: {error}"
+            ) from error
 
     def preview(self, endpoint: str, message: Message) -> SendResult:
         """What `send` would do with a message now, without sending it: its id, route and due time.
@@ -110,24 +170,10 @@ class QueueSender:
             InvalidDelay, InvalidMessage, InvalidEndpoint, DelayTooLong, ConfigurationError,
             DelayQueueMissing, QueueMissing, QueueUnavailable: as `send`.
         """
-        return self.batches.preview(Endpoint.parse(endpoint), message)
-
-    def _send(self, endpoint: Endpoint, message: CheckedMessage) -> SendResult:
-        if self._shared is None:
-            return self.batches.send(endpoint, [message])[0]
-        route, most = self.batches.together(endpoint, message)
-        key, within = (endpoint, route), self.deadline_seconds
-        try:
-            (result,) = self._shared.call(
-                key, [message], sizes=[message.size], most=most, within_seconds=within
-            )
-        except NeverLeft:
-            raise too_late(endpoint) from None
-        except Interrupted as error:
-            raise Unconfirmed(
-                f"this message may or may not have been sent, with those of other threads: {error}"
-            ) from error
-        return result
+        prepared = self.router.prepare(Call(Endpoint.parse(endpoint)), message, put=False)
+        if isinstance(prepared, ToStore):
+            return _parked(prepared.stored)
+        return SendResult(prepared.message_id, prepared.route, utc(prepared.due_ms))
 
     def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:
         """Send many messages in full batches, several batches at a time.
@@ -147,19 +193,131 @@ class QueueSender:
         messages: Iterable[Message],
         note: Callable[[SendReceipt | Failure], None] | None,
     ) -> list[SendResult]:
-        """As `send_many`, for callers that need the broker's own answers.
-
-        Args:
-            note: called in this thread with what became of each message that was sent to a queue.
-        """
+        """As `send_many`; ``note`` is told in this thread what became of each message that was sent to a
+        queue."""
         parsed = Endpoint.parse(endpoint)
         with self.traced(parsed) as header:
-            return self.batches.send(
-                parsed,
-                (with_header(message, header) for message in messages),
-                concurrency=self.concurrency,
-                note=note,
+            headed = (with_header(message, header) for message in messages)
+            return self._send_all(parsed, headed, concurrency=self.concurrency, note=note)
+
+    def _send_all(
+        self,
+        endpoint: Endpoint,
+        messages: Iterable[Message | CheckedMessage],
+        *,
+        concurrency: int = 1,
+        note: Callable[[SendReceipt | Failure], None] | None = None,
+    ) -> list[SendResult]:
+        """Send them all, so many batches at a time; a result per message, in order."""
+        call = Call(endpoint)
+        results: list[SendResult] = []
+        ready: list[tuple[int, ToQueue]] = []
+        to_store: list[tuple[int, ToStore]] = []
+        for position, message in enumerate(messages):
+            results.append(_PENDING)
+            try:
+                prepared = self.router.prepare(call, message)
+            except SqsDelayError as error:
+                results[position] = SendResult(getattr(message, "message_id", None), error=error)
+                continue
+            if isinstance(prepared, ToStore):
+                to_store.append((position, prepared))
+            else:
+                ready.append((position, prepared))
+        self._park_all(endpoint, to_store, results)
+        batches = list(
+            full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
+        )
+        send = partial(self._send_batch, endpoint)
+        lanes = min(concurrency, len(batches))
+        with ThreadPoolExecutor(lanes) if lanes > 1 else nullcontext() as pool:
+            sent = map(send, batches) if pool is None else pool.map(send, batches)
+            for batch, outcomes in zip(batches, sent, strict=True):
+                for (position, prepared), outcome in zip(batch, outcomes, strict=True):
+                    if note is not None:
+                        note(outcome)
+                    results[position] = _sent(prepared, outcome)
+        return results
+
+    def _send_batch(
+        self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
+    ) -> list[SendReceipt | Failure]:
+        try:
+            self._heed_amendments(endpoint, [prepared for _, prepared in batch])
+        except errors.SchemaMismatch as error:
+            return [Failure(type(error).__name__, error, transient=False)] * len(batch)
+        now_ms = self._queues.broker_clock.proven_ms()
+        if now_ms is not None:
+            # Else the timers stay as they were worked out: by a local clock they could end early.
+            for _, prepared in batch:
+                prepared.set_timer(now_ms)
+        entries = [prepared.entry for _, prepared in batch]
+        outcomes = self._queues.send_batch(batch[0][1].queue_url, entries)
+        self._record(
+            endpoint,
+            (
+                {
+                    "message_id": prepared.message_id or outcome.sqs_message_id,
+                    "due_ms": prepared.due_ms,
+                    "size": prepared.entry.size,
+                    "batch": len(batch),
+                    "route": prepared.route,
+                    "timer_seconds": prepared.entry.delay_seconds,
+                    "sqs_message_id": outcome.sqs_message_id,
+                }
+                for (_, prepared), outcome in zip(batch, outcomes, strict=True)
+                if isinstance(outcome, SendReceipt)
+            ),
+        )
+        return outcomes
+
+    def _heed_amendments(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
+        """Set messages apart from former ones of the same id that were cancelled or moved.
+
+        Otherwise the delay queue, which forgets nothing for five minutes, would swallow them, or the
+        delay consumer would take them for what the amendment was about.
+        """
+        stores = self.router.stores
+        named = [(p.message_id or "", p.entry) for p in batch if p.named]
+        if stores is None or not named:
+            return
+        amendments = stores.parking(endpoint.name).amendments([name for name, _ in named])
+        latest_ms = self._queues.broker_clock.latest_ms()
+        for message_id, entry in named:
+            if message_id in amendments:
+                amendment = amendments[message_id]
+                # Unread, set apart from whatever there may be: a second copy is better than none.
+                amended_ms = latest_ms if amendment is None else amendment.at_ms
+                entry.deduplication_id = after_amendment(entry.deduplication_id or "", amended_ms)
+
+    def _park_all(
+        self, endpoint: Endpoint, to_store: Sequence[tuple[int, ToStore]], results: list[SendResult]
+    ) -> None:
+        if not to_store:
+            return
+        parking = to_store[0][1].parking
+        at_once = parking.store.stored_at_once or STORED_AT_ONCE
+        for start in range(0, len(to_store), at_once):
+            chunk = to_store[start : start + at_once]
+            outcomes = parking.park([prepared.stored for _, prepared in chunk])
+            taken: list[dict[str, Any]] = []
+            for (position, prepared), outcome in zip(chunk, outcomes, strict=True):
+                error = outcome if isinstance(outcome, SqsDelayError) else None
+                results[position] = _parked(stored := prepared.stored, error)
+                if error is None:
+                    told = {"message_id": stored.message_id, "due_ms": stored.due_ms}
+                    size = len(stored.body) + size_of("", stored.attributes)
+                    taken.append({**told, "size": size, "route": Route.STORE})
+            self._record(endpoint, taken)
+
+    def _record(self, endpoint: Endpoint, sent: Iterable[dict[str, Any]]) -> None:
+        """Record messages that a queue or the store has taken, by what an event tells of each."""
+        if (ledger := self._settings.ledger) is not None:
+            at_ms, place = self._queues.broker_clock.now_ms(), endpoint.name
+            told = partial(
+                Event, kind=EventKind.SENT, at_ms=at_ms, endpoint=place, source=Source.SENDER
             )
+            record_safely(ledger, (told(**each) for each in sent))
 
     def cancel(self, endpoint: str, message_id: str) -> Change:
         """Cancel a message that waits; see `Change` for the answers.
@@ -193,11 +351,11 @@ class QueueSender:
             QueueMissing, QueueUnavailable
         """
         if (delay is None) == (due_at is None):
-            raise InvalidDelay("give either delay or due_at, the new due time")
+            raise errors.InvalidDelay("give either delay or due_at, the new due time")
         due = due_time(delay, due_at)
         schedule, now_ms = self._schedule_now(endpoint)
         due_ms = due.due_ms(now_ms)
-        self.batches.router.check_max_delay(due_ms, now_ms)
+        self.router.check_max_delay(due_ms, now_ms)
         return schedule.reschedule(message_id, due_ms, now_ms=now_ms)
 
     def pending(
@@ -223,17 +381,29 @@ class QueueSender:
 
     def _schedule_now(self, endpoint: str) -> tuple[Schedule, int]:
         schedule = self._schedule(endpoint)
-        return schedule, self.batches.router.broker_latest(Endpoint.parse(endpoint), Asked())
+        return schedule, self.router.broker_latest(Call(Endpoint.parse(endpoint)))
 
     def _schedule(self, endpoint: str) -> Schedule:
         name = Endpoint.parse(endpoint).name
-        if self.batches.stores is None:
-            raise NoStore(
+        if self.router.stores is None:
+            raise errors.NoStore(
                 f"without a store the waiting messages of {name} cannot be listed, cancelled or rescheduled, "
                 "because SQS has no such call; give DelaySender(store=…), and the delay consumer "
                 "the same store"
             )
-        return Schedule(self.batches.stores.of(name), endpoint=name, ledger=self._ledger)
+        return Schedule(self.router.stores.of(name), endpoint=name, ledger=self._settings.ledger)
+
+
+def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
+    due = utc(prepared.due_ms)
+    if isinstance(outcome, Failure):
+        return SendResult(prepared.message_id, prepared.route, due, error=outcome.error)
+    message_id = prepared.message_id or outcome.sqs_message_id
+    return SendResult(message_id, prepared.route, due, outcome.sqs_message_id)
+
+
+def _parked(stored: StoredMessage, error: SqsDelayError | None = None) -> SendResult:
+    return SendResult(stored.message_id, Route.STORE, utc(stored.due_ms), error=error)
 
 
 def sent(result: SendResult) -> SendResult:
@@ -243,9 +413,9 @@ def sent(result: SendResult) -> SendResult:
     return result
 
 
-def too_late(endpoint: Endpoint) -> QueueUnavailable:
+def too_late(endpoint: Endpoint) -> errors.QueueUnavailable:
     """The error of a send whose time was over before a request had its message."""
-    return QueueUnavailable(
+    return errors.QueueUnavailable(
         f"queue {endpoint.name} cannot be used now: the time for this call (deadline_seconds) is over; "
         "try again later"
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sqsdelay.core.endpoint import QueueRef
-from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, CheckedMessage
+from sqsdelay.core.message import Attribute, CheckedMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import MalformedMessage, MessageTooLarge, SqsDelayError
@@ -36,10 +36,8 @@ class SizeLimits:
         self._known: dict[QueueRef, tuple[int, float]] = {}
 
     def of(self, queue: QueueRef, *, size: int) -> int:
-        """The queue's limit in bytes, as far as it matters for a message of ``size`` bytes.
-
-        No queue's limit is below 1 KiB: for smaller messages it is not asked.
-        """
+        """The queue's limit in bytes, as far as it matters for a message of ``size`` bytes. No queue's limit
+        is below 1 KiB: for smaller messages it is not asked."""
         if size <= MIN_QUEUE_LIMIT_BYTES:
             return MAX_MESSAGE_BYTES
         now = self._queues.broker_clock.local.monotonic()
@@ -64,12 +62,8 @@ class SizeLimits:
         try:
             return limit_of(self._queues.attributes(self._queues.url(queue)).get(LIMIT))
         except SqsDelayError as error:
-            logger.info(
-                "the limit of %s is not known, %s is assumed: %s",
-                queue.name,
-                MAX_MESSAGE_BYTES,
-                one_line(error),
-            )
+            told = queue.name, MAX_MESSAGE_BYTES, one_line(error)
+            logger.info("the limit of %s is not known, %s is assumed: %s", *told)
             return MAX_MESSAGE_BYTES
 
 
@@ -105,11 +99,8 @@ def payload_size(body: str) -> Attribute:
 
 
 def read_pointer(body: str, attributes: Mapping[str, Attribute]) -> Pointer | None:
-    """The pointer a received message is; None if it holds its body itself.
-
-    Raises:
-        MalformedMessage: it claims to be a pointer and is not.
-    """
+    """The pointer a received message is; None if it holds its body itself. Raises MalformedMessage: it
+    claims to be a pointer and is not."""
     if PAYLOAD_SIZE not in attributes and LEGACY_PAYLOAD_SIZE not in attributes:
         return None
     try:
@@ -129,46 +120,26 @@ _PLACEHOLDER: Final = Pointer("b" * 63, "k" * 1024).to_body()
 """As long as a pointer can be: S3 takes bucket names of 63 characters and keys of 1,024 bytes."""
 
 
-class Offloading:
-    """Takes large bodies off messages."""
-
-    def __init__(self, bodies: LargeBodies) -> None:
-        self._bodies = bodies
-
-    def as_new(self, message: CheckedMessage) -> CheckedMessage:
-        """The message without the attributes that marked its body as a pointer.
-
-        They are on what is received, and on what is sent again with all that was received. One whose
-        body is a pointer still keeps them.
-        """
-        if not _SIZES & message.attributes.keys():
-            return message
-        try:
-            read_pointer(message.body, message.attributes)
-        except MalformedMessage:
-            left = {n: value for n, value in message.attributes.items() if n not in _SIZES}
-            return replace(message, attributes=left)
+def as_new(message: CheckedMessage) -> CheckedMessage:
+    """The message without the attributes that marked its body as a pointer: who sends again what he received
+    passes them on. One whose body is a pointer still keeps them."""
+    if not _SIZES & message.attributes.keys():
         return message
+    try:
+        read_pointer(message.body, message.attributes)
+    except MalformedMessage:
+        left = {n: value for n, value in message.attributes.items() if n not in _SIZES}
+        return replace(message, attributes=left)
+    return message
 
-    def wants(self, message: CheckedMessage, limit: Callable[[int], int]) -> bool:
-        """Whether the message is too large to carry its body itself.
 
-        Args:
-            limit: what the queues on its way take, bytes, for a message of so many.
-        """
-        size = message.size
-        most = size + MOST_ADDED_BYTES
-        return size > self._bodies.above_bytes or most > MAX_MESSAGE_BYTES or most > limit(most)
+def stand_in(message: CheckedMessage) -> CheckedMessage:
+    """The message with a pointer's room for a body: all else can be checked before the body is put."""
+    attributes = {**message.attributes, PAYLOAD_SIZE: payload_size(message.body)}
+    return replace(message, body=_PLACEHOLDER, attributes=attributes)
 
-    def stand_in(self, message: CheckedMessage) -> CheckedMessage:
-        """The message with a pointer's room for a body: all else can be checked before the body is put."""
-        attributes = {**message.attributes, PAYLOAD_SIZE: payload_size(message.body)}
-        return replace(message, body=_PLACEHOLDER, attributes=attributes)
 
-    def put(self, body: str, *, due_ms: int) -> str:
-        """Keep the body until the last day of its message in the destination queue at least; the pointer.
-
-        Raises:
-            ConfigurationError, BodyStoreMissing, BodyStoreUnavailable
-        """
-        return self._bodies.put(body, needed_until_ms=due_ms + MAX_RETENTION_SECONDS * 1000)
+def put_body(bodies: LargeBodies, message: CheckedMessage, due_ms: int) -> str:
+    """Keep the body until the last day of its message in the destination queue at least; the pointer. Raises
+    ConfigurationError, BodyStoreMissing, BodyStoreUnavailable."""
+    return bodies.put(message.body, needed_until_ms=due_ms + MAX_RETENTION_SECONDS * 1000)

@@ -18,9 +18,9 @@ from sqsdelay.core.message import (
     full_batches,
     string,
 )
-from sqsdelay.core.outgoing import for_due_queue, of_new_trace, with_identity, without_identity
+from sqsdelay.core.outgoing import last_leg, without_identity
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.received_message import FifoIds
+from sqsdelay.core.received_message import DelayedMessage, FifoIds
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, QueueMissing, QueueUnavailable, SqsDelayError
@@ -223,37 +223,26 @@ def _released(message: StoredMessage, delay_seconds: int, destination: Endpoint)
             f"message {message.message_id} is due in {delay_seconds} s, and a message timer is limited to "
             f"{MAX_MESSAGE_TIMER_SECONDS} s; it is released later"
         )
-    if destination.fifo:
-        return _for_due_queue(message, body, delay_seconds)
-    attributes = with_identity(
-        body, message.attributes, message_id=message.message_id, due_ms=message.due_ms
-    )
-    return OutgoingMessage(
-        body=body,
-        attributes=attributes,
-        size=check_limits(body, attributes),
-        delay_seconds=delay_seconds,
-        group_id=message.group_id,
-        trace_header=of_new_trace(message.trace_header, at_ms=message.due_ms),
-    )
-
-
-def _for_due_queue(message: StoredMessage, body: str, delay_seconds: int) -> OutgoingMessage:
-    if message.group_id is None:
-        raise InvalidMessage(
-            f"message {message.message_id} has no group_id; the FIFO queue {message.destination} "
-            "requires one: store it with a group_id"
-        )
     attributes = dict(message.attributes)
-    deduplication_id = attributes.pop(DEDUPLICATION_ID, string(message.message_id))
-    ids = FifoIds(message.group_id, deduplication_id["StringValue"])
-    check_limits(body, attributes, ids.attributes())
-    return for_due_queue(
+    ids: FifoIds | None = None
+    if destination.fifo:
+        if message.group_id is None:
+            raise InvalidMessage(
+                f"message {message.message_id} has no group_id; the FIFO queue {message.destination} "
+                "requires one: store it with a group_id"
+            )
+        deduplication_id = attributes.pop(DEDUPLICATION_ID, string(message.message_id))
+        ids = FifoIds(message.group_id, deduplication_id["StringValue"])
+        check_limits(body, attributes, ids.attributes())
+    entry = last_leg(
         body,
         attributes,
-        ids,
-        message_id=message.message_id,
-        due_ms=message.due_ms,
+        DelayedMessage(message.message_id, message.due_ms),
         delay_seconds=delay_seconds,
+        ids=ids,
+        group_id=message.group_id,
         trace_header=message.trace_header,
+        at_ms=message.due_ms,
     )
+    check_limits(body, entry.attributes)
+    return entry

@@ -47,7 +47,6 @@ _SOON_MS: Final = 5_000
 T = TypeVar("T")
 Arrived = tuple[Delivery[StoredMessage], StoredMessage]
 
-
 DEFAULT_OUTAGE_SECONDS: Final = 120.0
 """NServiceBus raises a critical error when its timeout storage has failed for two minutes."""
 
@@ -114,9 +113,8 @@ class TimeoutSettings:
 
 
 class TimeoutManager:
-    """Serves one endpoint's timeouts. Several may share queues and store.
-
-    `run` does so with a thread for each of `store_arrivals`, `announce` and `dispatch`, which do one batch.
+    """Serves one endpoint's timeouts. Several may share queues and store. `run` has a thread for each of
+    `store_arrivals`, `announce` and `dispatch`, which do one batch.
 
     Args:
         store: where messages wait.
@@ -161,11 +159,8 @@ class TimeoutManager:
         self._look = threading.Event()
 
     def start(self) -> None:
-        """Check store and queues. `run` calls it.
-
-        Raises:
-            ConfigurationError, StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable
-        """
+        """Check store and queues; `run` calls it. Raises ConfigurationError, StoreMissing, StoreUnavailable,
+        QueueMissing, QueueUnavailable."""
         self._store.initialize(TransactionMode.AT_LEAST_ONCE)
         self._transport.check()
 
@@ -176,9 +171,8 @@ class TimeoutManager:
         with an error sets ``stop``, and the others finish the batch in hand.
 
         Raises:
-            ConfigurationError, StoreMissing, StoreUnavailable, QueueMissing, QueueUnavailable:
-                from `start`.
             CriticalError: the storage has failed for too long, and there is no ``on_critical``.
+            What `start` raises.
         """
         self.start()
         store, dispatch = partial(_repeat, self.store_arrivals), partial(_repeat, self.dispatch)
@@ -193,12 +187,8 @@ class TimeoutManager:
 
     def store_arrivals(self) -> int:
         """Receive what the timeouts queue gives, and store it; what is due already is sent on. Returns how
-        many were received.
-
-        Raises:
-            StoreError, CriticalError: the storage failed; the messages come back.
-            QueueMissing, QueueUnavailable
-        """
+        many were received. Raises StoreError, CriticalError: the storage failed, and the messages come back;
+        QueueMissing, QueueUnavailable."""
         received = self._transport.receive_timeouts(wait_seconds=self._settings.wait_seconds)
         keep: list[Arrived] = []
         due: list[Arrived] = []
@@ -285,8 +275,7 @@ class TimeoutManager:
         Each is announced once: it is held in the store while its id is in the dispatcher queue. What comes
         out of the store again has failed, or its id was lost: it is dispatched straight from there, like
         what is for a destination that is not well. So the queue never has an id twice, nor one that cannot
-        be sent. A process that dies between hold and announcement leaves them to be dispatched later.
-        Returns how many were announced, dispatched, rejected, or are tried later.
+        be sent. Returns how many were announced, dispatched, rejected, or are tried later.
 
         Raises:
             StoreError, CriticalError: the storage failed.
@@ -342,11 +331,9 @@ class TimeoutManager:
         take_turns(self._store, turn, wake=self._look, stop=stop, poll_seconds=poll_seconds)
 
     def dispatch(self) -> int:
-        """Receive what ids the queue gives, find their messages in one query, and dispatch them. Returns how
-        many ids were received.
-
-        What fails waits in the store, not in the queue. Where that does not find messages by ids, ids are
-        dropped: `announce` dispatches from it.
+        """Receive what ids the queue gives, find their messages in one query, and dispatch them; what fails
+        waits in the store. Where that does not find messages by ids, ids are dropped: `announce` dispatches
+        from it. Returns how many ids were received.
 
         Raises:
             StoreError, CriticalError: the storage failed; the ids come back, and what was sent is

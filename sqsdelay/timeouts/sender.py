@@ -1,12 +1,9 @@
-"""Sending to a timeout manager: into its timeouts queue, with destination and due time in headers.
-
-sqsdelay's own names come first, NServiceBus's are understood as well.
-"""
+"""Sending to a timeout manager: into its timeouts queue, with destination and due time in headers. sqsdelay's
+own names come first, NServiceBus's are understood as well."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,11 +12,10 @@ from typing import Any, Final
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Delay, Reject, due_at_ms, utc
 from sqsdelay.core.message import Attribute, Attributes, string, text_of
-from sqsdelay.core.outgoing import trace_header_to_pass_on
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.outgoing import group_id_of, trace_header_to_pass_on
+from sqsdelay.core.received_message import ReceivedMessage, whole_number
 from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import InvalidMessage, QueueMissing, SqsDelayError
-from sqsdelay.limits import ID
 from sqsdelay.ports.queues import TimeoutQueue
 
 DESTINATION: Final = "sqsdelay.Destination"
@@ -29,7 +25,6 @@ NSERVICEBUS_TIME: Final = "%Y-%m-%d %H:%M:%S:%f Z"
 """How NServiceBus writes an instant, UTC: ``2027-01-31 09:00:00:000000 Z``."""
 
 _OURS: Final = (DESTINATION, wire.DUE_AT, wire.WAS_DUE_AT, wire.MESSAGE_ID, wire.GROUP_ID)
-_MILLISECONDS: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 def read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
@@ -37,7 +32,6 @@ def read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
     else the queue service's own, which stays the same when a copy is delivered again."""
     if copy.unreadable is not None:
         return Reject(copy.unreadable)
-    group = text_of(copy.attributes, wire.GROUP_ID)
     try:
         return StoredMessage(
             message_id=text_of(copy.attributes, wire.MESSAGE_ID) or copy.sqs_message_id,
@@ -45,7 +39,7 @@ def read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
             due_ms=due_ms_of(copy.attributes),
             body=copy.body.encode("utf-8"),
             attributes={n: value for n, value in copy.attributes.items() if n not in _OURS},
-            group_id=group if group and ID.fullmatch(group) else None,
+            group_id=group_id_of(copy.attributes),
             trace_header=trace_header_to_pass_on(copy.trace_header),
         )
     except (InvalidMessage, UnicodeEncodeError) as error:
@@ -81,9 +75,9 @@ def due_ms_of(attributes: Attributes) -> int:
     """The due time, epoch milliseconds; raises InvalidMessage where it cannot be told."""
     due = text_of(attributes, wire.DUE_AT)
     if due is not None:
-        if not _MILLISECONDS.fullmatch(due):
+        if (due_ms := whole_number(due)) is None:
             raise InvalidMessage(f"{wire.DUE_AT} is {due[:40]!r}, not epoch milliseconds")
-        return int(due)
+        return due_ms
     expire = text_of(attributes, NSERVICEBUS_DUE)
     if expire is None:
         raise InvalidMessage(f"neither {wire.DUE_AT} nor {NSERVICEBUS_DUE} gives its due time")
@@ -167,15 +161,15 @@ class TimeoutSender:
         ready: list[tuple[int, StoredMessage]] = []
         missing: QueueMissing | None = None
         for place, message in enumerate(messages):
-            results.append(SentTimeout(getattr(message, "message_id", None)))
             try:
                 if missing is not None:
                     # Asked for once a call.
                     raise missing
                 ready.append((place, self._transport.addressed(message, endpoint)))
+                results.append(SentTimeout(None))
             except SqsDelayError as error:
                 missing = error if isinstance(error, QueueMissing) else missing
-                results[place] = SentTimeout(results[place].message_id, error=error)
+                results.append(SentTimeout(getattr(message, "message_id", None), error=error))
         outcomes = self._transport.put([stored for _, stored in ready]) if ready else []
         for (place, stored), failure in zip(ready, outcomes, strict=True):
             why = None if failure is None else failure.error

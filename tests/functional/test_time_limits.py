@@ -80,13 +80,13 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
     """Left to botocore it is a minute for each of several attempts. A long poll's: its wait, and 5 s."""
     usual = (CONNECT_SECONDS, ANSWER_SECONDS, CALL_ATTEMPTS)
     consumer = DelayConsumer("orders", wait_seconds=20)
-    sender: Any = DelaySender().batches._queues
+    sender: Any = DelaySender()._queues
     assert limits_of(sender._client) == (
         2.5,
         2.5,
         CALL_ATTEMPTS,
     )  # two of them fit into its deadline
-    patient: Any = DelaySender(deadline_seconds=60).batches._queues
+    patient: Any = DelaySender(deadline_seconds=60)._queues
     assert limits_of(patient._client) == usual
     assert limits_of(consumer._queues._client) == usual
     assert limits_of(consumer._queues._receiving) == (CONNECT_SECONDS, 25, SHORT_CALL_ATTEMPTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqsdelay.core.outgoing import new_send_deduplication_id, requeued
+from sqsdelay.core.outgoing import requeued
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, from_boto3
 from tests.simulation.journal import Asked, Journal
 from tests.simulation.tally import Cause, cause_of, forks
@@ -41,7 +41,7 @@ def asked(copy: ReceivedMessage, made: str) -> Asked:
 def test_a_requeue_tells_which_copy_it_is_of() -> None:
     """Though the party has received another copy of that message since."""
     journal = Journal()
-    first = received("a", deduplication_id=new_send_deduplication_id())
+    first = received("a", deduplication_id=f"send.{64 * '0'}")
     again = asked(first, "b")
     second = received("b", deduplication_id=again.deduplication_id or "")
     for copy in (first, second):

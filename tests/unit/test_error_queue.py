@@ -10,17 +10,9 @@ from typing import Any
 import pytest
 
 from sqsdelay.console.source import Failed
+from sqsdelay.core import message as wire
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import (
-    DELAY_SECONDS,
-    DUE_AT,
-    MESSAGE_ID,
-    WAS_DUE_AT,
-    Message,
-    OutgoingMessage,
-    size_of,
-    string,
-)
+from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.core.outgoing import identity
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, to_store
@@ -72,7 +64,7 @@ def refused(queues: FaultyQueues, *, endpoint: Endpoint = ORDERS, **message: Any
 
 def put(queues: InMemoryQueues, message_id: str, seconds: str = "soon") -> None:
     """What the relay cannot read, in the delay queue."""
-    attributes = {DELAY_SECONDS: string(seconds)}
+    attributes = {wire.DELAY_SECONDS: string(seconds)}
     queues.send_batch(DELAY, [OutgoingMessage("x", attributes, 1, None, message_id, message_id)])
 
 
@@ -182,7 +174,7 @@ def test_what_does_not_say_when_it_is_due_is_left_unless_told(queues: FaultyQueu
     done = {d.rejection.message_id: d for d in retried(queues, due_ms=due_ms)}
     assert {name: d.due_ms for name, d in done.items()} == {"poison": due_ms, "good": own_ms}
     queues.clock.advance(100)
-    assert {c.attributes[MESSAGE_ID]["StringValue"] for c in received(queues)} == set(done)
+    assert {c.attributes[wire.MESSAGE_ID]["StringValue"] for c in received(queues)} == set(done)
 
 
 @pytest.mark.parametrize("gone", ["orders", DELAY])
@@ -278,7 +270,7 @@ def test_a_delete_that_fails_is_said(queues: FaultyQueues) -> None:
 def test_a_full_message_is_sent_on_too(queues: FaultyQueues) -> None:
     """1 MiB leaves no room for the reason, and ten attributes none for another attribute."""
     due_ms = queues.clock.true_ms + 1_000_000
-    wired = size_of("", {DELAY_SECONDS: string("1000"), DUE_AT: string(str(due_ms))})
+    wired = size_of("", {wire.DELAY_SECONDS: string("1000"), wire.DUE_AT: string(str(due_ms))})
     full = "b" * (MAX_MESSAGE_BYTES - wired)
     refused(queues, delay=1000, body=full, message_id="full")
     many = {f"a{n}": "x" for n in range(8)}
@@ -289,8 +281,8 @@ def test_a_full_message_is_sent_on_too(queues: FaultyQueues) -> None:
     }  # fmt: skip
     queues.clock.advance(1000)
     by_size = sorted(received(queues), key=lambda c: len(c.body))
-    assert by_size[0].attributes.keys() == many.keys() | {MESSAGE_ID, WAS_DUE_AT}
-    assert (by_size[1].body, by_size[1].attributes[WAS_DUE_AT]) == (full, string(str(due_ms)))
+    assert by_size[0].attributes.keys() == many.keys() | {wire.MESSAGE_ID, wire.WAS_DUE_AT}
+    assert (by_size[1].body, by_size[1].attributes[wire.WAS_DUE_AT]) == (full, string(str(due_ms)))
 
 
 @pytest.mark.parametrize("delay", [1000, 9000])

@@ -31,7 +31,7 @@ def test_all_public_names_exist() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """As in any module."""
-    with pytest.raises(AttributeError, match="no attribute 'Nope'"):
+    with pytest.raises(AttributeError, match=r"^module 'sqsdelay' has no attribute 'Nope'$"):
         _ = sqsdelay.Nope
 
 

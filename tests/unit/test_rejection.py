@@ -10,21 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
-from sqsdelay.core.message import (
-    DEDUPLICATION_ID,
-    DELAY_ATTRIBUTES,
-    DELAY_MS,
-    DELAY_SECONDS,
-    DUE_AT,
-    ERROR,
-    GROUP_ID,
-    MESSAGE_ID,
-    Attribute,
-    OutgoingMessage,
-    size_of,
-    string,
-)
+from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage, read_delay
 from sqsdelay.core.rejection import Rejection, read_rejection, rejected, rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
@@ -39,7 +27,7 @@ def copy(**changes: Any) -> ReceivedMessage:
     """A copy as the delay queue hands it out."""
     fields: dict[str, Any] = {
         "body": "hello",
-        "attributes": {DELAY_SECONDS: string("1925")},
+        "attributes": {wire.DELAY_SECONDS: string("1925")},
         "receipt_handle": "r",
         "sqs_message_id": "s",
         "received_at": 5.0,
@@ -79,9 +67,9 @@ def as_it_was(original: ReceivedMessage) -> ReceivedMessage:
 
 def test_a_rejected_message_carries_its_reason_and_everything_it_came_with() -> None:
     """Nothing of it is lost: body, attributes, ids, times."""
-    attributes = {"user": string("x"), DELAY_SECONDS: string("soon")}
+    attributes = {"user": string("x"), wire.DELAY_SECONDS: string("soon")}
     entry = rejected(copy(attributes=attributes), "not a number\x00")
-    error = json.loads(entry.attributes.pop(ERROR)["StringValue"])
+    error = json.loads(entry.attributes.pop(wire.ERROR)["StringValue"])
     assert entry.attributes == attributes
     assert error["reason"] == "not a number?"
     assert error["messageId"] == "m-1"
@@ -90,10 +78,10 @@ def test_a_rejected_message_carries_its_reason_and_everything_it_came_with() -> 
 
 def test_a_full_rejected_message_carries_its_delay_within_the_reason() -> None:
     """With ten attributes the delay attributes make room; their values are kept in the JSON."""
-    entry = rejected(copy(attributes=NINE | {DELAY_SECONDS: string("soon")}), "why")
-    error = json.loads(entry.attributes.pop(ERROR)["StringValue"])
+    entry = rejected(copy(attributes=NINE | {wire.DELAY_SECONDS: string("soon")}), "why")
+    error = json.loads(entry.attributes.pop(wire.ERROR)["StringValue"])
     assert entry.attributes == NINE
-    assert error["attributes"] == {DELAY_SECONDS: "soon"}
+    assert error["attributes"] == {wire.DELAY_SECONDS: "soon"}
 
 
 def test_a_rejected_message_without_any_room_goes_unchanged() -> None:
@@ -107,12 +95,12 @@ def test_a_rejected_message_without_any_room_goes_unchanged() -> None:
 @pytest.mark.parametrize(
     "attributes",
     [
-        {DELAY_SECONDS: string("1925"), "user": string("x")},
-        {DELAY_SECONDS: string("1925"), DUE_AT: string(str(SENT + 1_925_000))},
-        {DELAY_SECONDS: string("2"), DELAY_MS: string("1500")},
-        {DELAY_SECONDS: string("9"), GROUP_ID: string("g"),
-         DEDUPLICATION_ID: string("d")},
-        NINE | {DELAY_SECONDS: string("1925")},
+        {wire.DELAY_SECONDS: string("1925"), "user": string("x")},
+        {wire.DELAY_SECONDS: string("1925"), wire.DUE_AT: string(str(SENT + 1_925_000))},
+        {wire.DELAY_SECONDS: string("2"), wire.DELAY_MS: string("1500")},
+        {wire.DELAY_SECONDS: string("9"), wire.GROUP_ID: string("g"),
+         wire.DEDUPLICATION_ID: string("d")},
+        NINE | {wire.DELAY_SECONDS: string("1925")},
         {"binary": {"DataType": "Binary.png", "BinaryValue": b"\x00\xff"}},
     ],
 )  # fmt: skip
@@ -132,7 +120,11 @@ def test_a_rejected_copy_is_read_as_it_was(attributes: dict[str, Attribute]) -> 
 
 def test_a_copy_from_the_due_queue_is_due_when_it_says() -> None:
     """There is no delay to count any more: the due time alone travels."""
-    attributes = {MESSAGE_ID: string("m-1"), DUE_AT: string(str(SENT + 7)), GROUP_ID: string("g")}
+    attributes = {
+        wire.MESSAGE_ID: string("m-1"),
+        wire.DUE_AT: string(str(SENT + 7)),
+        wire.GROUP_ID: string("g"),
+    }
     original = copy(attributes=attributes, group_id=None, deduplication_id=None)
     rejection = again(original)
     assert (rejection.message_id, rejection.due) == ("m-1", SENT + 7)
@@ -140,7 +132,7 @@ def test_a_copy_from_the_due_queue_is_due_when_it_says() -> None:
 
 def test_a_contradictory_copy_has_no_due_time() -> None:
     """It was rejected for that, and would be again."""
-    late = {DELAY_SECONDS: string("1"), DUE_AT: string(str(SENT + 10**9))}
+    late = {wire.DELAY_SECONDS: string("1"), wire.DUE_AT: string(str(SENT + 10**9))}
     due = again(copy(attributes=late)).due
     assert isinstance(due, Reject)
     assert "contradict each other" in due.reason
@@ -148,8 +140,8 @@ def test_a_contradictory_copy_has_no_due_time() -> None:
 
 def test_a_message_of_1_mib_keeps_its_id_and_its_due_time() -> None:
     """A sender leaves room for the due time, not for a reason: the message id becomes the group."""
-    attributes = {DELAY_SECONDS: string("1925")}
-    due = {DUE_AT: string(str(SENT + 1_925_000))}
+    attributes = {wire.DELAY_SECONDS: string("1925")}
+    due = {wire.DUE_AT: string(str(SENT + 1_925_000))}
     original = copy(
         body="b" * (MAX_MESSAGE_BYTES - size_of("", attributes | due)), attributes=attributes
     )
@@ -162,7 +154,7 @@ def test_a_message_of_1_mib_keeps_its_id_and_its_due_time() -> None:
 
 def test_a_foreign_message_that_leaves_no_room_has_no_due_time() -> None:
     """Its delay counts from a stamp that is gone: better not known than wrong."""
-    attributes = {DELAY_SECONDS: string("1925")}
+    attributes = {wire.DELAY_SECONDS: string("1925")}
     original = copy(body="b" * (MAX_MESSAGE_BYTES - size_of("", attributes)), attributes=attributes)
     assert rejected(original, "why").attributes == attributes
     due = again(original).due
@@ -181,7 +173,7 @@ def test_what_could_not_be_read_is_remembered() -> None:
 )
 def test_a_foreign_reason_is_no_crash(text: str) -> None:
     """Anybody may have put anything there."""
-    attributes = {ERROR: string(text), "user": string("x")}
+    attributes = {wire.ERROR: string(text), "user": string("x")}
     rejection = read_rejection(in_error_queue(OutgoingMessage("b", attributes, 1)))
     assert rejection.message_id == "e-s"
     assert isinstance(rejection.due, Reject)
@@ -205,7 +197,7 @@ def test_a_foreign_reason_is_no_crash(text: str) -> None:
 def test_a_number_in_a_foreign_reason_is_one_or_is_not_there(told: Any, read: int | None) -> None:
     """Whole and in range: the due time is counted from it."""
     about = {"reason": "why", "sentTimestamp": told, "receiveCount": told}
-    entry = OutgoingMessage("b", {ERROR: string(json.dumps(about))}, 1)
+    entry = OutgoingMessage("b", {wire.ERROR: string(json.dumps(about))}, 1)
     original = read_rejection(in_error_queue(entry)).original
     assert (original.sent_ms, original.receive_count) == (read, read)
     assert type(original.sent_ms) is type(read)
@@ -229,14 +221,14 @@ def test_a_stores_message_is_read_as_the_delay_queue_would_have_it() -> None:
     rejection = read_rejection(in_error_queue(entry))
     assert rejection.original.attributes == {
         "user": string("x"),
-        DUE_AT: string(str(SENT)),
-        GROUP_ID: string("g"),
+        wire.DUE_AT: string(str(SENT)),
+        wire.GROUP_ID: string("g"),
     }
     assert (rejection.message_id, rejection.due, rejection.destination) == ("m-1", SENT, "orders")
     fifo = read_rejection(
         in_error_queue(rejected_stored(stored(destination="o.fifo", group_id="g"), "why"))
     )
-    assert fifo.original.attributes[DEDUPLICATION_ID] == string("m-1")
+    assert fifo.original.attributes[wire.DEDUPLICATION_ID] == string("m-1")
 
 
 def test_a_stores_message_without_room_for_the_reason_keeps_what_fits() -> None:
@@ -244,12 +236,12 @@ def test_a_stores_message_without_room_for_the_reason_keeps_what_fits() -> None:
     message = stored(body=b"b" * (MAX_MESSAGE_BYTES - 120), group_id="g", attributes={})
     rejection = read_rejection(in_error_queue(rejected_stored(message, "why")))
     assert (rejection.reason, rejection.message_id, rejection.due) == (None, "m-1", SENT)
-    assert rejection.original.attributes[GROUP_ID] == string("g")
+    assert rejection.original.attributes[wire.GROUP_ID] == string("g")
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["a", "b", *DELAY_ATTRIBUTES]),
+        st.sampled_from(["a", "b", *wire.DELAY_ATTRIBUTES]),
         st.builds(string, st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1)),
     ),
     st.sampled_from(["m-1", None]),
@@ -269,7 +261,7 @@ def test_whatever_was_rejected_is_read_as_it_was(
 
 
 def about(message: StoredMessage, reason: str = "refused") -> dict[str, Any]:
-    told = rejected_stored(message, reason).attributes[ERROR]["StringValue"]
+    told = rejected_stored(message, reason).attributes[wire.ERROR]["StringValue"]
     return dict(json.loads(told))
 
 
@@ -310,11 +302,11 @@ def test_a_body_sqs_does_not_carry_is_stood_for(
 
 def test_where_nothing_more_fits_a_group_is_left_out() -> None:
     """Rather than make a message of more than 1 MiB."""
-    room = MAX_MESSAGE_BYTES - len(GROUP_ID + "String" + "g")
+    room = MAX_MESSAGE_BYTES - len(wire.GROUP_ID + "String" + "g")
     bare: dict[str, Any] = {"attributes": {}, "group_id": "g"}
-    assert GROUP_ID in rejected_stored(stored(body=b"x" * room, **bare), "r").attributes
+    assert wire.GROUP_ID in rejected_stored(stored(body=b"x" * room, **bare), "r").attributes
     full = rejected_stored(stored(body=b"x" * (room + 1), **bare), "r")
-    assert GROUP_ID not in full.attributes
+    assert wire.GROUP_ID not in full.attributes
     assert full.size <= MAX_MESSAGE_BYTES
 
 
@@ -334,8 +326,8 @@ def test_a_full_copy_keeps_its_id_as_its_group(message_id: str, group: str | Non
 
 def test_a_moved_binary_delay_attribute_is_base64() -> None:
     """A foreign sender's; what it was is not lost."""
-    attributes = {**NINE, DUE_AT: {"DataType": "Binary", "BinaryValue": b"\xff"}}
+    attributes = {**NINE, wire.DUE_AT: {"DataType": "Binary", "BinaryValue": b"\xff"}}
     sent = rejected(copy(attributes=attributes, group_id=None), "refused")
-    told = json.loads(sent.attributes[ERROR]["StringValue"])
-    assert told["attributes"] == {DUE_AT: "/w=="}
+    told = json.loads(sent.attributes[wire.ERROR]["StringValue"])
+    assert told["attributes"] == {wire.DUE_AT: "/w=="}
     assert (sent.group_id, len(sent.attributes)) == (None, 10)

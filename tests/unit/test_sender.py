@@ -10,34 +10,13 @@ from typing import Any
 
 import pytest
 
+from sqsdelay import errors
+from sqsdelay.core import message as wire
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import (
-    DELAY_SECONDS,
-    DUE_AT,
-    GROUP_ID,
-    MESSAGE_ID,
-    WAS_DUE_AT,
-    Message,
-    OutgoingMessage,
-    checked,
-    size_of,
-    string,
-)
+from sqsdelay.core.message import Message, OutgoingMessage, checked, size_of, string
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
-from sqsdelay.errors import (
-    ConfigurationError,
-    DelayQueueMissing,
-    DelayTooLong,
-    InvalidDelay,
-    InvalidMessage,
-    MessageTooLarge,
-    QueueMissing,
-    QueueUnavailable,
-    SqsDelayError,
-    TooManyAttributes,
-)
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
@@ -67,12 +46,12 @@ def test_the_eight_scenarios(delay: int, sender_enabled: bool, receiver_enabled:
         assert sender.send("orders", "x", delay=delay).route is Route.DIRECT
     elif not sender_enabled:
         with pytest.raises(
-            DelayTooLong, match=r"delay of 901.0 s exceeds the 900 s .* unrestricted=False"
+            errors.DelayTooLong, match=r"delay of 901.0 s exceeds the 900 s .* unrestricted=False"
         ):
             sender.send("orders", "x", delay=delay)
     elif not receiver_enabled:
         with pytest.raises(
-            DelayQueueMissing,
+            errors.DelayQueueMissing,
             match=r"queue orders-delay.fifo does not exist.*sqsdelay endpoint create orders",
         ):
             sender.send("orders", "x", delay=delay)
@@ -85,7 +64,7 @@ def test_a_missing_delay_queue_is_to_be_created_with_the_senders_hop() -> None:
     queues = InMemoryQueues(ManualClock())
     queues.create_queue("orders")
     sender = QueueSender(queues, SenderSettings(hop_seconds=2))
-    with pytest.raises(DelayQueueMissing, match=r"sqsdelay endpoint create orders --hop 2$"):
+    with pytest.raises(errors.DelayQueueMissing, match=r"sqsdelay endpoint create orders --hop 2$"):
         sender.send("orders", "x", delay=60)
 
 
@@ -95,7 +74,7 @@ def test_what_is_not_a_message_is_told_as_its_result(queues: InMemoryQueues) -> 
     sent, text, mapping = QueueSender(queues).send_many("orders", given)
     assert (sent.error, len(received(queues, "orders"))) == (None, 1)
     assert str(text.error) == "a str is not a Message; give Message(body, …)"
-    assert isinstance(mapping.error, InvalidMessage)
+    assert isinstance(mapping.error, errors.InvalidMessage)
     traced: object = with_header(given[1], "Root=1")
     assert traced == "b"
 
@@ -117,7 +96,7 @@ def test_a_given_message_id_travels_on_a_direct_message_too(queues: InMemoryQueu
     assert QueueSender(queues).send("orders", "x", delay=5, message_id="m-1").message_id == "m-1"
     queues.clock.advance(5)
     (copy,) = received(queues, "orders")
-    assert copy.attributes == {MESSAGE_ID: string("m-1")}
+    assert copy.attributes == {wire.MESSAGE_ID: string("m-1")}
 
 
 def test_above_900_seconds_goes_through_the_delay_queue(queues: InMemoryQueues) -> None:
@@ -129,9 +108,9 @@ def test_above_900_seconds_goes_through_the_delay_queue(queues: InMemoryQueues) 
     (copy,) = received(queues, DELAY)
     assert copy.attributes == {
         "a": string("b"),
-        DELAY_SECONDS: string("3600"),
-        GROUP_ID: string("tenant"),
-        MESSAGE_ID: string(result.message_id or ""),
+        wire.DELAY_SECONDS: string("3600"),
+        wire.GROUP_ID: string("tenant"),
+        wire.MESSAGE_ID: string(result.message_id or ""),
     }
     assert copy.group_id == copy.message_id == result.message_id
     assert re.fullmatch(r"send\.[0-9a-f]{64}", copy.deduplication_id or "")
@@ -144,8 +123,8 @@ def test_an_absolute_due_time_is_on_the_wire(queues: InMemoryQueues) -> None:
     assert QueueSender(queues).send("orders", "x", due_at=due_at).due == due_at
     queues.clock.advance(900)
     (copy,) = received(queues, DELAY)
-    assert copy.attributes[DUE_AT] == string(str(queues.clock.true_ms - 900_000 + 5_000_123))
-    assert copy.attributes[DELAY_SECONDS] == string("5001")
+    assert copy.attributes[wire.DUE_AT] == string(str(queues.clock.true_ms - 900_000 + 5_000_123))
+    assert copy.attributes[wire.DELAY_SECONDS] == string("5001")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +159,7 @@ class Denied(InMemoryQueues):
     def synchronise(self, queue: QueueRef) -> None:
         if self.dated:
             super().synchronise(queue)
-        raise QueueUnavailable("AccessDenied")
+        raise errors.QueueUnavailable("AccessDenied")
 
 
 @pytest.mark.parametrize("dated", [True, False])
@@ -195,7 +174,7 @@ def test_a_dated_refusal_tells_the_time(clock: ManualClock, dated: bool) -> None
         clock.advance(61)
         assert [copy.body for copy in received(queues, "orders")] == ["x"]
         return
-    with pytest.raises(QueueUnavailable, match=r"^AccessDenied$"):
+    with pytest.raises(errors.QueueUnavailable, match=r"^AccessDenied$"):
         QueueSender(queues).send("orders", "x", due_at=due_at)
     assert queues.calls == []
 
@@ -214,27 +193,42 @@ def test_no_delay_leaves_the_queues_own_delay_in_force(clock: ManualClock) -> No
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"delay": -1}, InvalidDelay, "negative"),
-        ({"delay": 5, "due_at": datetime(2027, 1, 1, tzinfo=UTC)}, InvalidDelay, "give only one"),
-        ({"due_at": datetime(2027, 1, 1)}, InvalidDelay, "time zone"),  # noqa: DTZ001
-        ({"due_at": datetime.max.replace(tzinfo=UTC)}, InvalidDelay, "after the limit"),
-        ({"delay": 253_402_300_799}, InvalidDelay, "after the limit"),
-        ({"body": ""}, InvalidMessage, "empty"),
-        ({"body": "\x00"}, InvalidMessage, "U\\+0000"),
-        ({"message_id": "a b"}, InvalidMessage, "message_id='a b' is not valid"),
-        ({"message_group_id": ""}, InvalidMessage, "message_group_id='' is not valid"),
-        ({"message_deduplication_id": "d"}, InvalidMessage, "_deduplication_id is for FIFO queues"),
-        ({"endpoint": "orders.fifo"}, InvalidMessage, "message_group_id is missing; FIFO queues"),
+        ({"delay": -1}, errors.InvalidDelay, "negative"),
+        (
+            {"delay": 5, "due_at": datetime(2027, 1, 1, tzinfo=UTC)},
+            errors.InvalidDelay,
+            "give only one",
+        ),
+        ({"due_at": datetime(2027, 1, 1)}, errors.InvalidDelay, "time zone"),  # noqa: DTZ001
+        ({"due_at": datetime.max.replace(tzinfo=UTC)}, errors.InvalidDelay, "after the limit"),
+        ({"delay": 253_402_300_799}, errors.InvalidDelay, "after the limit"),
+        ({"body": ""}, errors.InvalidMessage, "empty"),
+        ({"body": "\x00"}, errors.InvalidMessage, "U\\+0000"),
+        ({"message_id": "a b"}, errors.InvalidMessage, "message_id='a b' is not valid"),
+        ({"message_group_id": ""}, errors.InvalidMessage, "message_group_id='' is not valid"),
+        (
+            {"message_deduplication_id": "d"},
+            errors.InvalidMessage,
+            "_deduplication_id is for FIFO queues",
+        ),
+        (
+            {"endpoint": "orders.fifo"},
+            errors.InvalidMessage,
+            "message_group_id is missing; FIFO queues",
+        ),
         (
             {"endpoint": "o.fifo", "message_group_id": "g", "message_deduplication_id": "a b"},
-            InvalidMessage,
+            errors.InvalidMessage,
             "message_deduplication_id='a b' is not valid",
         ),
-        ({"endpoint": "elsewhere"}, QueueMissing, "elsewhere does not exist"),
+        ({"endpoint": "elsewhere"}, errors.QueueMissing, "elsewhere does not exist"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_sent(
-    queues: InMemoryQueues, arguments: dict[str, Any], error: type[SqsDelayError], message: str
+    queues: InMemoryQueues,
+    arguments: dict[str, Any],
+    error: type[errors.SqsDelayError],
+    message: str,
 ) -> None:
     """Typed errors that say what is wrong; the queue service gets nothing."""
     given = {"endpoint": "orders", "body": "x", **arguments}
@@ -255,7 +249,7 @@ def test_attributes_count_with_all_that_the_way_adds(
     sender = QueueSender(queues)
     fit = {f"a{n}": "x" for n in range(yours)}
     sender.send("orders", "x", attributes=fit, message_group_id=group, **when)
-    with pytest.raises(TooManyAttributes, match="11 message attributes"):
+    with pytest.raises(errors.TooManyAttributes, match="11 message attributes"):
         sender.send("orders", "x", attributes={**fit, "z": "x"}, message_group_id=group, **when)
 
 
@@ -263,7 +257,7 @@ def test_a_direct_message_may_use_all_ten_attributes(queues: InMemoryQueues) -> 
     """It is plain SQS, unless it carries an id."""
     ten = {f"a{n}": "x" for n in range(10)}
     QueueSender(queues).send("orders", "x", delay=900, attributes=ten)
-    with pytest.raises(TooManyAttributes, match=r"11 message attributes \(1 of them"):
+    with pytest.raises(errors.TooManyAttributes, match=r"11 message attributes \(1 of them"):
         QueueSender(queues).send("orders", "x", delay=900, attributes=ten, message_id="m-1")
 
 
@@ -281,7 +275,7 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
                 "orders", "b" * size, message_id=str(size).zfill(id_chars), **when
             )
             low = size
-        except MessageTooLarge:
+        except errors.MessageTooLarge:
             high = size - 1
     queues.clock.advance(900)
     copies = received(queues, DELAY)
@@ -294,8 +288,8 @@ def test_the_largest_message_arrives_with_all_that_was_promised(
             outgoing.requeued(copy, message, 1_100),
             outgoing.handed_over(copy, message, Endpoint.parse("orders"), delay_seconds=0),
         )
-        assert DUE_AT in hop.attributes
-        assert {MESSAGE_ID, WAS_DUE_AT} <= set(arrived.attributes)
+        assert wire.DUE_AT in hop.attributes
+        assert {wire.MESSAGE_ID, wire.WAS_DUE_AT} <= set(arrived.attributes)
         sizes += [copy_size(copy), hop.size, arrived.size]
     assert max(sizes) == 1_048_576
 
@@ -351,12 +345,12 @@ def test_an_outage_is_asked_about_once_per_call(clock: ManualClock) -> None:
     queues.url = lambda queue: asked.append(queue.name) or _unreachable()  # type: ignore[method-assign,func-returns-value]
     messages = [Message("x", delay=5), Message("y", delay=5000)] * 50
     results = QueueSender(queues).send_many("orders", messages)
-    assert {type(result.error) for result in results} == {QueueUnavailable}
+    assert {type(result.error) for result in results} == {errors.QueueUnavailable}
     assert asked == ["orders", "orders-due", "orders-delay.fifo"]
 
 
 def _unreachable() -> str:
-    raise QueueUnavailable("no route to host")
+    raise errors.QueueUnavailable("no route to host")
 
 
 class Slow(InMemoryQueues):
@@ -402,7 +396,7 @@ def test_the_route_that_is_expected_is_the_one_it_takes(
     sender = QueueSender(queues, SenderSettings(parking=parking))
     group = "g" if fifo else None
     message = Message("x", delay=delay, message_id="m", message_group_id=group)
-    expected, most = sender.batches.together(Endpoint.parse(endpoint), checked(message, fifo=fifo))
+    (_, expected), most = sender._together(Endpoint.parse(endpoint), checked(message, fifo=fifo))
     previewed = sender.preview(endpoint, message)
     (sent,) = sender.send_many(endpoint, [message])
     assert previewed == replace(sent, sqs_message_id=None)
@@ -419,7 +413,7 @@ def test_an_entry_the_service_failed_is_an_error_in_its_place(clock: ManualClock
     results = sender.send_many("orders", [Message("a"), Message("fail"), Message("b")])
     assert [str(result.error) for result in results] == ["None", "away", "None"]
     assert (results[1].sqs_message_id, results[1].due) == (None, results[0].due)
-    with pytest.raises(QueueUnavailable, match="away"):
+    with pytest.raises(errors.QueueUnavailable, match="away"):
         sender.send("orders", "fail")
 
 
@@ -434,7 +428,7 @@ def test_an_entry_the_service_failed_is_an_error_in_its_place(clock: ManualClock
 )
 def test_settings_out_of_range_are_refused(arguments: dict[str, Any], message: str) -> None:
     """At once, not at the first send."""
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(errors.ConfigurationError, match=message):
         SenderSettings(**arguments)
 
 
@@ -443,7 +437,7 @@ def test_a_sender_refuses_a_hop_shorter_than_the_queues(clock: ManualClock) -> N
     queues = InMemoryQueues(clock)
     queues.create_endpoint("orders", hop_seconds=60)
     with pytest.raises(
-        ConfigurationError, match=r"hop_seconds=2 is .* holds messages for 60 s; use 60"
+        errors.ConfigurationError, match=r"hop_seconds=2 is .* holds messages for 60 s; use 60"
     ):
         QueueSender(queues, SenderSettings(hop_seconds=2)).send("orders", "x", delay=5)
     assert (

@@ -14,8 +14,7 @@ import pytest
 from sqsdelay import DelaySender
 from sqsdelay.core.coalescing import SharedCalls
 from sqsdelay.errors import InvalidDelay, QueueUnavailable, SendFailed, Unconfirmed
-from sqsdelay.sending.batches import BatchSender
-from sqsdelay.sending.router import SenderSettings
+from sqsdelay.sending.router import Router, SenderSettings
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.testing import ManualClock
 from tests.faulty import GatedQueues
@@ -188,7 +187,7 @@ def test_a_forked_process_does_not_send_its_parents_messages(queues: GatedQueues
     """What waits when a process forks belongs to threads that the child does not have."""
     client = boto3.client("sqs", region_name="eu-west-1")
     sends = DelaySender(client, linger_ms=ENDLESS)
-    sends.batches = BatchSender(queues, SenderSettings())
+    sends._queues, sends.router = queues, Router(queues, SenderSettings())
     clock = stop_clock(sends)
     done: Future[SendResult] = Future()
     thread = threading.Thread(target=lambda: done.set_result(sends.send("orders", "parent's")))

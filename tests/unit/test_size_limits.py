@@ -6,15 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from sqsdelay.core import message as wire
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import (
-    DELAY_SECONDS,
-    DUE_AT,
-    MESSAGE_ID,
-    Message,
-    OutgoingMessage,
-    string,
-)
+from sqsdelay.core.message import Message, OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MessageTooLarge, QueueUnavailable
@@ -162,15 +156,15 @@ def test_the_relay_leaves_its_own_words_out_before_a_message_fails(clock: Manual
     clock.advance(100)
     large, small = sorted(received(queues), key=lambda copy: -len(copy.body))
     assert (large.body, large.attributes) == ("x" * TERRAFORMS, {})
-    assert MESSAGE_ID in small.attributes
+    assert wire.MESSAGE_ID in small.attributes
     assert received(queues, ERRORS) == []
 
 
 def test_a_hop_leaves_the_due_time_out_before_a_message_fails(clock: ManualClock) -> None:
     """The remaining seconds stay, without which it would be lost."""
     body = "x" * 2000
-    attributes = {DELAY_SECONDS: string(str(DAY))}
-    size = 2000 + len(DELAY_SECONDS) + len("String") + 5
+    attributes = {wire.DELAY_SECONDS: string(str(DAY))}
+    size = 2000 + len(wire.DELAY_SECONDS) + len("String") + 5
     queues = endpoint(clock, {DELAY: size})
     queues.send_batch(DELAY, [OutgoingMessage(body, attributes, size, None, "m", "m")])
     clock.advance(900)
@@ -178,7 +172,7 @@ def test_a_hop_leaves_the_due_time_out_before_a_message_fails(clock: ManualClock
     assert outcome.status is Status.REQUEUED
     clock.advance(900)
     [copy] = received(queues, DELAY)
-    assert copy.attributes == {DELAY_SECONDS: string(str(DAY - 900))}
+    assert copy.attributes == {wire.DELAY_SECONDS: string(str(DAY - 900))}
 
 
 def test_a_rejected_message_leaves_the_reason_out_before_it_fails(clock: ManualClock) -> None:
@@ -230,7 +224,7 @@ def test_the_dispatchers_outbox(clock: ManualClock) -> None:
 def test_a_retry_from_the_error_queue(clock: ManualClock) -> None:
     """Sent on by an operator, it leaves our words out, too."""
     queues = endpoint(clock, {"orders": 2_048})
-    attributes = {DELAY_SECONDS: string("0"), DUE_AT: string(str(clock.true_ms))}
+    attributes = {wire.DELAY_SECONDS: string("0"), wire.DUE_AT: string(str(clock.true_ms))}
     queues.send_batch(ERRORS, [OutgoingMessage("x" * 2_040, attributes, 2_100)])
     [retry] = ErrorQueue(queues, Endpoint.parse("orders")).retry()
     assert retry.status is RetryStatus.SENT

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sqsdelay import errors
 from sqsdelay.core.message import DEDUPLICATION_ID, GROUP_ID, Message, due_ms_of_id, string
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.stored_message import (
@@ -19,13 +20,6 @@ from sqsdelay.core.stored_message import (
     from_store,
     parked,
     to_store,
-)
-from sqsdelay.errors import (
-    InvalidDelay,
-    InvalidEndpoint,
-    InvalidMessage,
-    MessageTooLarge,
-    TooManyAttributes,
 )
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.ports.stores import ParkingPlace
@@ -42,7 +36,7 @@ def stored(**changes: object) -> StoredMessage:
 @pytest.mark.parametrize("message_id", ["", "x" * 251, "a\0b", "\ud800", None, 7])
 def test_an_id_no_store_can_keep_is_refused(message_id: object) -> None:
     """Found when it is made, not when one database of three chokes on it."""
-    with pytest.raises(InvalidMessage, match="1 to 250 characters"):
+    with pytest.raises(errors.InvalidMessage, match="1 to 250 characters"):
         stored(message_id=message_id)
 
 
@@ -54,7 +48,7 @@ def test_an_id_may_be_long_and_foreign() -> None:
 @pytest.mark.parametrize("due_ms", [-1, MAX_DUE_MS + 1, 1.5, None])
 def test_a_due_time_outside_the_calendar_is_refused(due_ms: object) -> None:
     """Seconds or microseconds given by mistake do not pass unnoticed as year 50,000."""
-    with pytest.raises(InvalidMessage, match="1970 to 9999"):
+    with pytest.raises(errors.InvalidMessage, match="1970 to 9999"):
         stored(due_ms=due_ms)
     assert stored(due_ms=0).due_ms == 0
     assert stored(due_ms=MAX_DUE_MS).due_ms == MAX_DUE_MS
@@ -63,7 +57,7 @@ def test_a_due_time_outside_the_calendar_is_refused(due_ms: object) -> None:
 @pytest.mark.parametrize(("field", "value"), [("body", "text"), ("destination", "")])
 def test_what_could_not_be_sent_is_refused(field: str, value: object) -> None:
     """Text needs an encoding, and a message a destination."""
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(errors.InvalidMessage):
         stored(**{field: value})
 
 
@@ -86,14 +80,14 @@ def test_a_senders_message_is_checked_before_it_waits() -> None:
     eight = {f"a{n}": "x" for n in range(8)}
     kept = to_store(Message("x", delay=1.5, attributes=eight), "orders", now_ms=NOW_MS)
     assert (kept.due_ms, due_ms_of_id(kept.message_id)) == (NOW_MS + 1500, NOW_MS + 1500)
-    with pytest.raises(TooManyAttributes):
+    with pytest.raises(errors.TooManyAttributes):
         to_store(Message("x", attributes={**eight, "a9": "x"}), "orders", now_ms=NOW_MS)
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(errors.InvalidMessage):
         to_store(Message("\x00"), "orders", now_ms=NOW_MS)
-    with pytest.raises(InvalidEndpoint):
+    with pytest.raises(errors.InvalidEndpoint):
         to_store(Message("x"), "no queue", now_ms=NOW_MS)
     due_at = datetime(2030, 1, 1, tzinfo=UTC)
-    with pytest.raises(InvalidDelay, match="both given"):
+    with pytest.raises(errors.InvalidDelay, match="both given"):
         to_store(Message("x", delay=1, due_at=due_at), "orders", now_ms=NOW_MS)
 
 
@@ -161,12 +155,12 @@ def test_a_message_for_a_store_fits_to_the_byte() -> None:
     names = "sqsdelay.MessageIdsqsdelay.WasDueAtStringString"
     room = MAX_MESSAGE_BYTES - len(names) - len("m") - len(str(NOW_MS))
     to_store(Message("x" * room, message_id="m"), "orders", now_ms=NOW_MS)
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(errors.MessageTooLarge):
         to_store(Message("x" * (room + 1), message_id="m"), "orders", now_ms=NOW_MS)
     room -= len(GROUP_ID + DEDUPLICATION_ID + "StringString") + len("gg") + len("m")
     given = Message("x" * room, message_id="m", message_group_id="gg")
     to_store(given, "orders.fifo", now_ms=NOW_MS)
-    with pytest.raises(MessageTooLarge):
+    with pytest.raises(errors.MessageTooLarge):
         to_store(replace(given, body=given.body + "x"), "orders.fifo", now_ms=NOW_MS)
 
 
@@ -234,6 +228,13 @@ def test_an_amendment_is_kept_by_when_it_may_be_forgotten() -> None:
     assert amendment_from_row("a", None, amendment.until_ms).new_due_ms(NOW_MS) is None
     moved_twice = replace(amendment, at_ms=NOW_MS + 1, cancelled_ms=None).after(amendment)
     assert moved_twice.cancelled_ms == NOW_MS - 9
+    first_sent = (None, NOW_MS - 9, NOW_MS - 8, NOW_MS, NOW_MS + 1)
+    assert [amendment.cancels(each) for each in first_sent] == [True, True, False, False, False]
+    due = [amendment.new_due_ms(each) for each in first_sent]
+    assert due == [None, None, NOW_MS + 9, NOW_MS + 9, None]
+    gone, moved = (replace(amendment, due_ms=due, cancelled_ms=None) for due in (None, NOW_MS + 9))
+    assert [gone.cancels(each) for each in first_sent] == [True, True, True, True, False]
+    assert (moved.cancels(None), moved.new_due_ms(None)) == (False, NOW_MS + 9)
 
 
 def test_a_store_that_lacks_a_method_is_not_made() -> None:

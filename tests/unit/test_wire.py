@@ -390,10 +390,10 @@ def test_id_and_due_time_are_added_to_the_byte_and_the_body_measured_once(
     monkeypatch.setattr(outgoing, "size_of", counted)
     ours = outgoing.identity("m-1", SENT)
     limit = size_of("ü", ours)
-    told: Any = {"message_id": "m-1", "due_ms": SENT}
-    assert outgoing.with_identity("ü", {}, limit=limit, **told) == ours
+    told = DelayedMessage("m-1", SENT)
+    assert outgoing.with_identity("ü", {}, told, limit=limit) == ours
     assert measured == ["ü", "", ""]
-    assert [*outgoing.with_identity("ü", {}, limit=limit - 1, **told)] == [MESSAGE_ID]
+    assert [*outgoing.with_identity("ü", {}, told, limit=limit - 1)] == [MESSAGE_ID]
 
 
 @pytest.mark.parametrize(
