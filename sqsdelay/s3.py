@@ -115,10 +115,7 @@ class Bucket:
         prefix: str = "",
         clock: Clock | None = None,
     ) -> None:
-        if not 0 <= above_bytes <= MAX_MESSAGE_BYTES:
-            raise errors.InvalidSetting(
-                f"use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS", above_bytes=above_bytes
-            )
+        errors.check_range(0, MAX_MESSAGE_BYTES, ", the limit of SQS", above_bytes=above_bytes)
         self.name, self._above_bytes, self._prefix = name, above_bytes, prefix
         self._clock, self._client = clock or SystemClock(), client or default_client()
         self._rules: list[Any] | None = None

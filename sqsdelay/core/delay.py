@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from sqsdelay.errors import InvalidDelay, InvalidSetting
+from sqsdelay.errors import InvalidDelay, InvalidSetting, check_range
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 
 Delay = timedelta | int | float
@@ -154,11 +154,8 @@ Decision = HandOver | Requeue | Park
 
 def check_hop(hop_seconds: int) -> None:
     """Refuse a hop that no delay queue can have. Raises ConfigurationError: outside 1 to 900 seconds."""
-    if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
-        raise InvalidSetting(
-            f"use 1 to {MAX_MESSAGE_TIMER_SECONDS}, the delay queue's delivery delay",
-            hop_seconds=hop_seconds,
-        )
+    why = ", the delay queue's delivery delay"
+    check_range(1, MAX_MESSAGE_TIMER_SECONDS, why, hop_seconds=hop_seconds)
 
 
 def checked_max_delay(seconds: int) -> int:

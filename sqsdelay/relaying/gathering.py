@@ -90,11 +90,6 @@ def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
         return [replace(group, unreadable=f"not a group of copies: {error!r}"[:200])]
 
 
-def fits_a_group(copy: ReceivedMessage) -> bool:
-    """For a larger copy the parking queue would cost more than a store."""
-    return size_of(group_of([packed(copy)]), {}) <= GROUP_BYTES
-
-
 def parted(
     copies: Iterable[ReceivedMessage], is_far: Callable[[ReceivedMessage], bool]
 ) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
@@ -137,13 +132,17 @@ class ForwardingRelay(Relay):
         self._parking.amendments(["-"])  # What is only forwarded does not ask the store.
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
-        """Far copies are forwarded, if they are small. Whoever parks them reads their amendments."""
-        far, near = parted(copies, lambda copy: self.parks(copy) and fits_a_group(copy))
-        yield from super()._decide(near)
-        yield from forwards(self._endpoint, map(self._forwarded, far))
+        """Far copies are forwarded, if they are small: for a larger one the parking queue would cost more
+        than a store. Whoever parks them reads their amendments."""
 
-    def _forwarded(self, copy: ReceivedMessage) -> Outcome:
-        return Outcome(copy, Status.FORWARDED, getattr(self._read(copy), "due_ms", None))
+        def is_far(copy: ReceivedMessage) -> bool:
+            return self.parks(copy) and size_of(group_of([packed(copy)]), {}) <= GROUP_BYTES
+
+        far, near = parted(copies, is_far)
+        yield from super()._decide(near)
+        read = [(copy, self._read(copy)) for copy in far]
+        outcomes = [Outcome(c, Status.FORWARDED, getattr(m, "due_ms", None)) for c, m in read]
+        yield from forwards(self._endpoint, outcomes)
 
 
 _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
@@ -156,6 +155,8 @@ class Parker(Relay):
     A group is deleted only when the store has confirmed its copies, or their next queue has. Whoever is
     killed in between leaves it to the next, who settles it again.
     """
+
+    _of_groups = True
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
         # No hop is before it: it is handed over from as far as a message timer reaches.
@@ -269,14 +270,11 @@ class Intake:
         self._queues = queues
         self.clock = clock
         self._seconds = seconds
+        self.beat_seconds = seconds / BEATS
+        """How often `extend` is to be called."""
         self._url = ""
         self._in_hand: list[InHand] = []
         self._lock = threading.RLock()
-
-    @property
-    def beat_seconds(self) -> float:
-        """How often `extend` is to be called."""
-        return self._seconds / BEATS
 
     def receive(self, *, wait_seconds: int) -> InHand:
         """Receive a batch, which may be empty; `settle` or `release` ends the work on it. Raises

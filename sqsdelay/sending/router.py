@@ -62,8 +62,7 @@ class SenderSettings:
         check_hop(self.hop_seconds)
         checked_max_delay(self.max_delay_seconds)
         checked_linger(self.linger_ms)
-        if self.concurrency < 1:
-            raise errors.InvalidSetting("use 1 or more", concurrency=self.concurrency)
+        errors.check_range(1, concurrency=self.concurrency)
         if not self.unrestricted and self.hop_seconds != limits.DEFAULT_HOP_SECONDS:
             raise errors.InvalidSetting(
                 "with unrestricted=False; without a delay queue there is no hop; leave hop_seconds out",

@@ -14,7 +14,7 @@ from sqsdelay import errors, limits
 from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
-from sqsdelay.errors import InvalidSetting
+from sqsdelay.errors import InvalidSetting, check_range
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, check, parking_settings
 from sqsdelay.relaying.gathering import Intake, Parker
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings
@@ -95,17 +95,12 @@ class DelayConsumer:
         tracing: Tracing | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if receivers is not None and receivers < 1:
-            raise InvalidSetting("use 1 or more", receivers=receivers)
-        if not 0 <= wait_seconds <= limits.MAX_RECEIVE_WAIT_SECONDS:
-            remedy = f"use 0 to {limits.MAX_RECEIVE_WAIT_SECONDS}"
-            raise InvalidSetting(remedy, wait_seconds=wait_seconds)
-        if not 1 <= visibility_seconds <= limits.DELAY_QUEUE_VISIBILITY_SECONDS:
-            raise InvalidSetting(
-                f"use 1 to {limits.DELAY_QUEUE_VISIBILITY_SECONDS}: a copy that comes back later is no "
-                "longer deduplicated against its first attempt",
-                visibility_seconds=visibility_seconds,
-            )
+        if receivers is not None:
+            check_range(1, receivers=receivers)
+        check_range(0, limits.MAX_RECEIVE_WAIT_SECONDS, wait_seconds=wait_seconds)
+        why = ": a copy that comes back later is no longer deduplicated against its first attempt"
+        most = limits.DELAY_QUEUE_VISIBILITY_SECONDS
+        check_range(1, most, why, visibility_seconds=visibility_seconds)
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
         self._longest_wait = wait_seconds if client is None else limits.MAX_RECEIVE_WAIT_SECONDS
@@ -168,9 +163,8 @@ class DelayConsumer:
         for queue in self.endpoint.queues:
             try:
                 found = {queue: queues.attributes(queues.url(queue))}
-            except (
-                errors.SqsDelayError
-            ) as error:  # The worker need not be allowed to ask, to do its work.
+            except errors.SqsDelayError as error:
+                # The worker need not be allowed to ask, to do its work.
                 logger.info("the limit of %s is not known: %s", queue.name, one_line(error))
             else:
                 refuse(size_problems(self.endpoint, found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
-from sqsdelay.errors import InvalidSetting
+from sqsdelay.errors import check_range
 from sqsdelay.limits import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
@@ -89,10 +89,7 @@ class DelaySender(QueueSender):
         tracing: Tracing | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if not 1 <= deadline_seconds <= MAX_DEADLINE_SECONDS:
-            raise InvalidSetting(
-                f"use 1 to {MAX_DEADLINE_SECONDS}", deadline_seconds=deadline_seconds
-            )
+        check_range(1, MAX_DEADLINE_SECONDS, deadline_seconds=deadline_seconds)
         begin_within = deadline_seconds
         if client is None:
             patience = min(1, _LAST_ATTEMPT * deadline_seconds / (CONNECT_SECONDS + ANSWER_SECONDS))

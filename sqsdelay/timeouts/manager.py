@@ -31,6 +31,7 @@ from sqsdelay.errors import (
     InvalidSetting,
     QueueUnavailable,
     StoreError,
+    check_range,
 )
 from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 from sqsdelay.ports.queues import Delivery, Failure, TimeoutTransport
@@ -104,12 +105,8 @@ class TimeoutSettings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InvalidSetting("use more than 0", **{name: value})
-        if self.number_of_retries < 0:
-            raise InvalidSetting("use 0 or more", number_of_retries=self.number_of_retries)
-        if not 0 <= self.wait_seconds <= MAX_RECEIVE_WAIT_SECONDS:
-            raise InvalidSetting(
-                f"use 0 to {MAX_RECEIVE_WAIT_SECONDS}", wait_seconds=self.wait_seconds
-            )
+        check_range(0, number_of_retries=self.number_of_retries)
+        check_range(0, MAX_RECEIVE_WAIT_SECONDS, wait_seconds=self.wait_seconds)
 
 
 class TimeoutManager:

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from sqsdelay.core.delay import utc
 from sqsdelay.cost import Prices
-from sqsdelay.errors import ConfigurationError, InvalidSetting
+from sqsdelay.errors import ConfigurationError, InvalidSetting, check_range
 from sqsdelay.spark.locations import hadoop_uri, is_uri, opened
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
@@ -80,8 +80,7 @@ def write_report(
     store = store.partition(":")[0]
     if store not in NAMES:
         raise InvalidSetting(f"has no price; use one of {', '.join(NAMES)}", store=store)
-    if grace_seconds < 0:
-        raise InvalidSetting("use 0 or more", grace_seconds=grace_seconds)
+    check_range(0, grace_seconds=grace_seconds)
     name = ledger if isinstance(ledger, str) else "the DataFrame"
     with _told_in_one_line(name), replaced(spark, str(folder)) as new, configured(spark, _SETTINGS):
         reading = read_ledger(spark, ledger, ledger_format=ledger_format)
