@@ -71,18 +71,6 @@ class InvalidSetting(ConfigurationError):
     """The value of a setting that cannot be used, whatever is deployed. The command line ends with 2."""
 
 
-def check_range(least: float, most: float | None = None, /, why: str = "", **given: float) -> None:
-    """Refuse numbers below ``least``, or above ``most`` unless that is None.
-
-    Raises:
-        InvalidSetting: names the setting, its value, the range and ``why`` it is so.
-    """
-    for name, value in given.items():
-        if not (least <= value and (most is None or value <= most)):
-            wanted = f"{least} or more" if most is None else f"{least} to {most}"
-            raise InvalidSetting(f"use {wanted}{why}", **{name: value})
-
-
 class NoStore(ConfigurationError):
     """Listing, cancelling or moving waiting messages requires a delayed message store."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from sqsdelay.errors import InvalidDelay, InvalidSetting, check_range
+from sqsdelay.errors import InvalidDelay, InvalidSetting
 from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 
 Delay = timedelta | int | float
@@ -150,6 +150,18 @@ class Reject:
 
 
 Decision = HandOver | Requeue | Park
+
+
+def check_range(least: float, most: float | None = None, /, why: str = "", **given: float) -> None:
+    """Refuse numbers below ``least``, or above ``most`` unless that is None.
+
+    Raises:
+        InvalidSetting: names the setting, its value, the range and ``why`` it is so.
+    """
+    for name, value in given.items():
+        if not (least <= value and (most is None or value <= most)):
+            wanted = f"{least} or more" if most is None else f"{least} to {most}"
+            raise InvalidSetting(f"use {wanted}{why}", **{name: value})
 
 
 def check_hop(hop_seconds: int) -> None:

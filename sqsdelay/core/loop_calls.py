@@ -10,7 +10,8 @@ from functools import partial
 from typing import Final, Generic, TypeVar
 
 from sqsdelay.core.coalescing import Coalescer, NeverLeft, Waiting, Work, checked_linger, own
-from sqsdelay.errors import ConfigurationError, check_range
+from sqsdelay.core.delay import check_range
+from sqsdelay.errors import ConfigurationError
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqsdelay.core.delay import check_hop, checked_max_delay
+from sqsdelay.core.delay import check_hop, check_range, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.errors import check_range
 from sqsdelay.ledger.events import Event, EventKind, Ledger
 from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import ParkingSettings

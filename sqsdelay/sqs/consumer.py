@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqsdelay import errors, limits
-from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock, check_range
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
-from sqsdelay.errors import InvalidSetting, check_range
+from sqsdelay.errors import InvalidSetting
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, check, parking_settings
 from sqsdelay.relaying.gathering import Intake, Parker
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from sqsdelay.core.delay import check_range
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
-from sqsdelay.errors import check_range
 from sqsdelay.limits import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,

@@ -19,7 +19,7 @@ from functools import partial
 from math import ceil
 from typing import Any, Final, TypeVar
 
-from sqsdelay.core.delay import Clock, Reject, SystemClock
+from sqsdelay.core.delay import Clock, Reject, SystemClock, check_range
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import settlement
@@ -31,7 +31,6 @@ from sqsdelay.errors import (
     InvalidSetting,
     QueueUnavailable,
     StoreError,
-    check_range,
 )
 from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 from sqsdelay.ports.queues import Delivery, Failure, TimeoutTransport

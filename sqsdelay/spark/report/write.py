@@ -23,9 +23,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import check_range, utc
 from sqsdelay.cost import Prices
-from sqsdelay.errors import ConfigurationError, InvalidSetting, check_range
+from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.locations import hadoop_uri, is_uri, opened
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock, check_range
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidSetting, MessageTooLarge, check_range
+from sqsdelay.errors import InvalidSetting, MessageTooLarge
 from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores import shared
