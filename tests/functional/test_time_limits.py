@@ -115,7 +115,7 @@ def test_a_client_that_is_given_keeps_its_own(black_hole: str) -> None:
 def test_a_poll_longer_than_the_clients_limit_is_refused(black_hole: str) -> None:
     """Its answer would never be waited for."""
     consumer = DelayConsumer("orders", wait_seconds=1)
-    consumer._intakes = [object()]  # type: ignore[list-item]
+    consumer._serving = [object()]  # type: ignore[list-item]
     with pytest.raises(
         ConfigurationError, match=r"poll\(wait_seconds=20\) is longer than the wait_seconds=1"
     ):
