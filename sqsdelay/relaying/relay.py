@@ -37,6 +37,10 @@ Held = Callable[[], bool]
 """Whether the consumer still holds its copies, and has time for one more call."""
 
 
+_Settled = tuple[Outcome, OutgoingMessage | None]
+"""An outcome, and what was sent for it."""
+
+
 def always_held() -> bool:
     """For a consumer without a time limit."""
     return True
@@ -145,10 +149,8 @@ class Relay:
         return clock.now_ms()
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
-        """The move or the outcome of each copy, in sending order.
-
-        Amendments are read, and messages are parked, in one call for all copies.
-        """
+        """The move or the outcome of each copy, in sending order. One call for all copies reads amendments,
+        one parks."""
         read = [(copy, self._read(copy)) for copy in copies]
         ids = [m.message_id for _, m in read if isinstance(m, DelayedMessage)]
         amendments = self._parking.amendments(ids) if self._parking and ids else {}
@@ -205,8 +207,8 @@ class Relay:
                 f"{self.hop_seconds} s; set its DelaySeconds back to {self.hop_seconds}"
             )
         entry = outgoing.requeued(copy, message, seconds_until(message.due_ms, now_ms))
-        settled = Outcome(copy, Status.REQUEUED, message.due_ms)
-        return Move(self._endpoint.delay_queue, entry, [settled])
+        outcome = Outcome(copy, Status.REQUEUED, message.due_ms)
+        return Move(self._endpoint.delay_queue, entry, [outcome])
 
     def _park(
         self, given: Sequence[tuple[ReceivedMessage, StoredMessage]]
@@ -287,9 +289,8 @@ class Relay:
         outcomes: list[Failure | None]
         try:
             if not held():
-                raise errors.QueueUnavailable(
-                    "no time is left for it; it is received again, here or by another consumer"
-                )
+                why = "no time is left for it; it is received again, here or by another consumer"
+                raise errors.QueueUnavailable(why)
             for move in batch:
                 self._set_timer(move)
                 if tracing is not None and target == self._endpoint.queue:
@@ -324,12 +325,7 @@ class Relay:
         late_ms = now_ms + timer * 1000 - outcome.due_ms
         move.settled = [replace(outcome, delay_seconds=timer, late_ms=late_ms)]
 
-    def _record(
-        self,
-        settled: Sequence[tuple[Outcome, OutgoingMessage | None]],
-        received: int,
-        batch: int | None = None,
-    ) -> None:
+    def _record(self, settled: Sequence[_Settled], received: int, batch: int | None = None) -> None:
         """What befell copies that were settled with one request, or with none. Before they are deleted: a
         worker that dies in between sends, and records, again."""
         if self._settings.ledger is None:

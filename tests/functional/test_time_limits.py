@@ -113,13 +113,10 @@ def test_a_client_that_is_given_keeps_its_own(black_hole: str) -> None:
 
 
 def test_a_poll_longer_than_the_clients_limit_is_refused(black_hole: str) -> None:
-    """Its answer would never be waited for."""
-    consumer = DelayConsumer("orders", wait_seconds=1)
-    consumer._serving = [object()]  # type: ignore[list-item]
-    with pytest.raises(
-        ConfigurationError, match=r"poll\(wait_seconds=20\) is longer than the wait_seconds=1"
-    ):
-        consumer.poll(wait_seconds=20)
+    """Its answer would never be waited for. It is refused before anything is asked."""
+    told = r"poll\(wait_seconds=20\) is longer than the wait_seconds=1"
+    with pytest.raises(ConfigurationError, match=told):
+        DelayConsumer("orders", wait_seconds=1).poll(wait_seconds=20)
 
 
 def test_a_send_says_what_it_waits_for_and_gives_up(

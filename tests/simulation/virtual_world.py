@@ -164,7 +164,7 @@ class Run:
         deadly = (Trouble.KILLED_BEFORE, Trouble.KILLED_AFTER)
         chances = self._plan.chances.items()
         return PartysQueues(
-            self._queues,
+            queues=self._queues,
             party=party,
             clock=PartyClock(self.clock, error_ms=error_ms if self._plan.wrong_clocks else 0),
             fate=Fate(
