@@ -164,11 +164,10 @@ class TimeoutManager:
         """Serve until ``stop`` is set, with a thread for each task.
 
         While queues or storage cannot be reached, it tries again every two seconds. A task that ends
-        with an error sets ``stop``, and the others finish the batch in hand.
+        with an error sets ``stop``, and the others finish the batch in hand. It raises what `start` raises.
 
         Raises:
             CriticalError: the storage has failed for too long, and there is no ``on_critical``.
-            What `start` raises.
         """
         self.start()
         store, dispatch = partial(_repeat, self.store_arrivals), partial(_repeat, self.dispatch)
