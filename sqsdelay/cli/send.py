@@ -19,6 +19,7 @@ from typer import Option
 from sqsdelay.cli import options
 from sqsdelay.cli.console import err, print_json, show, tell
 from sqsdelay.core.delay import utc
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import Message, Route, check_trace_header, size_of
 from sqsdelay.core.readable import attribute_of, attributes_of_texts, parse_delay, parse_due_at
 from sqsdelay.core.stored_message import StoredMessage, to_store
@@ -29,7 +30,6 @@ from sqsdelay.errors import (
     SqsDelayError,
     StoreUnavailable,
 )
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check
 from sqsdelay.sending.sender import SendResult
 from sqsdelay.sending.sizes import SizeLimits

@@ -14,10 +14,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict, TypeVar
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import Delay, DueTime, due_time
+from sqsdelay.core.limits import ID
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
-from sqsdelay.limits import ID
 
 
 class Attribute(TypedDict):

@@ -10,12 +10,18 @@ from typing import Any
 
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
+from sqsdelay.core.limits import (
+    FIFO_SUFFIX,
+    FORBIDDEN_BODY_CHARACTER,
+    ID,
+    MAX_DUE_MS,
+    MAX_MESSAGE_BYTES,
+)
 from sqsdelay.core.message import Attribute, OutgoingMessage, as_json, string, text_of
 from sqsdelay.core.outgoing import due_at_of, fits, trace_header_to_pass_on, with_identity
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
 from sqsdelay.core.schedule_input import copy_of
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.limits import FIFO_SUFFIX, FORBIDDEN_BODY_CHARACTER, ID, MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

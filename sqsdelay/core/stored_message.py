@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sqsdelay.core import message as wire
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS, MAX_STORED_ID_CHARS
 from sqsdelay.core.message import Attribute, CheckedMessage, Message, as_json, checked, string
 from sqsdelay.core.outgoing import (
     group_id_of,
@@ -22,7 +23,6 @@ from sqsdelay.core.outgoing import (
 )
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import InvalidMessage
-from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS, MAX_STORED_ID_CHARS
 
 _NAMES: Final = ("type", "text", "base64")
 """What a store's headers call an attribute's type, text and bytes."""

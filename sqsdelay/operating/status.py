@@ -12,9 +12,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import (
+    DELAY_QUEUE_VISIBILITY_SECONDS,
+    SCHEDULE_SECONDS,
+    STORE_TABLE_SUFFIX,
+)
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting, QueueMissing, SqsDelayError
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, SCHEDULE_SECONDS, STORE_TABLE_SUFFIX
 from sqsdelay.parking.parking import Change
 from sqsdelay.ports.queues import QueueAges, Queues
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace

@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import WORKER_VISIBILITY_SECONDS
 from sqsdelay.core.message import OutgoingMessage, size_of, text_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
 from sqsdelay.errors import InvalidSetting, MalformedMessage
-from sqsdelay.limits import WORKER_VISIBILITY_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Held, Move, Relay, always_held, in_tens

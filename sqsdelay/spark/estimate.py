@@ -14,6 +14,12 @@ from urllib.parse import urlsplit
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from sqsdelay.core.limits import (
+    DEFAULT_HOP_SECONDS,
+    MAX_BATCH_ENTRIES,
+    MAX_MESSAGE_BYTES,
+    MAX_MESSAGE_TIMER_SECONDS,
+)
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.cost import Prices, shipped_prices
 from sqsdelay.cost.strategies import RELAYED_ON_TIME, Way, rate, ways
@@ -25,12 +31,6 @@ from sqsdelay.cost.workload import (
     band_of,
 )
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    MAX_BATCH_ENTRIES,
-    MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import Counts

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sqsdelay.core.delay import check_range
-from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
-from sqsdelay.limits import (
+from sqsdelay.core.limits import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
     DEFAULT_HOP_SECONDS,
     DEFAULT_MAX_DELAY_SECONDS,
 )
+from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports import in_each_child
 from sqsdelay.sending.async_sender import AsyncQueueSender

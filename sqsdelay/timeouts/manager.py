@@ -20,6 +20,7 @@ from math import ceil
 from typing import Any, Final, TypeVar
 
 from sqsdelay.core.delay import Clock, Reject, SystemClock, check_range
+from sqsdelay.core.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import settlement
@@ -32,7 +33,6 @@ from sqsdelay.errors import (
     QueueUnavailable,
     StoreError,
 )
-from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 from sqsdelay.ports.queues import Delivery, Failure, TimeoutTransport
 from sqsdelay.ports.stores import Claim, ClaimsIds, DelayedMessageStore, TransactionMode
 

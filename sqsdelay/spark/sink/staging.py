@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.core.message import Message, Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger.events import Ledger
-from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace

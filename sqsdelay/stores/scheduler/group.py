@@ -13,10 +13,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay import errors
 from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import SCHEDULE_RETRY_SECONDS
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.schedule_input import name_of, prefix_of
 from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.limits import SCHEDULE_RETRY_SECONDS
 from sqsdelay.stores.calls import Calls, R, T, answered_ms
 from sqsdelay.stores.shared import VERSION, check_version
 
