@@ -20,7 +20,6 @@ from typing import Any, Final
 from sqsdelay.core import limits
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.limits import WORKER_VISIBILITY_SECONDS
 from sqsdelay.core.message import OutgoingMessage, size_of, text_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
@@ -263,7 +262,7 @@ class Intake:
         relay: Relay,
         clock: Clock,
         *,
-        seconds: int = WORKER_VISIBILITY_SECONDS,
+        seconds: int = limits.WORKER_VISIBILITY_SECONDS,
     ) -> None:
         self.relay = relay
         self.most = relay.stored_at_once
