@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import InvalidDelay, InvalidSetting
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 
 Delay = timedelta | int | float
 """A delay: a ``timedelta``, or seconds, whole or fractional."""

@@ -10,7 +10,8 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqsdelay import errors, limits
+from sqsdelay import errors
+from sqsdelay.core import limits
 from sqsdelay.core.delay import Clock, SystemClock, check_range
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
