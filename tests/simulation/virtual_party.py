@@ -105,13 +105,7 @@ class PartysQueues:
     """The `Queues` port as one party has it: the shared queues, behind its fate. Journals each call."""
 
     def __init__(
-        self,
-        queues: InMemoryQueues,
-        *,
-        party: str,
-        clock: PartyClock,
-        fate: Fate,
-        journal: Journal,
+        self, queues: InMemoryQueues, *, party: str, clock: PartyClock, fate: Fate, journal: Journal
     ) -> None:
         self._queues = queues
         self._clock = clock
