@@ -18,7 +18,6 @@ from botocore.loaders import Loader
 from hypothesis import settings
 
 from sqsdelay.testing import LocalAws, ManualClock
-from tests.services.postgres import postgres_conninfo
 
 if TYPE_CHECKING:
     from tests.acceptance.rabbitmq.broker import Broker
@@ -153,28 +152,31 @@ def local_aws() -> Iterator[LocalAws]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """A connection string of a real PostgreSQL; tests use tables of their own."""
-    with postgres_conninfo() as conninfo:
-        yield conninfo
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A connection string of a real PostgreSQL, the one of ``SQSDELAY_TEST_POSTGRES``, or a database of this
+    process on the run's own; tests use tables of their own."""
+    from tests.services.postgres import VARIABLE, database
+    from tests.services.shared import shared
+
+    if given := os.environ.get(VARIABLE):
+        yield given
+        return
+    with shared("postgresql", tmp_path_factory) as (url,), database(url) as own:
+        yield own
 
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """The broker that ``SQSDELAY_TEST_RABBITMQ`` names, or a private one."""
+    """The broker that ``SQSDELAY_TEST_RABBITMQ`` names, or the run's own."""
     from tests.acceptance.rabbitmq.broker import Broker
-    from tests.services.rabbitmq import RabbitNode
+    from tests.services.shared import shared
 
     given = os.environ.get("SQSDELAY_TEST_RABBITMQ")
     if given is not None:
         yield Broker(given, os.environ["SQSDELAY_TEST_RABBITMQ_MANAGEMENT"])
         return
-    private = RabbitNode(tmp_path_factory.mktemp("rabbitmq"))
-    try:
-        private.start()
-        yield Broker(private.url, private.management_url)
-    finally:
-        private.stop()
+    with shared("rabbitmq", tmp_path_factory) as urls:
+        yield Broker(*urls)
 
 
 @pytest.fixture
@@ -182,6 +184,6 @@ def broker(node: Broker, request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A virtual host of the test's own."""
     from tests.acceptance.rabbitmq.broker import own_virtual_host
 
-    name = f"sqsdelay-test {request.node.name}"
+    name = f"sqsdelay-test {request.node.nodeid}"
     with own_virtual_host(node.url, node.management_url, name) as broker:
         yield broker

@@ -17,9 +17,9 @@ from aws_lambda_powertools import Logger, Metrics
 from lambdas import settings
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.relaying.gathering import ForwardingRelay
 from sqsdelay.relaying.outcomes import Outcome
@@ -44,15 +44,7 @@ class Function:
     @cached_property
     def relay(self) -> Relay:
         """Begun by the first event from the delay queue; the due queue needs neither that nor a store."""
-        relay = self.begin()
-        if relay.hop_seconds != self.hop_seconds:
-            self.logger.warning(
-                "the delay queue's delay is not the one this function was deployed with",
-                queue=self.delay_queue,
-                delay_seconds=relay.hop_seconds,
-                expected_seconds=self.hop_seconds,
-            )
-        return relay
+        return self.begin()
 
 
 @cache
@@ -101,8 +93,9 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
     kept_back = min(SHORT_CALL_SECONDS, this.until.seconds_left() / 2)
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, list):
-        this.logger.error("not an SQS event: it has no list of Records")
-        raise MalformedMessage("not an SQS event: it has no list of Records")
+        problem = "not an SQS event: it has no list of Records"
+        this.logger.error(problem)
+        raise MalformedMessage(problem)
     copies: list[ReceivedMessage] = []
     failed: list[str] = []
     for record in records:
@@ -139,6 +132,12 @@ def _relay(this: Function, records: list[Mapping[str, Any]]) -> Relay:
                 f"event from {', '.join(sorted(sources))}; this function serves {delay} and {due}"
             )
     if this.relay.hop_seconds != this.hop_seconds:
+        this.logger.warning(
+            "the delay queue's delay is not the one this function was deployed with",
+            queue=this.delay_queue,
+            delay_seconds=this.relay.hop_seconds,
+            expected_seconds=this.hop_seconds,
+        )
         # A deployment is changing the queue: what it is then must not be missed.
         function.cache_clear()
     return this.relay

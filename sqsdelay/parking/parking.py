@@ -11,23 +11,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from sqsdelay.core.delay import due_at_ms, utc
+from sqsdelay import errors
+from sqsdelay.core.delay import check_range, due_at_ms, utc
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_id
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    InvalidSetting,
-    MessageConflict,
-    ReadInPart,
-    SchemaMismatch,
-    SqsDelayError,
-    StoredInPart,
-    StoreError,
-    StoreUnavailable,
-)
+from sqsdelay.errors import InvalidMessage, InvalidSetting, SqsDelayError, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import ParkingPlace
 
 DEFAULT_PARK_AFTER_SECONDS: Final = 9 * DEFAULT_HOP_SECONDS
@@ -56,18 +46,14 @@ class ParkingSettings:
     after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
 
     def __post_init__(self) -> None:
-        if self.after_seconds < 0:
-            raise InvalidSetting("use 0 or more", park_after_seconds=self.after_seconds)
+        check_range(0, park_after_seconds=self.after_seconds)
 
 
 def parking_settings(
     store: ParkingPlace | StoreOf | None, park_after_seconds: int
 ) -> ParkingSettings | None:
-    """The settings as users give them; None without a store.
-
-    Raises:
-        ConfigurationError: ``park_after_seconds`` below 0, or given without a store.
-    """
+    """The settings as users give them; None without a store. Raises ConfigurationError:
+    ``park_after_seconds`` below 0, or given without a store."""
     if store is not None:
         return ParkingSettings(store, park_after_seconds)
     if park_after_seconds == DEFAULT_PARK_AFTER_SECONDS:
@@ -105,7 +91,7 @@ class Parking:
         try:
             try:
                 answers: Sequence[bool | StoreError] = self.store.store(messages)
-            except StoredInPart as error:
+            except errors.StoredInPart as error:
                 answers = error.outcomes
             answered = list(zip(messages, answers, strict=True))
             new = [message for message, answer in answered if answer is True]
@@ -130,29 +116,26 @@ class Parking:
         kept: list[StoredMessage | None] = [m for m in new if m.message_id == message.message_id]
         try:
             kept = kept or [self.store.find_due(message.message_id, message.due_ms)]
-        except ConfigurationError as error:
+        except errors.ConfigurationError as error:
             return error
         conflicts = [refused(message, each) for each in kept]
         return False if None in conflicts else conflicts[-1] or False
 
     def amendments(self, message_ids: Sequence[str]) -> dict[str, Amendment | None]:
-        """The amendments of these messages; None of those that cannot be read: there may be one.
-
-        Raises:
-            SchemaMismatch
-        """
+        """The amendments of these messages; None of those that cannot be read: there may be one. Raises
+        SchemaMismatch."""
         try:
             return {**self.store.amendments(message_ids)}
-        except SchemaMismatch:
+        except errors.SchemaMismatch:
             raise
         except (StoreError, InvalidMessage) as error:
-            if len(message_ids) > 1 and not isinstance(error, StoreUnavailable):
+            if len(message_ids) > 1 and not isinstance(error, errors.StoreUnavailable):
                 # One that nobody can read must not hold up the others.
                 return {i: each for n in message_ids for i, each in self.amendments([n]).items()}
             logger.warning(
                 "amendments of %d messages not read: %s", len(message_ids), one_line(error)
             )
-            if isinstance(error, ReadInPart):
+            if isinstance(error, errors.ReadInPart):
                 return {**error.found, **dict.fromkeys(error.unread)}
             return dict.fromkeys(message_ids)
 
@@ -172,7 +155,7 @@ class Parking:
             `Unread`: it may be out of the store again, or its amendment may be for it.
         """
         answers = [
-            self._met_again(*each, answer) if isinstance(answer, MessageConflict) else answer
+            self._met_again(*each, answer) if isinstance(answer, errors.MessageConflict) else answer
             for each, answer in zip(given, self.park([m for m, _ in given]), strict=True)
         ]
         # What was there already may be another message of this id, sent after the amendment was left.
@@ -186,7 +169,7 @@ class Parking:
         ]
 
     def _met_again(
-        self, message: StoredMessage, sent_ms: int | None, conflict: MessageConflict
+        self, message: StoredMessage, sent_ms: int | None, conflict: errors.MessageConflict
     ) -> bool | SqsDelayError:
         """No error where the store has the same message, rescheduled since its amendments were read."""
         found = self.amendments([message.message_id])
@@ -230,14 +213,14 @@ class Parking:
             if due_ms is not None:
                 return self.store.reschedule(message_id, due_ms)
             return self.store.cancel([message_id]) == [True]
-        except (StoreError, InvalidMessage, ConfigurationError) as error:
+        except (StoreError, InvalidMessage, errors.ConfigurationError) as error:
             # The last: a store that cannot find such an id. The message itself is safe.
             name, why = one_line(message_id), one_line(error)
             logger.error("amendment of parked %s not applied: %s", name, why)
             return error
 
 
-class Unread(StoreUnavailable):
+class Unread(errors.StoreUnavailable):
     """A message whose amendments cannot be read."""
 
     def __init__(self) -> None:
@@ -256,12 +239,12 @@ def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError
             f"message_id {message.message_id!r} was in the store and is being released; {remedy}"
         )
     if _content(kept) != _content(message):
-        return MessageConflict(
+        return errors.MessageConflict(
             f"message_id {message.message_id!r} is in the store with a different body, attributes or "
             f"message group; {remedy}"
         )
     if kept.due_ms != message.due_ms:
-        return MessageConflict(
+        return errors.MessageConflict(
             f"message_id {message.message_id!r} is in the store and due at "
             f"{utc(kept.due_ms).isoformat(timespec='milliseconds')}, not "
             f"{utc(message.due_ms).isoformat(timespec='milliseconds')}; reschedule it, or {remedy} (to "
@@ -284,15 +267,12 @@ class Stores:
         self._lock = threading.Lock()
 
     def of(self, endpoint: str) -> ParkingPlace:
-        """The store of the endpoint of that name.
-
-        Raises:
-            ConfigurationError: a second endpoint, and only one store.
-        """
+        """The store of the endpoint of that name. Raises ConfigurationError: a second endpoint, and only one
+        store."""
         with self._lock:
             if endpoint not in self._opened:
                 if self._opened and not callable(self._given):
-                    raise ConfigurationError(
+                    raise errors.ConfigurationError(
                         f"the store given serves {next(iter(self._opened))}, not {endpoint}; give "
                         "store=lambda endpoint: open_store(url, endpoint=endpoint)"
                     )
@@ -328,7 +308,11 @@ class Schedule:
     """An endpoint's waiting messages, as its store knows them.
 
     A change first leaves an amendment and then looks into the store. The delay consumer reads amendments
-    once more after it has parked a message, so neither can miss the other.
+    once more after it has parked a message, so neither can miss the other. ``now_ms`` of a change is the
+    latest reading that the broker's clock may show, epoch milliseconds. Changes raise InvalidMessage: an id
+    or due time that a store cannot keep, or sooner than it can release; ConfigurationError: this store cannot
+    find such an id, and nothing is changed; StoreUnavailable, StoreMissing: the outcome is unknown, repeating
+    the call is safe.
 
     Args:
         store: the endpoint's store.
@@ -342,30 +326,12 @@ class Schedule:
         self._ledger = ledger
 
     def cancel(self, message_id: str, *, now_ms: int) -> Change:
-        """Cancel a message: what was sent of it by now, and nothing sent later.
-
-        Args:
-            now_ms: the latest reading that the broker's clock may show, epoch milliseconds.
-
-        Raises:
-            InvalidMessage: not an id that a store can keep.
-            ConfigurationError: this store cannot find such an id; nothing is cancelled.
-            StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
-        """
+        """Cancel a message: what was sent of it by now, and nothing sent later."""
         self._found(message_id)
         return self._changed(message_id, now_ms)
 
     def reschedule(self, message_id: str, due_ms: int, *, now_ms: int) -> Change:
-        """Move a message to another due time, epoch milliseconds; nothing of it that is sent later.
-
-        Args:
-            now_ms: the latest reading that the broker's clock may show, epoch milliseconds.
-
-        Raises:
-            InvalidMessage: an id or due time that a store cannot keep, or sooner than it can release.
-            ConfigurationError: this store cannot find such an id; nothing is moved.
-            StoreUnavailable, StoreMissing: the outcome is unknown; repeating the call is safe.
-        """
+        """Move a message to another due time, epoch milliseconds; nothing of it that is sent later."""
         kept, least = self._found(message_id), self._store.soonest_seconds
         if kept is not None and least and due_ms - now_ms < least * 1000:
             raise InvalidMessage(

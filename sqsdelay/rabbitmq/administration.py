@@ -45,8 +45,7 @@ MOVED_BYTES: Final = 16 * 1024 * 1024
 """Bodies in hand together, a larger one by itself."""
 
 PREFETCH: Final = 500
-"""Undeliverable messages that a further consumer asks for, once as many have come: what is on its way takes
-memory of the broker's."""
+"""Undeliverable messages asked for at a time: what is on its way takes memory of the broker's."""
 
 LOOK_SECONDS: Final = 5.0
 """How long messages are looked at to count them by endpoint."""
@@ -333,9 +332,8 @@ def transfer(
         raise InvalidSetting(
             f"source and target are both {of.prefix!r} on the same virtual host; give another"
         )
-    management: Management | None = None
-    if management_url is not None:
-        management = Management(management_url, given.virtual_host)
+    management = Management(management_url, given.virtual_host) if management_url else None
+    if management is not None:
         management.held()  # an error now rather than when all has moved
     elif not force:
         raise ConfigurationError(

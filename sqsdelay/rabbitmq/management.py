@@ -45,7 +45,8 @@ class Management:
                 "write e.g. http://user:password@host:15672"
             ) from None
         login = f"{unquote(parts.username or 'guest')}:{unquote(parts.password or 'guest')}"
-        self._authorization = "Basic " + base64.b64encode(login.encode("utf-8", "replace")).decode()
+        encoded = base64.b64encode(login.encode("utf-8", "replace")).decode()
+        self._headers = {"Authorization": f"Basic {encoded}"}
         host = parts.netloc.rpartition("@")[2]
         # Where it is, fit to be shown.
         self.place = urlunsplit((parts.scheme, host, parts.path.rstrip("/") + "/api", "", ""))
@@ -73,17 +74,19 @@ class Management:
 
     def get(self, path: str) -> Any:
         """An answer of the API: ``get("/nodes")``."""
-        request = urllib.request.Request(
-            self.place + path, headers={"Authorization": self._authorization}
-        )
+        request = urllib.request.Request(self.place + path, headers=self._headers)
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             error.close()
+            told = (
+                f"the management API at {self.place} answers {error.code} {error.reason} to {path}"
+            )
+            if error.code >= 500:
+                raise QueueUnavailable(f"{told}; try again later") from error
             raise ConfigurationError(
-                f"the management API at {self.place} answers {error.code} {error.reason} to {path}; "
-                "check user, password and virtual host (the user needs the tag 'monitoring')"
+                f"{told}; check user, password and virtual host (the user needs the tag 'monitoring')"
             ) from error
         except (OSError, ValueError, HTTPException) as error:
             raise QueueUnavailable(

@@ -1,5 +1,4 @@
-"""`RabbitMqSender` and `AsyncRabbitMqSender`: any delay up to 268,435,455 seconds through the broker's own
-queues."""
+"""`RabbitMqSender` and `AsyncRabbitMqSender`: delays of up to 8.5 years through the broker's own queues."""
 
 from __future__ import annotations
 

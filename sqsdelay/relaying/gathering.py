@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, text_of
@@ -25,7 +25,6 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
 from sqsdelay.errors import InvalidSetting, MalformedMessage
-from sqsdelay.limits import WORKER_VISIBILITY_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Held, Move, Relay, always_held, in_tens
@@ -90,14 +89,6 @@ def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
         return [replace(group, unreadable=f"not a group of copies: {error!r}"[:200])]
 
 
-_FRAME_BYTES: Final = len(group_of(()))
-
-
-def fits_a_group(copy: ReceivedMessage) -> bool:
-    """For a larger copy the parking queue would cost more than a store."""
-    return _FRAME_BYTES + size_of(packed(copy), {}) <= GROUP_BYTES
-
-
 def parted(
     copies: Iterable[ReceivedMessage], is_far: Callable[[ReceivedMessage], bool]
 ) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
@@ -110,21 +101,16 @@ def parted(
 
 def forwards(endpoint: Endpoint, outcomes: Iterable[Outcome]) -> list[Move]:
     """Moves of these outcomes' copies to the parking queue: as few messages as hold them."""
-    groups, size = list[tuple[list[str], list[Outcome]]](), 0
+    moves, texts = list[Move](), list[str]()
     for outcome in outcomes:
         text = packed(outcome.copy)
-        more = size_of(text, {}) + 1
-        if not groups or size + more > GROUP_BYTES:
-            groups.append(([], []))
-            size = _FRAME_BYTES
-        groups[-1][0].append(text)
-        groups[-1][1].append(outcome)
-        size += more
-    moves = []
-    for texts, settled in groups:
-        body = group_of(texts)
-        entry = OutgoingMessage(body, {}, size_of(body, {}), delay_seconds=0)
-        moves.append(Move(endpoint.parking_queue, entry, settled))
+        body = group_of([*texts, text])
+        if not moves or size_of(body, {}) > GROUP_BYTES:
+            body, texts = group_of([text]), []
+            moves.append(Move(endpoint.parking_queue, OutgoingMessage("", {}, 0), []))
+        texts.append(text)
+        moves[-1].entry = OutgoingMessage(body, {}, size_of(body, {}), delay_seconds=0)
+        moves[-1].settled.append(outcome)
     return moves
 
 
@@ -140,19 +126,22 @@ class ForwardingRelay(Relay):
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
         super().__init__(queues, endpoint, settings)
         if self._parking is None:
-            raise InvalidSetting(
-                "a parking queue has no effect without parking; give both, or neither"
-            )
+            remedy = "a parking queue has no effect without parking; give both, or neither"
+            raise InvalidSetting(remedy)
         self._parking.amendments(["-"])  # What is only forwarded does not ask the store.
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
-        """Far copies are forwarded, if they are small. Whoever parks them reads their amendments."""
-        far, near = parted(copies, lambda copy: self.parks(copy) and fits_a_group(copy))
-        yield from super()._decide(near)
-        yield from forwards(self._endpoint, map(self._forwarded, far))
+        """Far copies are forwarded, if they are small: for a larger one the parking queue would cost more
+        than a store. Whoever parks them reads their amendments."""
 
-    def _forwarded(self, copy: ReceivedMessage) -> Outcome:
-        return Outcome(copy, Status.FORWARDED, getattr(self._read(copy), "due_ms", None))
+        def is_far(copy: ReceivedMessage) -> bool:
+            return self.parks(copy) and size_of(group_of([packed(copy)]), {}) <= GROUP_BYTES
+
+        far, near = parted(copies, is_far)
+        yield from super()._decide(near)
+        read = [(copy, self._read(copy)) for copy in far]
+        outcomes = [Outcome(c, Status.FORWARDED, getattr(m, "due_ms", None)) for c, m in read]
+        yield from forwards(self._endpoint, outcomes)
 
 
 _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
@@ -166,6 +155,8 @@ class Parker(Relay):
     killed in between leaves it to the next, who settles it again.
     """
 
+    _of_groups = True
+
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
         # No hop is before it: it is handed over from as far as a message timer reaches.
         hop_seconds = limits.MAX_MESSAGE_TIMER_SECONDS
@@ -177,16 +168,12 @@ class Parker(Relay):
     ) -> Iterator[list[Outcome]]:
         """Settle round after round, until the queue hands out nothing more. No round's copies are kept.
 
+        Raises QueueMissing, QueueUnavailable: nothing more could be received.
+
         Args:
             more: whether there is time to receive more, and to settle it.
             held: whether the caller has time for one more call. A round has time of its own besides.
             crowded: called once if a round leaves more in the queue, to send for help.
-
-        Yields:
-            An outcome for each copy of a round.
-
-        Raises:
-            QueueMissing, QueueUnavailable: nothing more could be received.
         """
         url = self._queues.url(self.source)
         emptied = False
@@ -254,18 +241,11 @@ class InHand:
     ``gathered`` waits for others, to be parked with them.
     """
 
-    queue_url: str
     copies: Sequence[ReceivedMessage]
-    clock: Clock
     received_at: float
     hidden_until: float
     touched_at: float
     gathered: bool = False
-
-    def held(self) -> bool:
-        """Whether no other consumer can have received it yet."""
-        self.touched_at = self.clock.monotonic()
-        return self.touched_at < self.hidden_until
 
 
 class Intake:
@@ -282,49 +262,53 @@ class Intake:
         relay: Relay,
         clock: Clock,
         *,
-        seconds: int = WORKER_VISIBILITY_SECONDS,
+        seconds: int = limits.WORKER_VISIBILITY_SECONDS,
     ) -> None:
         self.relay = relay
         self.most = relay.stored_at_once
         self._queues = queues
         self.clock = clock
         self._seconds = seconds
+        self.beat_seconds = seconds / BEATS
+        """How often `extend` is to be called."""
+        self._url = ""
         self._in_hand: list[InHand] = []
         self._lock = threading.RLock()
 
-    @property
-    def beat_seconds(self) -> float:
-        """How often `extend` is to be called."""
-        return self._seconds / BEATS
-
     def receive(self, *, wait_seconds: int) -> InHand:
-        """Receive a batch, which may be empty; `settle` or `release` ends the work on it.
-
-        Raises:
-            QueueMissing, QueueUnavailable
-        """
-        url = self._queues.url(self.relay.source)
+        """Receive a batch, which may be empty; `settle` or `release` ends the work on it. Raises
+        QueueMissing, QueueUnavailable."""
+        self._url = self._queues.url(self.relay.source)
         copies = self._queues.receive_batch(
-            url, wait_seconds=wait_seconds, visibility_seconds=self._seconds
+            self._url, wait_seconds=wait_seconds, visibility_seconds=self._seconds
         )
         now = self.clock.monotonic()
-        batch = InHand(url, copies, self.clock, now, now + self._seconds, now)
+        batch = InHand(copies, now, now + self._seconds, now)
         if copies:
             with self._lock:
                 self._in_hand.append(batch)
         return batch
 
+    def held(self, *batches: InHand) -> bool:
+        """Whether no other consumer can have received them yet. To ask counts as work going on."""
+        now = self.clock.monotonic()
+        for batch in batches:
+            batch.touched_at = now
+        return all(now < batch.hidden_until for batch in batches)
+
     def settle(self, batch: InHand, *, gather: bool = False) -> list[Outcome]:
         """Have the relay work on a batch, but for what is gathered."""
         gathers = bool(gather and self.most)
         far, near = parted(batch.copies, lambda copy: gathers and self.relay.parks(copy))
+        left = False
         try:
-            outcomes = self.relay.process(near, held=batch.held) if near else []
-            if far:
+            outcomes = self.relay.process(near, held=lambda: self.held(batch)) if near else []
+            if left := bool(far):
                 batch.copies, batch.gathered = far, True
             return outcomes
         finally:
-            if not batch.gathered:
+            # Another receiver may have begun to park what is left.
+            if not left:
                 self._done(batch)
 
     def park(self, *, only_if_full: bool = False) -> list[Outcome]:
@@ -338,11 +322,10 @@ class Intake:
             for batch in batches:
                 batch.gathered = False
         # Parked by two, a message would be twice in a store that cannot tell.
-        ours = [batch for batch in batches if batch.held()]
+        ours = [batch for batch in batches if self.held(batch)]
         copies = [copy for batch in ours for copy in batch.copies]
         try:
-            # Each is asked, since that counts as work going on.
-            return self.relay.process(copies, held=lambda: all(list(map(InHand.held, ours))))
+            return self.relay.process(copies, held=lambda: self.held(*ours))
         finally:
             self._done(*batches)
 
@@ -386,7 +369,7 @@ class Intake:
 
     def _hide(self, batch: InHand, seconds: int) -> Sequence[Failure | None]:
         entries = [(copy, seconds) for copy in batch.copies]
-        return self._queues.hide_batch(batch.queue_url, entries)
+        return self._queues.hide_batch(self._url, entries)
 
     def _done(self, *batches: InHand) -> None:
         """Their copies are deleted, or were told when to come back."""

@@ -21,9 +21,9 @@ from botocore.parsers import ResponseParserError
 
 from sqsdelay import errors
 from sqsdelay.core.delay import may_begin
+from sqsdelay.core.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, QueueMissing, SendFailed, SqsDelayError
-from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Failure
 
@@ -80,9 +80,7 @@ def default_client(
 ) -> SQSClient:
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
-    Args:
-        region, endpoint_url: instead of the session's.
-        settings: as for `client_config`.
+    ``region`` and ``endpoint_url`` are instead of the session's, ``settings`` as for `client_config`.
 
     Raises:
         ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
@@ -212,11 +210,8 @@ class OutOfTime(exceptions.HTTPClientError):
 
 
 def asked(call: Callable[..., T], **arguments: Any) -> T:
-    """Make a call of a client's.
-
-    Raises:
-        ClientError, BotoCoreError: and nothing else, whatever comes for an answer.
-    """
+    """Make a call of a client's. Raises ClientError, BotoCoreError, and nothing else, whatever comes for an
+    answer."""
     if not may_begin():
         raise OutOfTime()
     try:
@@ -229,12 +224,11 @@ def asked(call: Callable[..., T], **arguments: Any) -> T:
 
 def failure_of(error: ClientError | BotoCoreError, queue_url: str) -> Failure:
     """What a failed call means for each of its entries."""
-    code = _code(error)
-    permanent = code in PERMANENT or isinstance(error, exceptions.ParamValidationError)
     translation = translated(error, queue_url)
     translation.__cause__ = error
+    transient = not isinstance(translation, SendFailed)
     outage = isinstance(translation, errors.QueueUnavailable)
-    return Failure(code, translation, transient=not permanent, outage=outage)
+    return Failure(_code(error), translation, transient=transient, outage=outage)
 
 
 def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:
@@ -245,9 +239,8 @@ def translated(error: ClientError | BotoCoreError, queue: str) -> SqsDelayError:
     if code in PERMANENT or isinstance(error, exceptions.ParamValidationError):
         return SendFailed(f"SQS refused the call on {queue}: {error}", code=code, transient=False)
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
-        return ConfigurationError(
-            f"{error}; set AWS_PROFILE or AWS_ACCESS_KEY_ID as for the AWS CLI"
-        )
+        remedy = "set AWS_PROFILE or AWS_ACCESS_KEY_ID as for the AWS CLI"
+        return ConfigurationError(f"{error}; {remedy}")
     unanswered = isinstance(error, exceptions.ConnectionError | exceptions.HTTPClientError)
     kind = errors.QueueUnreachable if unanswered else errors.QueueUnavailable
     return kind(f"queue {queue} cannot be used now: {error}; try again later")

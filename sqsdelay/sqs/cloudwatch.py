@@ -12,9 +12,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.delay import Clock, SystemClock, utc
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import SHORT_CALL_ATTEMPTS
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import QueueUnavailable
-from sqsdelay.limits import SHORT_CALL_ATTEMPTS
 from sqsdelay.sqs.client import client_config
 
 logger = logging.getLogger(__name__)
@@ -32,12 +32,8 @@ _LOOK_BACK: Final = timedelta(minutes=10)
 class CloudWatchAges:
     """The `QueueAges` port over CloudWatch: the last value of the past ten minutes.
 
-    Needs ``cloudwatch:GetMetricData``. Where it is denied or CloudWatch does not answer, no age is
-    known, and a warning is logged.
-
-    Args:
-        client: a boto3 CloudWatch client of the queues' region.
-        clock: the local clock.
+    Needs ``cloudwatch:GetMetricData``, and a boto3 CloudWatch client of the queues' region. Where it is
+    denied or CloudWatch does not answer, no age is known, and a warning is logged.
     """
 
     def __init__(self, client: Any, *, clock: Clock | None = None) -> None:
@@ -52,11 +48,8 @@ class CloudWatchAges:
             return {}
 
     def ask(self, queues: Sequence[QueueRef]) -> Mapping[QueueRef, int]:
-        """The same, for callers that tell a denial, which is an answer, from none.
-
-        Raises:
-            QueueUnavailable: CloudWatch does not answer.
-        """
+        """The same, for callers that tell a denial, which is an answer, from none. Raises QueueUnavailable:
+        CloudWatch does not answer."""
         now = utc(self._clock.now_ms())
         try:
             answer = self._client.get_metric_data(

@@ -10,8 +10,9 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqsdelay import errors, limits
-from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay import errors
+from sqsdelay.core import limits
+from sqsdelay.core.delay import Clock, SystemClock, check_range
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting
@@ -95,18 +96,12 @@ class DelayConsumer:
         tracing: Tracing | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if receivers is not None and receivers < 1:
-            raise InvalidSetting("use 1 or more", receivers=receivers)
-        if not 0 <= wait_seconds <= limits.MAX_RECEIVE_WAIT_SECONDS:
-            raise InvalidSetting(
-                f"use 0 to {limits.MAX_RECEIVE_WAIT_SECONDS}", wait_seconds=wait_seconds
-            )
-        if not 1 <= visibility_seconds <= limits.DELAY_QUEUE_VISIBILITY_SECONDS:
-            raise InvalidSetting(
-                f"use 1 to {limits.DELAY_QUEUE_VISIBILITY_SECONDS}: a copy that comes back later is no "
-                "longer deduplicated against its first attempt",
-                visibility_seconds=visibility_seconds,
-            )
+        if receivers is not None:
+            check_range(1, receivers=receivers)
+        check_range(0, limits.MAX_RECEIVE_WAIT_SECONDS, wait_seconds=wait_seconds)
+        why = ": a copy that comes back later is no longer deduplicated against its first attempt"
+        most = limits.DELAY_QUEUE_VISIBILITY_SECONDS
+        check_range(1, most, why, visibility_seconds=visibility_seconds)
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
         self._longest_wait = wait_seconds if client is None else limits.MAX_RECEIVE_WAIT_SECONDS
@@ -158,7 +153,7 @@ class DelayConsumer:
             relays.append(due)
         self._serving = [
             Receivers(
-                Intake(queues, relay, self._clock, seconds=self._visibility_seconds),
+                intake=Intake(queues, relay, self._clock, seconds=self._visibility_seconds),
                 wait_seconds=self._wait_seconds,
                 number=self._receivers,
                 most=self._most,
@@ -169,33 +164,29 @@ class DelayConsumer:
         for queue in self.endpoint.queues:
             try:
                 found = {queue: queues.attributes(queues.url(queue))}
-            except (
-                errors.SqsDelayError
-            ) as error:  # The worker need not be allowed to ask, to do its work.
+            except errors.SqsDelayError as error:
+                # The worker need not be allowed to ask, to do its work.
                 logger.info("the limit of %s is not known: %s", queue.name, one_line(error))
             else:
                 refuse(size_problems(self.endpoint, found))
 
     def poll(self, *, wait_seconds: int | None = None) -> list[Outcome]:
-        """Receive one batch from each queue, relay it and settle it.
+        """Receive one batch from each queue, relay it and settle it; an outcome per copy received.
 
         Args:
-            wait_seconds: long poll, at most the consumer's own, which is the default.
-
-        Returns:
-            An outcome per copy received; empty when none came within ``wait_seconds`` for each.
+            wait_seconds: long poll of each queue, at most the consumer's own, which is the default.
 
         Raises:
             ConfigurationError, QueueMissing, QueueUnavailable
         """
-        if not self._serving:
-            self.start()
         longest = self._wait_seconds if wait_seconds is None else wait_seconds
         if longest > self._longest_wait:
             raise InvalidSetting(
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )
+        if not self._serving:
+            self.start()
         outcomes = [o for each in self._parked(threading.Event()) for o in each]
         for intake in [each.intake for each in self._serving]:
             outcomes += self._told(intake.settle(intake.receive(wait_seconds=longest)))
@@ -235,9 +226,8 @@ class DelayConsumer:
 
         It waits neither for a long poll that has brought nothing, nor longer than 4 s for a call that
         is not answered. What SQS still hands out to it is released, or comes back after
-        ``visibility_seconds`` if the process has ended by then.
-
-        While SQS cannot be reached, at the start or later, it waits, up to 30 s between attempts.
+        ``visibility_seconds`` if the process has ended by then. While SQS cannot be reached, at the start
+        or later, it waits, up to 30 s between attempts.
 
         Raises:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
@@ -263,17 +253,15 @@ def _queues(
         raise InvalidSetting("use 'botocore' or 'curl'", http=http)
     if client is not None:
         if http == "curl":
-            raise InvalidSetting(
-                "http='curl' is for a client that sqsdelay makes; leave client out"
-            )
+            remedy = "http='curl' is for a client that sqsdelay makes; leave client out"
+            raise InvalidSetting(remedy)
         return SqsQueues(client, clock=clock)
     # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
     ours = partial(default_client, connections=2 * receivers, parameter_validation=False)
     clients = ours(), ours(wait_seconds=wait_seconds, attempts=limits.SHORT_CALL_ATTEMPTS)
     for each in clients if http == "curl" else ():
         if in_the_way := request_by_curl(each):
-            raise errors.ConfigurationError(
-                f"cannot be used: {in_the_way}; or use 'botocore'", http=http
-            )
+            why = f"cannot be used: {in_the_way}; or use 'botocore'"
+            raise errors.ConfigurationError(why, http=http)
     logger.info("%s makes the requests", "libcurl" if http == "curl" else "botocore")
     return SqsQueues(clients[0], receiving=clients[1], clock=clock)

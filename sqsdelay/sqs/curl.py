@@ -55,15 +55,13 @@ def request_by_curl(
     before: Callable[[], None] | None = None,
     refused: Callable[[str], None] | None = None,
 ) -> str | None:
-    """Let libcurl make this client's requests, as far as it can; or say why it may not.
+    """Let libcurl make this client's requests, as far as it can; or say what is in the way, and the remedy:
+    botocore goes on making them. None for nothing.
 
     Args:
         before: called before each request of libcurl's, as botocore's event before-send is for its own.
         refused: called with the error code of each request that SQS refused; botocore, which then makes it
             again, does not know of it.
-
-    Returns:
-        What is in the way, and the remedy: botocore goes on making the requests. None for nothing.
     """
     in_the_way = _missing() or _proxy(client) or _hook(client)
     if in_the_way is None:
@@ -143,11 +141,7 @@ class _Requests:
         self._idle = deque()
 
     def answer(
-        self,
-        params: Mapping[str, Any],
-        request_signer: Any,
-        context: Mapping[str, Any],
-        **_: Any,
+        self, params: Mapping[str, Any], request_signer: Any, context: Mapping[str, Any], **_: Any
     ) -> Any:  # Types of botocore's know no handler that answers.
         """The answer to a request that botocore has put together; None leaves it to botocore."""
         if self._clock.monotonic() < self._paused_until:

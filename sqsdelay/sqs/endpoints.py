@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sqsdelay.core import limits
 from sqsdelay.core.delay import check_hop
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueMissing
-from sqsdelay.limits import (
-    DEDUPLICATION_INTERVAL_SECONDS,
-    DEFAULT_HOP_SECONDS,
-    DELAY_QUEUE_VISIBILITY_SECONDS,
-    FUNCTION_TIMEOUT_SECONDS,
-    MAX_MESSAGE_BYTES,
-    MAX_RETENTION_SECONDS,
-    MIN_DELAY_QUEUE_RETENTION_SECONDS,
-)
 from sqsdelay.ports.queues import Queues
 from sqsdelay.relaying.outcomes import RelaySettings
 from sqsdelay.relaying.relay import Relay
@@ -36,50 +28,39 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def delay_queue_attributes(hop_seconds: int = DEFAULT_HOP_SECONDS) -> dict[str, str]:
-    """The delay queue's attributes under SQS's names: high-throughput FIFO, no redrive policy."""
+def standard_queue_attributes() -> dict[str, str]:
+    """Attributes of the destination and error queues under SQS's names."""
+    retention = str(limits.MAX_RETENTION_SECONDS)
+    return {"MessageRetentionPeriod": retention, "SqsManagedSseEnabled": "true"}
+
+
+def fifo_queue_attributes() -> dict[str, str]:
+    """Those of a FIFO destination."""
+    return {"FifoQueue": "true", **standard_queue_attributes()}
+
+
+def due_queue_attributes() -> dict[str, str]:
+    """Those of a FIFO endpoint's due queue: no redrive policy."""
+    visibility = str(limits.DELAY_QUEUE_VISIBILITY_SECONDS)
+    return {**standard_queue_attributes(), "VisibilityTimeout": visibility}
+
+
+def delay_queue_attributes(hop_seconds: int = limits.DEFAULT_HOP_SECONDS) -> dict[str, str]:
+    """Those of the delay queue: high-throughput FIFO, no redrive policy."""
     return {
         "FifoQueue": "true",
         "DeduplicationScope": "messageGroup",
         "FifoThroughputLimit": "perMessageGroupId",
         "DelaySeconds": str(hop_seconds),
-        "MessageRetentionPeriod": str(MAX_RETENTION_SECONDS),
-        "VisibilityTimeout": str(DELAY_QUEUE_VISIBILITY_SECONDS),
-        "SqsManagedSseEnabled": "true",
-    }
-
-
-def fifo_queue_attributes() -> dict[str, str]:
-    """Attributes of a FIFO destination under SQS's names."""
-    return {"FifoQueue": "true", **standard_queue_attributes()}
-
-
-def due_queue_attributes() -> dict[str, str]:
-    """Attributes of a FIFO endpoint's due queue under SQS's names: no redrive policy."""
-    return {
-        **standard_queue_attributes(),
-        "VisibilityTimeout": str(DELAY_QUEUE_VISIBILITY_SECONDS),
-    }
-
-
-def standard_queue_attributes() -> dict[str, str]:
-    """Attributes of the destination and error queues under SQS's names."""
-    return {
-        "MessageRetentionPeriod": str(MAX_RETENTION_SECONDS),
-        "SqsManagedSseEnabled": "true",
+        **due_queue_attributes(),
     }
 
 
 def create_endpoint(
-    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = DEFAULT_HOP_SECONDS
+    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = limits.DEFAULT_HOP_SECONDS
 ) -> list[str]:
-    """Create the endpoint's queues that do not exist yet; leave existing ones as they are.
-
-    Args:
-        hop_seconds: the delay queue's delivery delay, 1 to 900.
-
-    Returns:
-        The names of the queues that were created.
+    """Create the endpoint's queues that do not exist yet, leave existing ones as they are; the names of those
+    created. ``hop_seconds``: the delay queue's delivery delay, 1 to 900.
 
     Raises:
         ConfigurationError: an existing delay queue is unsuitable (the error names the fix);
@@ -123,11 +104,7 @@ def create_missing(
 
 
 def create_queue(client: SQSClient, ref: QueueRef, attributes: Mapping[str, str]) -> None:
-    """Create a queue with attributes under SQS's names.
-
-    Raises:
-        QueueUnavailable, SendFailed: SQS did not answer or refused.
-    """
+    """Create a queue with attributes under SQS's names. Raises QueueUnavailable, SendFailed."""
     try:
         asked(client.create_queue, QueueName=ref.name, Attributes=attributes)
     except (ClientError, BotoCoreError) as error:
@@ -135,13 +112,10 @@ def create_queue(client: SQSClient, ref: QueueRef, attributes: Mapping[str, str]
 
 
 def check_endpoint(
-    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = DEFAULT_HOP_SECONDS
+    client: SQSClient, endpoint: Endpoint, *, hop_seconds: int = limits.DEFAULT_HOP_SECONDS
 ) -> list[Problem]:
-    """What keeps the endpoint from serving delays; empty when all is well.
-
-    Raises:
-        QueueUnavailable: SQS could not be asked.
-    """
+    """What keeps the endpoint from serving delays; empty when all is well. Raises QueueUnavailable: SQS could
+    not be asked."""
     check_hop(hop_seconds)
     queues = SqsQueues(client)
     problems: list[Problem] = []
@@ -167,26 +141,17 @@ def check_endpoint(
 def size_problems(
     endpoint: Endpoint, found: Mapping[QueueRef, Mapping[str, str]]
 ) -> Iterator[Problem]:
-    """Queues that take less than SQS does, and what that means for the endpoint.
-
-    Args:
-        found: the attributes of those of its queues that are there.
-    """
+    """Queues that take less than SQS does, and what that means for the endpoint. ``found``: the attributes of
+    those of its queues that are there."""
+    most = limits.MAX_MESSAGE_BYTES
     for ref, attributes in found.items():
         limit = limit_of(attributes.get(LIMIT))
-        if limit >= MAX_MESSAGE_BYTES:
-            continue
-        meaning = "larger ones are refused when they are sent, or go to the error queue"
-        if ref == endpoint.error_queue:
-            meaning = (
-                "a larger one that cannot be delivered stays where it is, and is lost in 14 days"
-            )
-        yield Problem(
-            ref.name,
-            f"it takes messages of {limit} bytes (its {LIMIT}), SQS takes {MAX_MESSAGE_BYTES}: {meaning}",
-            _set(ref.name, LIMIT, MAX_MESSAGE_BYTES),
-            fatal=False,
-        )
+        if limit < most:
+            meaning = "larger ones are refused when they are sent, or go to the error queue"
+            if ref == endpoint.error_queue:
+                meaning = "a larger one that cannot be delivered stays where it is, and is lost in 14 days"
+            text = f"it takes messages of {limit} bytes (its {LIMIT}), SQS takes {most}: {meaning}"
+            yield Problem(ref.name, text, _set(ref.name, LIMIT, most), fatal=False)
 
 
 def delay_queue_problems(
@@ -209,20 +174,23 @@ def delay_queue_problems(
 def waiting_problems(name: str, attributes: Mapping[str, str]) -> Iterator[Problem]:
     """What is wrong with a queue in which messages wait: the delay queue, or the due queue."""
     retention = int(attributes.get("MessageRetentionPeriod", "0"))
-    least = MIN_DELAY_QUEUE_RETENTION_SECONDS
+    least = limits.MIN_DELAY_QUEUE_RETENTION_SECONDS
     if retention < least:
         text = f"it keeps messages {retention} s, less than {least} s (4 days)"
-        yield Problem(name, text, _set(name, "MessageRetentionPeriod", MAX_RETENTION_SECONDS))
+        yield Problem(
+            name, text, _set(name, "MessageRetentionPeriod", limits.MAX_RETENTION_SECONDS)
+        )
     if attributes.get("RedrivePolicy"):
         text = "it has a redrive policy, which would remove messages that are only waiting"
         yield Problem(name, text, _set(name, "RedrivePolicy", '""'))
     visibility = int(attributes.get("VisibilityTimeout", "0"))
-    if not FUNCTION_TIMEOUT_SECONDS <= visibility < DEDUPLICATION_INTERVAL_SECONDS:
+    least, most = limits.FUNCTION_TIMEOUT_SECONDS, limits.DEDUPLICATION_INTERVAL_SECONDS
+    if not least <= visibility < most:
         text = (
-            f"its visibility timeout of {visibility} s is not between {FUNCTION_TIMEOUT_SECONDS} s "
-            f"(the time for a batch) and {DEDUPLICATION_INTERVAL_SECONDS} s (the deduplication interval)"
+            f"its visibility timeout of {visibility} s is not between {least} s (the time for a batch) "
+            f"and {most} s (the deduplication interval)"
         )
-        fix = _set(name, "VisibilityTimeout", DELAY_QUEUE_VISIBILITY_SECONDS)
+        fix = _set(name, "VisibilityTimeout", limits.DELAY_QUEUE_VISIBILITY_SECONDS)
         yield Problem(name, text, fix, fatal=False)
 
 
@@ -242,14 +210,11 @@ def refuse(problems: Iterable[Problem]) -> None:
 def checked_relay(
     queues: Queues, endpoint: Endpoint, settings: RelaySettings, *, kind: type[Relay] = Relay
 ) -> Relay:
-    """A relay for the delay queue as it is deployed; worker and function start with it.
-
-    Args:
-        kind: a `ForwardingRelay` where what is to be parked goes through the parking queue.
+    """A relay for the delay queue as it is deployed; worker and function start with it. ``kind``: a
+    `ForwardingRelay` where what is to be parked goes through the parking queue.
 
     Raises:
-        ConfigurationError: the delay queue is unsuitable, and the remedy; or another endpoint
-            shares it.
+        ConfigurationError: the delay queue is unsuitable, and the remedy; or another endpoint shares it.
         QueueMissing, QueueUnavailable: it cannot be asked.
         SchemaMismatch: the store of a `ForwardingRelay` is of another version.
     """

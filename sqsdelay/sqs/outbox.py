@@ -8,23 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Final
 
+from sqsdelay.core import message as wire
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import (
-    DEDUPLICATION_ID,
-    OutgoingMessage,
-    check_body,
-    check_limits,
-    full_batches,
-    string,
-)
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.core.message import OutgoingMessage, check_limits, full_batches
 from sqsdelay.core.outgoing import last_leg, without_identity
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, FifoIds
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, QueueMissing, QueueUnavailable, SqsDelayError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import (
     DeliverySpan,
@@ -50,7 +44,6 @@ class SqsOutbox:
     """Sends a store's messages to SQS. A message's destination is a queue's name, URL or ARN.
 
     Args:
-        queues: the queue service.
         endpoint: whose error queue takes what cannot be delivered.
         concurrency: batches in flight.
         tracing: traces deliveries; None makes no spans.
@@ -137,7 +130,7 @@ class SqsOutbox:
         def to_error_queue(entry: tuple[StoredMessage, str]) -> tuple[QueueRef, OutgoingMessage]:
             return self._endpoint.error_queue, rejected_stored(*entry)
 
-        def without_reason(entry: tuple[StoredMessage, str], _: OutgoingMessage) -> OutgoingMessage:
+        def without_reason(entry: tuple[StoredMessage, str]) -> OutgoingMessage:
             return rejected_stored(*entry, limit=0)
 
         return failures(self._send_all(messages, to_error_queue, smaller=without_reason))
@@ -152,7 +145,7 @@ class SqsOutbox:
         addressed: Callable[[Any], tuple[QueueRef, OutgoingMessage]],
         *,
         set_timer: Callable[[int, OutgoingMessage], None] | None = None,
-        smaller: Callable[[Any, OutgoingMessage], OutgoingMessage | None] | None = None,
+        smaller: Callable[[Any], OutgoingMessage] | None = None,
     ) -> list[Failure | Released]:
         outcomes: dict[int, Failure | Released] = {}
         ready: list[_Prepared] = []
@@ -172,9 +165,7 @@ class SqsOutbox:
         def send(batch: Sequence[_Prepared]) -> list[SendReceipt | Failure]:
             def less(at: int) -> OutgoingMessage | None:
                 position, _, entry = batch[at]
-                if smaller is None:
-                    return without_identity(entry)
-                return smaller(messages[position], entry)
+                return without_identity(entry) if smaller is None else smaller(messages[position])
 
             if set_timer is not None:
                 for position, _, entry in batch:
@@ -185,11 +176,8 @@ class SqsOutbox:
         batches = list(full_batches(ready, target=lambda r: r[1], size=lambda r: r[2].size))
         for batch, sent in zip(batches, self._threads.map(send, batches), strict=True):
             for (position, _, entry), outcome in zip(batch, sent, strict=True):
-                outcomes[position] = (
-                    outcome
-                    if isinstance(outcome, Failure)
-                    else Released(entry.delay_seconds or 0, len(batch))
-                )
+                released = Released(entry.delay_seconds or 0, len(batch))
+                outcomes[position] = outcome if isinstance(outcome, Failure) else released
         return [outcomes[position] for position in range(len(messages))]
 
 
@@ -216,7 +204,7 @@ def _released(message: StoredMessage, delay_seconds: int, destination: Endpoint)
             f"the stored body of {message.message_id} is not UTF-8 ({error}); SQS accepts only "
             "text: store it as base64"
         ) from error
-    check_body(body)
+    wire.check_body(body)
     if delay_seconds > MAX_MESSAGE_TIMER_SECONDS:
         # The broker's clock was estimated too early when the message was claimed. Never clamped.
         raise QueueUnavailable(
@@ -231,7 +219,7 @@ def _released(message: StoredMessage, delay_seconds: int, destination: Endpoint)
                 f"message {message.message_id} has no group_id; the FIFO queue {message.destination} "
                 "requires one: store it with a group_id"
             )
-        deduplication_id = attributes.pop(DEDUPLICATION_ID, string(message.message_id))
+        deduplication_id = attributes.pop(wire.DEDUPLICATION_ID, wire.string(message.message_id))
         ids = FifoIds(message.group_id, deduplication_id["StringValue"])
         check_limits(body, attributes, ids.attributes())
     entry = last_leg(

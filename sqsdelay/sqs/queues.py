@@ -15,10 +15,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import Attribute, OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage, from_boto3
 from sqsdelay.errors import InvalidEndpoint, QueueUnavailable
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.client import MISSING_QUEUE, asked, entry_failure, failure_of, translated
 
@@ -43,7 +43,6 @@ class SqsQueues:
             longer, and a client of boto3's has one limit for all its calls.
         traced: an instrumentation of the client may add its trace to the attributes sent. What a relay
             sends on keeps the trace it came with.
-        clock: the local clock.
         entry_wait: pause between attempts on failed entries.
     """
 
@@ -75,9 +74,6 @@ class SqsQueues:
             known = self._urls[queue] = self._look_up(queue)
         return known
 
-    def _forget(self, queue_url: str) -> None:
-        self._urls = {queue: url for queue, url in self._urls.items() if url != queue_url}
-
     def synchronise(self, queue: QueueRef) -> None:
         if self._dateless:
             return
@@ -85,9 +81,8 @@ class SqsQueues:
         if not self.broker_clock.synchronised:
             # SQS's answers are dated. Asking a server whose are not would cost a request a message.
             self._dateless = True
-            logger.warning(
-                "answers carry no Date header: the local clock stands in for the broker's"
-            )
+            told = "answers carry no Date header: the local clock stands in for the broker's"
+            logger.warning(told)
 
     def _check_region(self, queue: QueueRef) -> None:
         region = self._client.meta.region_name
@@ -106,22 +101,16 @@ class SqsQueues:
         return str(_told(answer, "QueueUrl", queue.name))
 
     def attributes(self, queue_url: str) -> Mapping[str, str]:
-        answer = self._call(
-            queue_url,
-            self._client.get_queue_attributes,
-            QueueUrl=queue_url,
-            AttributeNames=["All"],
-        )
+        ask = self._client.get_queue_attributes
+        answer = self._call(queue_url, ask, QueueUrl=queue_url, AttributeNames=["All"])
         attributes = _told(answer, "Attributes", queue_url)
         return {str(name): value for name, value in attributes.items()}
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
     ) -> list[SendReceipt | Failure]:
-        wired = [
-            _send_entry(str(position), entry, self._attributes(entry.attributes))
-            for position, entry in enumerate(entries)
-        ]
+        kind = self._attributes
+        wired = [_send_entry(str(n), each, kind(each.attributes)) for n, each in enumerate(entries)]
         outcomes: list[SendReceipt | Failure] = self._send_once(queue_url, wired)
         if any(map(_is_for_retry, outcomes)):
             retrying = tenacity.Retrying(
@@ -173,7 +162,7 @@ class SqsQueues:
     def _call_failure(self, error: ClientError | BotoCoreError, queue_url: str) -> Failure:
         failure = failure_of(error, queue_url)
         if failure.code in MISSING_QUEUE:
-            self._forget(queue_url)
+            self._urls = {queue: url for queue, url in self._urls.items() if url != queue_url}
         return failure
 
     def receive_batch(
@@ -202,10 +191,8 @@ class SqsQueues:
     def delete_batch(
         self, queue_url: str, copies: Sequence[ReceivedMessage]
     ) -> list[Failure | None]:
-        entries = [
-            {"Id": str(position), "ReceiptHandle": copy.receipt_handle}
-            for position, copy in enumerate(copies)
-        ]
+        handles = [copy.receipt_handle for copy in copies]
+        entries = [{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(handles)]
         delete = self._client.delete_message_batch
         outcomes, answered = self._per_entry(queue_url, delete, entries)
         for position, failure in enumerate(outcomes):
@@ -221,10 +208,8 @@ class SqsQueues:
             {"Id": str(n), "ReceiptHandle": copy.receipt_handle, "VisibilityTimeout": seconds}
             for n, (copy, seconds) in enumerate(copies)
         ]
-        outcomes, _ = self._per_entry(
-            queue_url, self._client.change_message_visibility_batch, entries
-        )
-        return outcomes
+        hide = self._client.change_message_visibility_batch
+        return self._per_entry(queue_url, hide, entries)[0]
 
     def _per_entry(
         self, queue_url: str, call: Callable[..., Any], entries: list[dict[str, Any]]
@@ -335,6 +320,5 @@ def _told(answer: Mapping[str, Any], what: str, queue: str) -> Any:
 
 
 def _unanswered(queue_url: str) -> Failure:
-    return entry_failure(
-        "Unanswered", "the answer does not mention this entry", queue_url, sender_fault=False
-    )
+    text = "the answer does not mention this entry"
+    return entry_failure("Unanswered", text, queue_url, sender_fault=False)

@@ -7,16 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Any, Final
 
 import tenacity
 
 from sqsdelay.core.coalescing import SharedCalls
-from sqsdelay.core.delay import BrokerClock, SystemClock
+from sqsdelay.core.delay import SystemClock
+from sqsdelay.core.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, STOP_SECONDS
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, STOP_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.relaying.gathering import Intake
 from sqsdelay.relaying.outcomes import Outcome
@@ -95,15 +96,12 @@ class SharedBatches:
         self._deletes = SharedCalls[ReceivedMessage, Failure | None](
             queues.delete_batch, linger_ms=LINGER_MS, lanes=lanes
         )
+        self.broker_clock = queues.broker_clock
         self.url = queues.url
         self.synchronise = queues.synchronise
         self.attributes = queues.attributes
         self.receive_batch = queues.receive_batch
         self.hide_batch = queues.hide_batch
-
-    @property
-    def broker_clock(self) -> BrokerClock:
-        return self._queues.broker_clock
 
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
@@ -134,6 +132,7 @@ _EXTRA_WAIT_SECONDS: Final = 1
 back empty from a queue that is not. Source: sqs-short-and-long-polling.html."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Receivers:
     """Receives from a queue, has what came settled, and keeps it hidden meanwhile.
 
@@ -141,32 +140,24 @@ class Receivers:
     much, and ends with a receive that brings nothing. A due queue keeps the least: more receivers
     would bring more messages of a group out of order.
 
-    Args:
-        number: of receivers; None for as many as it takes.
-        most: receivers at most.
-        told: called with the outcomes of each batch.
+    ``number`` is that of the receivers, None for as many as it takes, ``most`` at most; ``told`` is called
+    with the outcomes of each batch.
     """
 
-    def __init__(
-        self,
-        intake: Intake,
-        *,
-        wait_seconds: int,
-        number: int | None,
-        most: int,
-        told: Callable[[list[Outcome]], object],
-    ) -> None:
-        self.intake = intake
-        self._wait_seconds = wait_seconds
-        self._told = told
+    intake: Intake
+    wait_seconds: int
+    number: int | None
+    most: int
+    told: Callable[[list[Outcome]], object]
+
+    def __post_init__(self) -> None:
         self._stop, self._over = threading.Event(), threading.Event()
         self._lock = threading.RLock()
         self._receivers: list[Future[None]] = []
-        if number is not None:
-            self.concurrency = Concurrency(least=number, most=number)
-        else:
-            ordered = isinstance(intake.relay, DueRelay)
-            self.concurrency = Concurrency(most=LEAST_RECEIVERS if ordered else most)
+        most = LEAST_RECEIVERS if isinstance(self.intake.relay, DueRelay) else self.most
+        self.concurrency = Concurrency(
+            least=self.number or LEAST_RECEIVERS, most=self.number or most
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish what is in hand as far as calls are answered."""
@@ -195,22 +186,21 @@ class Receivers:
         try:
             while not self._stop.is_set():
                 if not extra:
-                    waiting(self._poll, self._wait_seconds)
-                elif not self._poll(min(_EXTRA_WAIT_SECONDS, self._wait_seconds)) or (
+                    waiting(self._poll, self.wait_seconds)
+                elif not self._poll(min(_EXTRA_WAIT_SECONDS, self.wait_seconds)) or (
                     len(self._running()) > self.concurrency.wanted
                 ):
                     break
             if self._stop.is_set():
-                self._told(self.intake.park())
+                self.told(self.intake.park())
         except Exception as error:
             logger.warning("one receiver less: %s", one_line(repr(error)))
 
     def _poll(self, wait_seconds: int) -> bool:
         """Receive a batch and work on it; whether there was one."""
         intake, left = self.intake, self.intake.seconds_left()
-        batch = intake.receive(
-            wait_seconds=wait_seconds if left is None else min(wait_seconds, int(left))
-        )
+        wait_seconds = wait_seconds if left is None else min(wait_seconds, int(left))
+        batch = intake.receive(wait_seconds=wait_seconds)
         if self._over.is_set():
             intake.release(batch)
             return False
@@ -218,8 +208,8 @@ class Receivers:
         self.concurrency.received(copies, now=now, cpu_seconds=cpu_seconds)
         if not self._stop.is_set():
             self._start(extra=True)
-        self._told(intake.settle(batch, gather=True))
-        self._told(intake.park(only_if_full=True))
+        self.told(intake.settle(batch, gather=True))
+        self.told(intake.park(only_if_full=True))
         return bool(copies)
 
     def _extend_until_over(self) -> None:
@@ -258,18 +248,17 @@ def retrying_until(
     stop: threading.Event, *, only: type[Exception] = Exception
 ) -> tenacity.Retrying:
     """Retries with growing pauses until it works, ``stop`` is set, or it fails otherwise."""
+
+    def tell(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        seconds, why = state.upcoming_sleep, one_line(repr(error))
+        logger.warning("cannot receive, trying again in %.1f s: %s", seconds, why)
+
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(only),
         wait=tenacity.wait_random_exponential(multiplier=1, max=MAX_PAUSE_SECONDS),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),
-        before_sleep=_log_pause,
+        before_sleep=tell,
         retry_error_callback=lambda _: None,
-    )
-
-
-def _log_pause(state: tenacity.RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    logger.warning(
-        "cannot receive, trying again in %.1f s: %s", state.upcoming_sleep, one_line(repr(error))
     )

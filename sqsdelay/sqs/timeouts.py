@@ -8,31 +8,18 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from sqsdelay.core import limits
+from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import (
-    GROUP_ID,
-    Message,
-    OutgoingMessage,
-    check_limits,
-    full_batches,
-    size_of,
-)
+from sqsdelay.core.message import Message, OutgoingMessage, full_batches, size_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import InvalidEndpoint, SqsDelayError
-from sqsdelay.limits import (
-    DELAY_QUEUE_VISIBILITY_SECONDS,
-    MAX_BATCH_ENTRIES,
-    MAX_QUEUE_NAME_CHARS,
-    MAX_TIMEOUT_ENDPOINT_CHARS,
-    TIMEOUTS_DISPATCHER_SUFFIX,
-    TIMEOUTS_SUFFIX,
-)
 from sqsdelay.ports.queues import Delivery, Failure, Queues
-from sqsdelay.sqs.endpoints import create_missing, standard_queue_attributes
+from sqsdelay.sqs.endpoints import create_missing, due_queue_attributes, standard_queue_attributes
 from sqsdelay.sqs.outbox import SqsOutbox, endpoint_of, failures
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.timeouts.sender import id_body, read_id, read_timeout, timeout_attributes
@@ -55,57 +42,39 @@ class _Receipt:
 
 
 def timeout_queues(endpoint: Endpoint) -> tuple[QueueRef, QueueRef]:
-    """The timeouts queue and the timeouts dispatcher queue of an endpoint.
-
-    Raises:
-        InvalidEndpoint: a name too long for the suffixes, or a FIFO queue's.
-    """
+    """The timeouts queue and the timeouts dispatcher queue of an endpoint. Raises InvalidEndpoint: a name too
+    long for the suffixes, or a FIFO queue's."""
     queue = endpoint.queue
     if endpoint.fifo:
         raise InvalidEndpoint(
             f"endpoint {queue.name!r} is a FIFO queue; run the timeout manager of a standard "
             "endpoint, its messages may name FIFO queues as their destinations"
         )
-    if len(queue.name) > MAX_TIMEOUT_ENDPOINT_CHARS:
+    if len(queue.name) > limits.MAX_TIMEOUT_ENDPOINT_CHARS:
         raise InvalidEndpoint(
             f"endpoint {queue.name!r} has {len(queue.name)} characters; with a timeout manager the "
-            f"limit is {MAX_TIMEOUT_ENDPOINT_CHARS} (SQS takes {MAX_QUEUE_NAME_CHARS}, and "
-            f"{TIMEOUTS_DISPATCHER_SUFFIX!r} is added); shorten it"
+            f"limit is {limits.MAX_TIMEOUT_ENDPOINT_CHARS} (SQS takes {limits.MAX_QUEUE_NAME_CHARS}, and "
+            f"{limits.TIMEOUTS_DISPATCHER_SUFFIX!r} is added); shorten it"
         )
     timeouts, dispatcher = (
         QueueRef(queue.name + suffix, queue.account_id, queue.region)
-        for suffix in (TIMEOUTS_SUFFIX, TIMEOUTS_DISPATCHER_SUFFIX)
+        for suffix in (limits.TIMEOUTS_SUFFIX, limits.TIMEOUTS_DISPATCHER_SUFFIX)
     )
     return timeouts, dispatcher
 
 
 def create_timeout_queues(client: SQSClient, endpoint: Endpoint) -> list[str]:
-    """Create the endpoint's queue, error queue and timeout queues that do not exist yet.
-
-    Returns:
-        The names of the queues that were created.
-
-    Raises:
-        InvalidEndpoint: a name too long for the suffixes.
-        QueueUnavailable, SendFailed: SQS did not answer or refused.
-    """
+    """Create the endpoint's queue, error queue and timeout queues that do not exist yet; the names of those
+    created. Raises InvalidEndpoint: a name too long for the suffixes; QueueUnavailable, SendFailed."""
     attributes = standard_queue_attributes()
-    waiting = {**attributes, "VisibilityTimeout": str(DELAY_QUEUE_VISIBILITY_SECONDS)}
     wanted = [(ref, attributes) for ref in (endpoint.queue, endpoint.error_queue)]
-    wanted += [(ref, waiting) for ref in timeout_queues(endpoint)]
+    wanted += [(ref, due_queue_attributes()) for ref in timeout_queues(endpoint)]
     return create_missing(client, SqsQueues(client), wanted)
 
 
 class SqsTimeouts(SqsOutbox):
-    """The `TimeoutTransport` port on SQS, and what `TimeoutSender` sends to.
-
-    Args:
-        queues: the queue service.
-        endpoint: whose timeouts these are.
-
-    Raises:
-        InvalidEndpoint: a name too long for the suffixes.
-    """
+    """The `TimeoutTransport` port on SQS, and what `TimeoutSender` sends to. Raises InvalidEndpoint: a name
+    too long for the suffixes."""
 
     message_type: Final = Message
 
@@ -126,7 +95,7 @@ class SqsTimeouts(SqsOutbox):
     def put(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
         def to_timeouts(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
             body, attributes = message.body.decode("utf-8"), timeout_attributes(message)
-            size = check_limits(body, attributes)
+            size = wire.check_limits(body, attributes)
             header = message.trace_header
             return self._timeouts, OutgoingMessage(body, attributes, size, trace_header=header)
 
@@ -143,11 +112,11 @@ class SqsTimeouts(SqsOutbox):
     ) -> list[Delivery[T]]:
         url = self._queues.url(queue)
         copies = self._queues.receive_batch(url, wait_seconds=wait_seconds)
-        full = len(copies) == MAX_BATCH_ENTRIES
+        full = len(copies) == limits.MAX_BATCH_ENTRIES
         while full and len(copies) < _MOST_RECEIVED:
             batches = list(self._threads.map(self._receive_more, [url] * self._concurrency))
             copies += chain.from_iterable(batches)
-            full = max(map(len, batches)) == MAX_BATCH_ENTRIES
+            full = max(map(len, batches)) == limits.MAX_BATCH_ENTRIES
         for copy in copies:
             if copy.receive_count == 1 and copy.first_receive_ms is not None:
                 self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
@@ -170,9 +139,8 @@ class SqsTimeouts(SqsOutbox):
 
     def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
         def to_error_queue(delivery: Delivery[Any]) -> tuple[QueueRef, OutgoingMessage]:
-            return self._endpoint.error_queue, rejected(
-                delivery.receipt.copy, delivery.content.reason
-            )
+            copy, reason = delivery.receipt.copy, delivery.content.reason
+            return self._endpoint.error_queue, rejected(copy, reason)
 
         return failures(self._send_all(deliveries, to_error_queue))
 
@@ -212,5 +180,6 @@ def _read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
         except SqsDelayError as error:
             return Reject(str(error))
         if destination.fifo and message.group_id is None:
-            return Reject(f"{GROUP_ID} is missing, which the FIFO queue {destination.name} needs")
+            missing = f"{wire.GROUP_ID} is missing, which the FIFO queue {destination.name} needs"
+            return Reject(missing)
     return message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -13,17 +13,12 @@ from botocore.client import BaseClient
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.validate import validate_parameters
 
-from sqsdelay import errors, limits
+from sqsdelay import errors
+from sqsdelay.core import limits
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, Message, size_of, text_of
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    QueueMissing,
-    SendFailed,
-    SqsDelayError,
-)
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
+from sqsdelay.errors import InvalidMessage, QueueMissing, SendFailed, SqsDelayError
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
@@ -84,57 +79,106 @@ def unrestricted(
     )
     given: Any = client
     if iscoroutinefunction(getattr(given, "_make_api_call", None)):
-        raise ConfigurationError(f"{given!r} is asynchronous; give a boto3 client")
+        raise errors.ConfigurationError(f"{given!r} is asynchronous; give a boto3 client")
     if isinstance(given, ServiceResource) and given.meta.service_name == "sqs":
         return cast(Boto3, _with_client(given, _unrestricted_client(given.meta.client, settings)))
     if isinstance(given, BaseClient) and given.meta.service_model.service_name == "sqs":
         return cast(Boto3, _unrestricted_client(given, settings))
-    raise ConfigurationError(
+    raise errors.ConfigurationError(
         f"{given!r} is not an SQS client; give boto3.client('sqs'), boto3.resource('sqs') or its Queue"
     )
 
 
 class UnrestrictedClient:
-    """What is put before a client's own class."""
+    """What is put before a client's own class: it sends long delays with a `QueueSender` over the plain one.
+    Delays up to a hop are boto3's own affair."""
 
     _plain: Any
-    _long_delays: LongDelays
+    _sender: QueueSender
+    _settings: SenderSettings
 
     def send_message(self, *args: Any, **kwargs: Any) -> Any:
         plain: Any = super()
+        queue_url: Any = kwargs.get("QueueUrl")
         # Arguments without names boto3 refuses itself.
-        if args or not self._long_delays.concern(kwargs.get("QueueUrl"), kwargs):
+        if args or not self._is_late(queue_url, kwargs):
             return plain.send_message(*args, **kwargs)
         self._validate("SendMessage", kwargs)
-        return self._long_delays.send(self, kwargs)
+        entry = _plain_bytes(kwargs)
+        messages = _messages(self, "SendMessage", queue_url, [entry])
+        seen: _Seen = []
+        (result,) = self._results(queue_url, messages, seen)
+        if result.error is not None:
+            raise refusal(self, "SendMessage", result.error, entry["MessageBody"])
+        return {**_answer(entry, result, seen), "ResponseMetadata": _metadata(seen)}
 
     def send_message_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Two requests, one answer. What it raises means that nothing was sent."""
         plain: Any = super()
-        entries = kwargs.get("Entries")
-        given = entries if isinstance(entries, list | tuple) else ()
-        queue_url = kwargs.get("QueueUrl")
-        if args or not any(self._long_delays.concern(queue_url, entry) for entry in given):
+        queue_url: Any = kwargs.get("QueueUrl")
+        given: Any = kwargs.get("Entries")
+        given = given if isinstance(given, list | tuple) else ()
+        if args or not any(self._is_late(queue_url, entry) for entry in given):
             return plain.send_message_batch(*args, **kwargs)
-        self._validate("SendMessageBatch", kwargs)
-        return self._long_delays.send_batch(self, kwargs, plain.send_message_batch)
+        self._validate(_BATCH, kwargs)
+        entries = [_plain_bytes(entry) for entry in given]
+        check_batch(self, entries, any_size=self._settings.large_bodies is not None)
+        delayed = [entry for entry in entries if self._is_late(queue_url, entry)]
+        others = [entry for entry in entries if not self._is_late(queue_url, entry)]
+        messages = _messages(self, _BATCH, queue_url, delayed)
+        # First, since what it raises then means that nothing was sent.
+        direct = plain.send_message_batch(**kwargs | {"Entries": others}) if others else {}
+        seen: _Seen = []
+        results = self._results(queue_url, messages, seen)
+        wrong = [result.error for result in results]
+        if not others and wrong[0] is not None and all(map(_call_failed, wrong)):
+            raise refusal(self, _BATCH, wrong[0], "")
+        answers: dict[str, Any] = {name: list(direct.get(name, ())) for name in _OUTCOMES}
+        for entry, result in zip(delayed, results, strict=True):
+            if result.error is None:
+                answers["Successful"].append({"Id": entry["Id"], **_answer(entry, result, seen)})
+            else:
+                raised = refusal(self, _BATCH, result.error, entry["MessageBody"])
+                answers["Failed"].append(failed_entry(entry["Id"], raised))
+        positions = {entry["Id"]: position for position, entry in enumerate(entries)}
+        for entered in answers.values():
+            entered.sort(key=lambda one: positions[one["Id"]])
+        # SQS leaves out what is empty.
+        told = {name: entered for name, entered in answers.items() if entered}
+        return {**told, "ResponseMetadata": direct.get("ResponseMetadata") or _metadata(seen)}
+
+    def _is_late(self, queue_url: Any, entry: Any) -> bool:
+        """Whether SQS would refuse the entry's delay. What is no number boto3 refuses itself."""
+        seconds = entry.get("DelaySeconds") if isinstance(entry, dict) else None
+        if not isinstance(seconds, int):
+            return False
+        fifo = isinstance(queue_url, str) and queue_url.endswith(limits.FIFO_SUFFIX)
+        return seconds > (0 if fifo else self._settings.hop_seconds)
 
     def _validate(self, operation: str, kwargs: dict[str, Any]) -> None:
         """As boto3 does before a request, even where the client has that switched off."""
         model = cast(Any, self).meta.service_model.operation_model(operation)
         validate_parameters(kwargs, model.input_shape)
 
+    def _results(
+        self, queue_url: str, messages: Sequence[Message | InvalidMessage], seen: _Seen
+    ) -> list[SendResult]:
+        """A result for each, those that are no messages included."""
+        good = [message for message in messages if isinstance(message, Message)]
+        sent = iter(self._sender.send_noting(queue_url, good, seen.append))
+        return [
+            next(sent) if isinstance(message, Message) else SendResult(error=message)
+            for message in messages
+        ]
+
 
 def _unrestricted_client(client: Any, settings: SenderSettings) -> Any:
     """A client like the one given, with our behaviour before that of its class of boto3's."""
     plain = client.__dict__.get("_plain", client)
-    long_delays = LongDelays(
-        QueueSender(SqsQueues(plain, traced=True), settings),
-        above_seconds=settings.hop_seconds,
-        any_size=settings.large_bodies is not None,
-    )
+    sender = QueueSender(SqsQueues(plain, traced=True), settings)
     kind: Any = type(UnrestrictedClient.__name__, (UnrestrictedClient, type(plain)), {})
     derived = kind.__new__(kind)
-    derived.__dict__.update(client.__dict__, _plain=plain, _long_delays=long_delays)
+    derived.__dict__.update(client.__dict__, _plain=plain, _sender=sender, _settings=settings)
     return derived
 
 
@@ -270,81 +314,6 @@ _NO_REQUEST: Final = {"RequestId": "", "HTTPStatusCode": 200, "HTTPHeaders": {},
 
 _Seen = list[SendReceipt | Failure]
 """What SQS said to the sends of one call."""
-
-
-class LongDelays:
-    """Sends entries of ``send_message`` and ``send_message_batch`` with a `QueueSender`.
-
-    Args:
-        sender: over the client as it was.
-        above_seconds: delays up to this are boto3's own affair.
-        any_size: bodies may be larger than SQS takes; the sender knows where to leave them.
-    """
-
-    def __init__(self, sender: QueueSender, *, above_seconds: int, any_size: bool) -> None:
-        self._sender = sender
-        self._above_seconds = above_seconds
-        self._any_size = any_size
-
-    def concern(self, queue_url: Any, entry: Any) -> bool:
-        """Whether SQS would refuse the entry's delay. What is no number boto3 refuses itself."""
-        seconds = entry.get("DelaySeconds") if isinstance(entry, dict) else None
-        if not isinstance(seconds, int):
-            return False
-        fifo = isinstance(queue_url, str) and queue_url.endswith(limits.FIFO_SUFFIX)
-        return seconds > (0 if fifo else self._above_seconds)
-
-    def send(self, client: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to ``send_message``. Raises ClientError, BotoCoreError: nothing was sent."""
-        entry = _plain_bytes(kwargs)
-        messages = _messages(client, "SendMessage", kwargs["QueueUrl"], [entry])
-        seen: _Seen = []
-        (result,) = self._results(kwargs["QueueUrl"], messages, seen)
-        if result.error is not None:
-            raise refusal(client, "SendMessage", result.error, entry["MessageBody"])
-        return {**_answer(entry, result, seen), "ResponseMetadata": _metadata(seen)}
-
-    def send_batch(
-        self, client: Any, kwargs: Mapping[str, Any], send_direct: Callable[..., Any]
-    ) -> dict[str, Any]:
-        """The answer to ``send_message_batch``: two requests, one answer. Raises ClientError,
-        BotoCoreError: nothing was sent. ``send_direct``: sends the entries that are boto3's own affair."""
-        queue_url, entries = kwargs["QueueUrl"], [_plain_bytes(e) for e in kwargs["Entries"]]
-        check_batch(client, entries, any_size=self._any_size)
-        delayed = [entry for entry in entries if self.concern(queue_url, entry)]
-        others = [entry for entry in entries if not self.concern(queue_url, entry)]
-        messages = _messages(client, _BATCH, queue_url, delayed)
-        # First, since what it raises then means that nothing was sent.
-        direct = send_direct(**{**kwargs, "Entries": others}) if others else {}
-        seen: _Seen = []
-        results = self._results(queue_url, messages, seen)
-        wrong = [result.error for result in results]
-        if not others and wrong[0] is not None and all(map(_call_failed, wrong)):
-            raise refusal(client, _BATCH, wrong[0], "")
-        answers: dict[str, Any] = {name: list(direct.get(name, ())) for name in _OUTCOMES}
-        for entry, result in zip(delayed, results, strict=True):
-            if result.error is None:
-                answers["Successful"].append({"Id": entry["Id"], **_answer(entry, result, seen)})
-            else:
-                raised = refusal(client, _BATCH, result.error, entry["MessageBody"])
-                answers["Failed"].append(failed_entry(entry["Id"], raised))
-        positions = {entry["Id"]: position for position, entry in enumerate(entries)}
-        for entered in answers.values():
-            entered.sort(key=lambda one: positions[one["Id"]])
-        # SQS leaves out what is empty.
-        told = {name: entered for name, entered in answers.items() if entered}
-        return {**told, "ResponseMetadata": direct.get("ResponseMetadata") or _metadata(seen)}
-
-    def _results(
-        self, queue_url: str, messages: Sequence[Message | InvalidMessage], seen: _Seen
-    ) -> list[SendResult]:
-        """A result for each, those that are no messages included."""
-        good = [message for message in messages if isinstance(message, Message)]
-        sent = iter(self._sender.send_noting(queue_url, good, seen.append))
-        return [
-            next(sent) if isinstance(message, Message) else SendResult(error=message)
-            for message in messages
-        ]
 
 
 def _metadata(seen: _Seen) -> Mapping[str, Any]:

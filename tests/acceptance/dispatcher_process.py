@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -112,8 +112,9 @@ def die_at(store: DelayedMessageStore, step: str | None) -> None:
     store.claim = claim  # type: ignore[method-assign]
 
 
-def main() -> None:
-    given = json.loads(sys.argv[1])
+def main(given: Mapping[str, Any], ready: Callable[[], object] = int) -> None:
+    """Dispatch until SIGTERM, which ends this once ``ready`` was called."""
+    os.environ.update(given.get("environment", {}))
     store = open_store(given["store"], endpoint="orders")
     if isinstance(store, DynamoDbStore):
         store._table.lease_seconds = given["lease_seconds"]
@@ -129,10 +130,10 @@ def main() -> None:
     settings = DispatchSettings(batch_size=given["batch"], poll_seconds=0.2)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    print("dispatching", flush=True)  # noqa: T201
+    ready()
     Dispatcher(store, destination, settings=settings).run(stop)
     store.close()
 
 
 if __name__ == "__main__":
-    main()
+    main(json.loads(sys.argv[1]))

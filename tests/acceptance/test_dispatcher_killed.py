@@ -3,25 +3,23 @@ allows. Real processes, real databases."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from sqsdelay.stores import open_store
 from sqsdelay.testing.local_aws import LocalAws
@@ -30,14 +28,28 @@ from tests.acceptance.dispatcher_process import (
     BEFORE_COMMIT,
     BEFORE_REMOVAL,
     DURING_SEND,
+    main,
 )
 from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
+from tests.services.postgres import database
+from tests.services.processes import FORKS
 
-ROOT = Path(__file__).parents[2]
 LEASE_SECONDS = 3.0
 """Long enough for a busy machine to hold up the renewal by a living dispatcher."""
 BATCH = 50
+
+
+class Dispatching(NamedTuple):
+    """A process, and whether it has come so far that SIGTERM ends it in peace."""
+
+    process: ForkServerProcess
+    ready: Event
+
+    def ended(self) -> int | None:
+        """Its exit code."""
+        self.process.join(PATIENCE_SECONDS)
+        return self.process.exitcode
 
 
 @dataclass
@@ -62,7 +74,7 @@ class Scene:
 
     def dispatcher(
         self, *, step: str | None = None, exactly_once: bool = False, send_seconds: float = 0
-    ) -> subprocess.Popen[bytes]:
+    ) -> Dispatching:
         given = {
             "store": self.url,
             "file": str(self.file),
@@ -71,9 +83,12 @@ class Scene:
             "batch": BATCH,
             "lease_seconds": LEASE_SECONDS,
             "send_seconds": send_seconds,
+            "environment": dict(os.environ),
         }
-        command = [sys.executable, "-m", "tests.acceptance.dispatcher_process", json.dumps(given)]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+        ready = FORKS.Event()
+        process = FORKS.Process(target=main, args=(given, ready.set))
+        process.start()
+        return Dispatching(process, ready)
 
     def wait_until_empty(self, seconds: float = PATIENCE_SECONDS) -> None:
         deadline = time.monotonic() + seconds
@@ -94,20 +109,16 @@ class Scene:
 
 
 @contextmanager
-def ended(*processes: subprocess.Popen[bytes]) -> Iterator[None]:
+def ended(*dispatching: Dispatching) -> Iterator[None]:
     """Processes that end with the block: by SIGTERM, in peace."""
     try:
         yield
     finally:
-        for process in processes:
-            assert process.stdout is not None
-            # Once it has said so it hears SIGTERM.
-            assert process.stdout.readline() == b"dispatching\n"
-            process.terminate()
-        codes = [process.wait(PATIENCE_SECONDS) for process in processes]
-        for process in processes:
-            process.communicate()
-        assert codes == [0] * len(processes)
+        for each in dispatching:
+            assert each.ready.wait(PATIENCE_SECONDS)
+            each.process.terminate()
+        codes = [each.ended() for each in dispatching]
+        assert codes == [0] * len(dispatching)
 
 
 @pytest.fixture
@@ -119,16 +130,10 @@ def sqlite(tmp_path: Path) -> Scene:
 
 @pytest.fixture
 def postgresql(postgres: str, tmp_path: Path) -> Iterator[Scene]:
-    """A database of its own on the test server."""
-    name = f"killed_{uuid.uuid4().hex[:12]}"
-    quoted = sql.Identifier(name)
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(quoted))
-        url = postgres.rpartition("/")[0] + f"/{name}"
+    with database(postgres) as url:
         with psycopg.connect(url) as own:
             own.execute("CREATE TABLE effects (id text)")
         yield Scene(url, tmp_path)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(quoted))
 
 
 @pytest.fixture
@@ -141,66 +146,49 @@ def dynamodb(local_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def killed_once(scene: Scene, step: str, *, exactly_once: bool = False) -> set[str]:
     """A dispatcher dies at a step, and another one empties the store."""
     names = scene.fill(BATCH)
-    with scene.dispatcher(step=step, exactly_once=exactly_once) as doomed:
-        assert doomed.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+    assert scene.dispatcher(step=step, exactly_once=exactly_once).ended() == -signal.SIGKILL
     with ended(scene.dispatcher(exactly_once=exactly_once)):
         scene.wait_until_empty()
     return names
 
 
-def steps(uncommitted: int, by_day: Collection[str]) -> list[Any]:
-    """Each step, and how many messages were sent and not removed, hence sent again."""
-    every = {
-        AFTER_CLAIM: 0,
-        DURING_SEND: BATCH // 2,
-        BEFORE_REMOVAL: BATCH,
-        BEFORE_COMMIT: uncommitted,
-    }
-    return [
-        pytest.param(step, repeated, marks=[] if step in by_day else [pytest.mark.nightly])
-        for step, repeated in every.items()
+REPEATED = {AFTER_CLAIM: 0, DURING_SEND: BATCH // 2, BEFORE_REMOVAL: BATCH, BEFORE_COMMIT: 0}
+"""Messages that were sent and not removed, hence are sent again, by the step."""
+BY_DAY = {
+    (False, "postgresql"): (DURING_SEND, BEFORE_COMMIT),
+    (False, "sqlite"): (AFTER_CLAIM, BEFORE_REMOVAL),
+    (False, "dynamodb"): (BEFORE_REMOVAL,),
+    (True, "postgresql"): (AFTER_CLAIM, BEFORE_COMMIT),
+    (True, "sqlite"): (DURING_SEND, BEFORE_REMOVAL),
+}
+"""What is tried by day, exactly once or not, on each store; by night every step is."""
+
+
+def killed(*, exactly_once: bool) -> pytest.MarkDecorator:
+    """Each store and step."""
+    cases = [
+        pytest.param(kind, step, marks=[] if step in steps else [pytest.mark.nightly])
+        for (once, kind), steps in BY_DAY.items()
+        for step in REPEATED
+        if once == exactly_once
     ]
+    return pytest.mark.parametrize(("kind", "step"), cases)
 
 
-@pytest.mark.parametrize(("step", "repeated"), steps(BATCH, by_day=(DURING_SEND, BEFORE_COMMIT)))
-def test_killed_on_postgresql(postgresql: Scene, step: str, repeated: int) -> None:
-    """The row locks fall with the connection: what was sent and not committed is sent again."""
-    names = killed_once(postgresql, step)
-    sent = postgresql.sent()
+@killed(exactly_once=False)
+def test_killed(kind: str, step: str, request: pytest.FixtureRequest) -> None:
+    """PostgreSQL's row locks fall with the connection: what was sent and not committed is sent again.
+    Elsewhere the lease runs out; a removal is committed by itself, so that nothing follows it."""
+    scene: Scene = request.getfixturevalue(kind)
+    names = killed_once(scene, step)
+    sent = scene.sent()
     assert set(sent) == names
-    assert sum(count - 1 for count in sent.values()) == repeated
+    uncommitted = kind == "postgresql" and step == BEFORE_COMMIT
+    repeated = sum(count - 1 for count in sent.values())
+    assert repeated == (BATCH if uncommitted else REPEATED[step])
 
 
-@pytest.mark.parametrize(("step", "repeated"), steps(0, by_day=(AFTER_CLAIM, BEFORE_REMOVAL)))
-def test_killed_on_sqlite(sqlite: Scene, step: str, repeated: int) -> None:
-    """The lease runs out; a removal is committed by itself, so that nothing follows it."""
-    names = killed_once(sqlite, step)
-    sent = sqlite.sent()
-    assert set(sent) == names
-    assert sum(count - 1 for count in sent.values()) == repeated
-
-
-@pytest.mark.parametrize(("step", "repeated"), steps(0, by_day=(BEFORE_REMOVAL,)))
-def test_killed_on_dynamodb(dynamodb: Scene, step: str, repeated: int) -> None:
-    """The lease runs out, and the table has all that the dead dispatcher had not removed."""
-    names = killed_once(dynamodb, step)
-    sent = dynamodb.sent()
-    assert set(sent) == names
-    assert sum(count - 1 for count in sent.values()) == repeated
-
-
-EXACTLY_ONCE = {"postgresql": (AFTER_CLAIM, BEFORE_COMMIT), "sqlite": (DURING_SEND, BEFORE_REMOVAL)}
-"""What is tried by day."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "step"),
-    [
-        pytest.param(kind, step.values[0], marks=step.marks)
-        for kind, by_day in EXACTLY_ONCE.items()
-        for step in steps(0, by_day)
-    ],
-)
+@killed(exactly_once=True)
 def test_killed_in_exactly_once(kind: str, step: str, request: pytest.FixtureRequest) -> None:
     """Whatever the instant, each effect is there once: it commits with the removal or not at all."""
     scene: Scene = request.getfixturevalue(kind)
@@ -214,7 +202,7 @@ def killed_again_and_again(
     """Empty the store while dispatchers, picked at random, are killed; returns the kills made."""
     chance = random.Random(1)
 
-    def start() -> subprocess.Popen[bytes]:
+    def start() -> Dispatching:
         return scene.dispatcher(exactly_once=exactly_once, send_seconds=0.04)
 
     running = [start() for _ in range(dispatchers)]
@@ -223,8 +211,8 @@ def killed_again_and_again(
         time.sleep(1)
         while made < kills and store.pending_count():
             victim = chance.randrange(dispatchers)
-            os.kill(running[victim].pid, signal.SIGKILL)
-            running[victim].communicate(timeout=PATIENCE_SECONDS)
+            running[victim].process.kill()
+            running[victim].ended()
             made += 1
             running[victim] = start()
             time.sleep(0.3)

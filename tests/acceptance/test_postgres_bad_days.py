@@ -13,7 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
 from tests.acceptance.dispatchers import dispatching, message, now_ms
 from tests.patience import wait_for
 from tests.services.network import HERE, VanishingHost
-from tests.services.postgres import pgbouncer, postgres_server
+from tests.services.postgres import database, pgbouncer, postgres_server
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,19 +103,6 @@ def test_the_isolation_level_is_ours(postgres: str, level: str, pooled: bool, co
             connection.execute(statement.format(name, sql.Literal(level)))
         conninfo = stack.enter_context(pgbouncer(own, mode="transaction")) if pooled else own
         assert released_by_four(conninfo, count) == Counter({f"m{n}": 1 for n in range(count)})
-
-
-@contextmanager
-def database(postgres: str) -> Iterator[str]:
-    """A database of its own on the test server."""
-    name = f"bad_day_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        try:
-            yield make_conninfo(postgres, dbname=name)
-        finally:
-            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
-            connection.execute(drop)
 
 
 def released_by_four(conninfo: str, count: int) -> Counter[str]:

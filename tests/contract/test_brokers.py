@@ -18,7 +18,7 @@ from moto import mock_aws
 from sqsdelay import DelaySender
 from sqsdelay.dispatching import Dispatcher, Failure, Outbox
 from sqsdelay.errors import QueueMissing
-from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqOutbox, RabbitMqSender, declare
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqOutbox, RabbitMqSender
 from sqsdelay.receiving import message_id
 from sqsdelay.sending import QueueSender, Sender
 from sqsdelay.sqs import Endpoint, SqsOutbox, SqsQueues
@@ -31,7 +31,7 @@ from sqsdelay.testing import (
     SenderContract,
 )
 from sqsdelay.testing.broker_contract import MISSING, Received
-from tests.acceptance.rabbitmq.broker import Broker
+from tests.acceptance.rabbitmq.broker import Broker, own_virtual_host
 from tests.services.endpoints import create_endpoint
 
 ORDERS = Endpoint.parse("orders")
@@ -172,10 +172,16 @@ class TestRabbitMqOutbox(OnRabbitMq, OutboxContract):
 
 
 class TestRabbitMqSender(OnRabbitMq, SenderContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def broker(cls, node: Broker) -> Iterator[Broker]:
+        """One for all: what a test sends has arrived at its end."""
+        with own_virtual_host(node.url, node.management_url, "sqsdelay-test senders") as broker:
+            broker.ready("orders")
+            yield broker
+
     @pytest.fixture
     def sender(self, broker: Broker) -> Iterator[Sender[Any]]:
-        broker.queue("orders")
-        declare(broker.url)
         with RabbitMqSender(broker.url) as sender:
             yield sender
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.core.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
@@ -24,7 +25,6 @@ from sqsdelay.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.parking.parking import Parking
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import DynamoDbStore

@@ -57,15 +57,17 @@ def queues() -> InMemoryQueues:
     return queues
 
 
+def sender_to(queues: InMemoryQueues, bucket: Bucket, **settings: Any) -> QueueSender:
+    return QueueSender(queues, SenderSettings(large_bodies=bucket, **settings))
+
+
 def keys(s3: Any) -> list[str]:
     return [entry["Key"] for entry in s3.list_objects_v2(Bucket="bodies").get("Contents", [])]
 
 
 def test_a_large_body_travels_as_a_pointer(s3: Any, queues: InMemoryQueues) -> None:
     """The format of AWS's libraries; small bodies are untouched, and the user's attributes stay."""
-    sender = QueueSender(
-        queues, SenderSettings(large_bodies=Bucket("bodies", s3, prefix="orders/"))
-    )
+    sender = sender_to(queues, Bucket("bodies", s3, prefix="orders/"))
     sender.send("orders", LARGE, attributes={"a": "b"})
     sender.send("orders", "small")
     large, small = queues.receive_batch("orders", wait_seconds=0)
@@ -93,23 +95,16 @@ def test_every_route_takes_it(s3: Any, queues: InMemoryQueues) -> None:
     """Direct, delay queue, store, FIFO: the pointer is small, so that many fit a batch."""
     store = InMemoryStore(queues.clock)
     bucket = Bucket("bodies", s3, above_bytes=10)
-    sender = QueueSender(
-        queues, SenderSettings(parking=ParkingSettings(store), large_bodies=bucket)
-    )
-    messages = [
-        Message("b" * 11, delay=delay, message_id=f"{delay}") for delay in (5, 1000, 90_000)
-    ]
+    sender = sender_to(queues, bucket, parking=ParkingSettings(store))
+    messages = (Message("b" * 11, delay=each, message_id=f"{each}") for each in (5, 1000, 90_000))
     results = sender.send_many("orders", messages)
     assert [r.route for r in results] == [Route.DIRECT, Route.DELAY_QUEUE, Route.STORE]
     queues.create_endpoint("payments.fifo")
-    fifo = QueueSender(queues, SenderSettings(large_bodies=bucket))
+    fifo = sender_to(queues, bucket)
     assert fifo.send("payments.fifo", "b" * 11, delay=5, message_group_id="g").error is None
     queues.clock.advance(900)
-    found = [
-        *queues.receive_batch("orders", wait_seconds=0),
-        *queues.receive_batch("orders-delay.fifo", wait_seconds=0),
-        *queues.receive_batch("payments-due", wait_seconds=0),
-    ]
+    received = ("orders", "orders-delay.fifo", "payments-due")
+    found = [copy for name in received for copy in queues.receive_batch(name, wait_seconds=0)]
     reader = BodyReader("bodies", s3)
     assert [reader.read(copy.body, copy.attributes) for copy in found] == ["b" * 11] * 3
     (stored,) = store.pending(9)
@@ -125,7 +120,7 @@ def test_without_a_bucket_the_error_says_how(queues: InMemoryQueues) -> None:
 
 def test_a_missing_bucket_is_found_before_anything_is_sent(s3: Any, queues: InMemoryQueues) -> None:
     """Its message fails alone."""
-    sender = QueueSender(queues, SenderSettings(large_bodies=Bucket("nowhere", s3)))
+    sender = sender_to(queues, Bucket("nowhere", s3))
     large, small = sender.send_many("orders", [Message(LARGE), Message("small")])
     assert isinstance(large.error, BodyStoreMissing)
     assert "bucket nowhere does not exist" in str(large.error)
@@ -138,12 +133,9 @@ def test_a_denied_write_is_found_before_anything_is_sent(s3: Any, queues: InMemo
     with Stubber(s3) as stub:
         stub.add_response("get_bucket_lifecycle_configuration", {"Rules": []})
         stub.add_client_error("put_object", "AccessDenied", "no s3:PutObject", 403)
-        with pytest.raises(
-            BodyStoreUnavailable, match=r"bucket bodies cannot be used now.*s3:PutObj"
-        ):
-            QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", s3))).send(
-                "orders", LARGE
-            )
+        told = r"bucket bodies cannot be used now.*s3:PutObj"
+        with pytest.raises(BodyStoreUnavailable, match=told):
+            sender_to(queues, Bucket("bodies", s3)).send("orders", LARGE)
     assert queues.receive_batch("orders", wait_seconds=0) == []
 
 
@@ -160,10 +152,9 @@ def test_what_cannot_be_sent_leaves_no_body_behind(
     s3: Any, queues: InMemoryQueues, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     """All else is checked before the body is put."""
+    given: Any = {"endpoint": "orders", "body": LARGE} | arguments
     with pytest.raises(error):
-        QueueSender(queues, SenderSettings(large_bodies=Bucket("bodies", s3))).send(
-            **({"endpoint": "orders", "body": LARGE} | arguments)
-        )
+        sender_to(queues, Bucket("bodies", s3)).send(**given)
     assert keys(s3) == []
 
 
@@ -173,9 +164,7 @@ def test_a_vanished_object_is_named(s3: Any) -> None:
     attributes = {PAYLOAD_SIZE: string("1")}
     (key,) = keys(s3)
     s3.delete_object(Bucket="bodies", Key=key)
-    with pytest.raises(
-        BodyMissing, match=f"the body {key} is no longer in bucket bodies; keep the"
-    ):
+    with pytest.raises(BodyMissing, match=f"body {key} is no longer in bucket bodies; keep the"):
         BodyReader("bodies", s3).read(pointer, attributes)
     with pytest.raises(MalformedMessage, match="its body of 5 characters is not a pointer"):
         BodyReader("bodies", s3).read("hello", attributes)
@@ -220,6 +209,9 @@ def rule(**changes: Any) -> dict[str, Any]:
     return {"ID": "clean", "Status": "Enabled", "Filter": {"Prefix": ""}} | changes
 
 
+TAGGED = {"And": {"Prefix": "", "Tags": [{"Key": "temporary", "Value": "1"}]}}
+
+
 @pytest.mark.parametrize(
     ("rules", "refused"),
     [
@@ -231,15 +223,7 @@ def rule(**changes: Any) -> dict[str, Any]:
         ([rule(Expiration={"Days": 1}, Filter={"Prefix": "logs/"})], False),
         ([rule(Expiration={"Days": 1}, Filter={"Prefix": "bodies/orders/"})], True),
         ([rule(Expiration={"Days": 1}, Filter={"Prefix": "bod"})], True),
-        (
-            [
-                rule(
-                    Expiration={"Days": 1},
-                    Filter={"And": {"Prefix": "", "Tags": [{"Key": "temporary", "Value": "1"}]}},
-                )
-            ],
-            False,
-        ),
+        ([rule(Expiration={"Days": 1}, Filter=TAGGED)], False),
         ([rule(AbortIncompleteMultipartUpload={"DaysAfterInitiation": 1})], False),
     ],
 )
@@ -248,18 +232,16 @@ def test_a_lifecycle_rule_may_not_outrun_a_delay(
 ) -> None:
     """Due in 30 days, and 14 days in the destination queue: 44 days the body must stay."""
     if rules:
-        s3.put_bucket_lifecycle_configuration(
-            Bucket="bodies", LifecycleConfiguration={"Rules": rules}
-        )
+        told = {"Rules": rules}
+        s3.put_bucket_lifecycle_configuration(Bucket="bodies", LifecycleConfiguration=told)
     now_ms = round(NOW.timestamp() * 1000)
     queues = InMemoryQueues(ManualClock(now_ms))
     queues.create_endpoint("orders")
     bucket = Bucket("bodies", s3, prefix="bodies/", clock=ManualClock(now_ms))
-    sender = QueueSender(queues, SenderSettings(large_bodies=bucket))
+    sender = sender_to(queues, bucket)
     if refused:
-        with pytest.raises(
-            ConfigurationError, match=r"rule 'clean' of bucket bodies .* 2027-02-14"
-        ):
+        words = r"rule 'clean' of bucket bodies .* 2027-02-14"
+        with pytest.raises(ConfigurationError, match=words):
             sender.send("orders", LARGE, due_at=NOW + timedelta(days=30))
         assert keys(s3) == []
     else:
@@ -296,24 +278,33 @@ print(len(message["Body"].encode()), message["Body"][:1], message["Body"][-1:], 
 """A receiver with AWS's own library. It replaces boto3.Session when imported: in its own process."""
 
 
+def program(text: str, name: str, env: dict[str, str]) -> str:
+    """What it prints."""
+    command = [sys.executable, "-W", "ignore", "-c", text, name]
+    done = ended(command, env=environment(env))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def made(local_aws: LocalAws, **settings: Any) -> tuple[str, dict[str, str]]:
+    """An endpoint and a bucket of the same name, and the environment of who uses them."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    local_aws.client("s3").create_bucket(Bucket=name)
+    create_endpoint(local_aws.client("sqs"), name, **settings)
+    return name, local_aws.environment()
+
+
 def test_awss_own_library_reads_a_relayed_large_body(local_aws: LocalAws) -> None:
     """Sent, relayed through the delay queue, received by amazon-sqs-extended-client."""
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    s3 = local_aws.client("s3")
-    s3.create_bucket(Bucket=name)
-    create_endpoint(local_aws.client("sqs"), name, hop_seconds=1)
-    env = local_aws.environment()
+    name, env = made(local_aws, hop_seconds=1)
     with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
         worker.wait_for("consuming")
         line = json.dumps({"body": "ä", "body_repeat": 600_000, "delay": 3, "message_id": "m-1"})
         options = ("--file", "-", "--hop", "1", "--bucket", name)
         sent = run("send", name, *options, env=env, stdin=line)
         assert sent.returncode == 0, sent.stderr
-        received = ended(
-            [sys.executable, "-W", "ignore", "-c", OFFICIAL, name], env=environment(env)
-        )
-    assert received.returncode == 0, received.stderr
-    assert received.stdout.strip() == "1200000 ä ä ['sqsdelay.MessageId', 'sqsdelay.WasDueAt']"
+        received = program(OFFICIAL, name, env)
+    assert received.strip() == "1200000 ä ä ['sqsdelay.MessageId', 'sqsdelay.WasDueAt']"
 
 
 DELAYED = """
@@ -336,31 +327,18 @@ sqsdelay.unrestricted(sqs, hop_seconds=1, large_bodies=Bucket(sys.argv[1])).send
 
 def test_a_client_of_awss_own_library_needs_large_bodies(local_aws: LocalAws) -> None:
     """It offloads what boto3 sends, and a delayed message is checked before that."""
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    local_aws.client("s3").create_bucket(Bucket=name)
-    create_endpoint(local_aws.client("sqs"), name, hop_seconds=1)
-    env = local_aws.environment()
-    told = []
+    name, env = made(local_aws, hop_seconds=1)
     with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
         worker.wait_for("consuming")
-        for program in (DELAYED, OFFICIAL):
-            done = ended(
-                [sys.executable, "-W", "ignore", "-c", program, name], env=environment(env)
-            )
-            assert done.returncode == 0, done.stderr
-            told.append(done.stdout)
+        told = [program(each, name, env) for each in (DELAYED, OFFICIAL)]
     assert "the limit is 1048576" in told[0]
     assert told[1].startswith("1500000 x x")
 
 
 def test_receive_reads_bodies_and_keeps_what_it_cannot_read(local_aws: LocalAws) -> None:
     """With --bucket the body is printed whole; a vanished one is named, its message not deleted."""
-    name = f"orders-{uuid.uuid4().hex[:8]}"
-    s3 = local_aws.client("s3")
-    s3.create_bucket(Bucket=name)
-    sqs = local_aws.client("sqs")
-    create_endpoint(sqs, name)
-    env = local_aws.environment()
+    name, env = made(local_aws)
+    s3, sqs = local_aws.client("s3"), local_aws.client("sqs")
 
     def send() -> None:
         line = json.dumps({"body": "x", "body_repeat": 1_048_576, "message_id": "m-1"})

@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.core.stored_message import Amendment
 from sqsdelay.dispatching.dispatcher import DelayedDelivery
 from sqsdelay.errors import SchemaMismatch, StoreMissing
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores import SchedulerStore, open_store
@@ -29,6 +29,7 @@ from sqsdelay.testing import InMemoryOutbox, ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.contract_site import Site
 from tests.messages import a_message
+from tests.services.postgres import database
 from tests.services.processes import run
 
 ROLE = "arn:aws:iam::123456789012:role/orders"
@@ -75,25 +76,20 @@ def sqlite(tmp_path: Path) -> Iterator[Case]:
 
 @pytest.fixture
 def postgresql(postgres: str) -> Iterator[Case]:
-    name = f"versions_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(postgres, autocommit=True) as server:
-        server.execute(f"CREATE DATABASE {name}")
-        url = postgres.rpartition("/")[0] + f"/{name}"
-        with psycopg.connect(url, autocommit=True) as connection:
+    with database(postgres) as url, psycopg.connect(url, autocommit=True) as connection:
 
-            def run(query: str) -> list[Any]:
-                cursor = connection.execute(query)
-                return cursor.fetchall() if cursor.description else []
+        def run(query: str) -> list[Any]:
+            cursor = connection.execute(query)
+            return cursor.fetchall() if cursor.description else []
 
-            def set_version(version: int | None) -> None:
-                told = "NULL" if version is None else f"'sqsdelay schema {version}'"
-                for (index,) in run(
-                    "SELECT indexname FROM pg_indexes WHERE indexname ~ '^sqsdelay.*_(due|until)$'"
-                ):
-                    run(f'COMMENT ON INDEX "{index}" IS {told}')
+        def set_version(version: int | None) -> None:
+            told = "NULL" if version is None else f"'sqsdelay schema {version}'"
+            for (index,) in run(
+                "SELECT indexname FROM pg_indexes WHERE indexname ~ '^sqsdelay.*_(due|until)$'"
+            ):
+                run(f'COMMENT ON INDEX "{index}" IS {told}')
 
-            yield Case(url, run, set_version)
-        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        yield Case(url, run, set_version)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -23,6 +23,15 @@ from lambdas.delay_consumer import handler as module
 from lambdas.settings import Until
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import (
+    ANSWER_SECONDS,
+    CALL_ATTEMPTS,
+    CONNECT_SECONDS,
+    FUNCTION_TIMEOUT_SECONDS,
+    SHORT_CALL_ATTEMPTS,
+    SHORT_CALL_SECONDS,
+    WORKER_VISIBILITY_SECONDS,
+)
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import (
@@ -33,15 +42,6 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.ledger.firehose import CALL_SECONDS, FirehoseLedger
-from sqsdelay.limits import (
-    ANSWER_SECONDS,
-    CALL_ATTEMPTS,
-    CONNECT_SECONDS,
-    FUNCTION_TIMEOUT_SECONDS,
-    SHORT_CALL_ATTEMPTS,
-    SHORT_CALL_SECONDS,
-    WORKER_VISIBILITY_SECONDS,
-)
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.gathering import Intake
 from sqsdelay.s3 import Bucket
@@ -113,13 +113,10 @@ def test_a_client_that_is_given_keeps_its_own(black_hole: str) -> None:
 
 
 def test_a_poll_longer_than_the_clients_limit_is_refused(black_hole: str) -> None:
-    """Its answer would never be waited for."""
-    consumer = DelayConsumer("orders", wait_seconds=1)
-    consumer._intakes = [object()]  # type: ignore[list-item]
-    with pytest.raises(
-        ConfigurationError, match=r"poll\(wait_seconds=20\) is longer than the wait_seconds=1"
-    ):
-        consumer.poll(wait_seconds=20)
+    """Its answer would never be waited for. It is refused before anything is asked."""
+    told = r"poll\(wait_seconds=20\) is longer than the wait_seconds=1"
+    with pytest.raises(ConfigurationError, match=told):
+        DelayConsumer("orders", wait_seconds=1).poll(wait_seconds=20)
 
 
 def test_a_send_says_what_it_waits_for_and_gives_up(

@@ -35,6 +35,7 @@ from sqsdelay.testing import InMemoryStore
 from tests.services.endpoints import create_endpoint
 
 YEAR = 31_536_000
+LATE = {"MessageBody": "x", "DelaySeconds": YEAR}
 ATTRIBUTES = {
     "kind": {"DataType": "String", "StringValue": "reminder"},
     "count": {"DataType": "Number.int", "StringValue": "3"},
@@ -160,11 +161,10 @@ def test_what_boto3_refuses_it_refuses_the_same_way(
 
 def test_positional_arguments_are_refused_as_by_boto3(sqs: Any) -> None:
     """boto3's methods take keywords only, whatever else is given."""
-    late = {"MessageBody": "x", "DelaySeconds": YEAR}
     wrongs: list[Callable[[], Any]] = [
         lambda: sqs.send_message("url", "body"),
-        lambda: sqs.send_message("body", QueueUrl="url", **late),
-        lambda: sqs.send_message_batch("url", QueueUrl="url", Entries=[{"Id": "1", **late}]),
+        lambda: sqs.send_message("body", QueueUrl="url", **LATE),
+        lambda: sqs.send_message_batch("url", QueueUrl="url", Entries=[{"Id": "1", **LATE}]),
     ]
     for wrong in wrongs:
         with pytest.raises(TypeError, match="only accepts keyword arguments"):
@@ -196,17 +196,14 @@ def test_one_bad_entry_fails_alone(shop: Shop, sqs: Any) -> None:
     """Told in ``Failed``, with SQS's code; the others are sent."""
     name = {"aws.mine": {"DataType": "String", "StringValue": "x"}}
     system = {"Mine": TRACE["AWSTraceHeader"]}
-    late = {"MessageBody": "x", "DelaySeconds": YEAR}
-    answer = sqs.send_message_batch(
-        QueueUrl=shop.url,
-        Entries=[
-            late | {"Id": "bad", "MessageAttributes": name},
-            late | {"Id": "worse", "MessageBody": "\x00"},
-            late | {"Id": "system", "MessageSystemAttributes": system},
-            late | {"Id": "good"},
-            {"Id": "now", "MessageBody": "x"},
-        ],
-    )
+    given = [
+        LATE | {"Id": "bad", "MessageAttributes": name},
+        LATE | {"Id": "worse", "MessageBody": "\x00"},
+        LATE | {"Id": "system", "MessageSystemAttributes": system},
+        LATE | {"Id": "good"},
+        {"Id": "now", "MessageBody": "x"},
+    ]
+    answer = sqs.send_message_batch(QueueUrl=shop.url, Entries=given)
     assert [done["Id"] for done in answer["Successful"]] == ["good", "now"]
     told = [(f["Id"], f["Code"], f["SenderFault"]) for f in answer["Failed"]]
     assert told == [
@@ -265,9 +262,9 @@ def test_the_codes_are_those_of_the_server(shop: Shop, sqs: Any) -> None:
 def test_without_a_delay_queue_the_error_says_how_to_make_one(shop: Shop, sqs: Any) -> None:
     """boto3's class for a missing queue, with our words; in a mixed batch the rest is sent."""
     url = shop.client.create_queue(QueueName="bare")["QueueUrl"]
-    late = {"Id": "late", "MessageBody": "x", "DelaySeconds": YEAR}
+    late = LATE | {"Id": "late"}
     sends: list[Callable[[], Any]] = [
-        lambda: sqs.send_message(QueueUrl=url, MessageBody="x", DelaySeconds=YEAR),
+        lambda: sqs.send_message(QueueUrl=url, **LATE),
         lambda: sqs.send_message_batch(QueueUrl=url, Entries=[late, late | {"Id": "later"}]),
     ]
     for send in sends:
@@ -306,7 +303,7 @@ def test_an_error_of_ours_is_a_client_error(
     shop: Shop, sqs: Any, part: dict[str, Any], code: str, words: str
 ) -> None:
     """With the code SQS gives for the like, so that handlers written for boto3 work."""
-    given = {"QueueUrl": shop.url, "MessageBody": "x", "DelaySeconds": YEAR} | part
+    given = {"QueueUrl": shop.url} | LATE | part
     with pytest.raises(ClientError, match=words) as refused:
         sqs.send_message(**given)
     assert refused.value.response["Error"]["Code"] == code
@@ -323,14 +320,13 @@ def test_a_store_that_cannot_be_used_is_no_outage(shop: Shop, error: StoreError)
             raise error
 
     sqs = unrestricted(shop.client, store=Store(SystemClock()))
-    late = {"MessageBody": "x", "DelaySeconds": YEAR}
     with pytest.raises(sqs.exceptions.UnsupportedOperation, match="table t") as refused:
-        sqs.send_message(QueueUrl=shop.url, **late)
+        sqs.send_message(QueueUrl=shop.url, **LATE)
     response = refused.value.response
     assert response["Error"]["Code"] == "AWS.SimpleQueueService.UnsupportedOperation"
     assert response["ResponseMetadata"]["HTTPStatusCode"] == 400
     assert refused.value.__cause__ is error
-    entries = [{"Id": "late", **late}, {"Id": "now", "MessageBody": "x"}]
+    entries = [{"Id": "late", **LATE}, {"Id": "now", "MessageBody": "x"}]
     (failed,) = sqs.send_message_batch(QueueUrl=shop.url, Entries=entries)["Failed"]
     assert (failed["Code"], failed["SenderFault"]) == (response["Error"]["Code"], True)
 
@@ -341,7 +337,7 @@ def test_what_sqs_refuses_is_raised_as_boto3_raised_it(shop: Shop, sqs: Any) -> 
         stub_lookups(stub)
         stub.add_client_error("send_message", "AccessDenied", "no", http_status_code=403)
         with pytest.raises(ClientError, match="AccessDenied") as refused:
-            sqs.send_message(QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR)
+            sqs.send_message(QueueUrl=shop.url, **LATE)
     assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
     once = Config(retries={"total_max_attempts": 1})
     nowhere = boto3.client("sqs", endpoint_url="http://127.0.0.1:1", config=once)
@@ -372,18 +368,10 @@ def test_botocores_stubber_works_around_either_client(
         stub.add_response("send_message", stubbed, expected)
         assert sqs.send_message(**expected) == stubbed
         stub_lookups(stub)
+        names = ("MessageAttributes", "MessageGroupId", "MessageDeduplicationId")
+        hop = {"QueueUrl": "http://x/1/orders-delay.fifo", "MessageBody": "x"}
         for _ in range(2):
-            stub.add_response(
-                "send_message",
-                stubbed,
-                {
-                    "QueueUrl": "http://x/1/orders-delay.fifo",
-                    "MessageBody": "x",
-                    "MessageAttributes": ANY,
-                    "MessageGroupId": ANY,
-                    "MessageDeduplicationId": ANY,
-                },
-            )
+            stub.add_response("send_message", stubbed, hop | dict.fromkeys(names, ANY))
             answer = sqs.send_message(**expected | {"DelaySeconds": 901})
             assert (answer["MessageId"], answer["MD5OfMessageBody"]) == ("s-1", md5("x"))
         stub.assert_no_pending_responses()
@@ -426,12 +414,12 @@ def test_the_given_client_and_its_class_are_not_touched(shop: Shop) -> None:
     before = dict(vars(shop.client)), dict(vars(type(shop.client))), type(shop.client)
     base = dict(vars(BaseClient))
     sqs = unrestricted(shop.client)
-    sqs.send_message(QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR)
+    sqs.send_message(QueueUrl=shop.url, **LATE)
     after = dict(vars(shop.client)), dict(vars(type(shop.client))), type(shop.client)
     assert after == before
     assert dict(vars(BaseClient)) == base
     with pytest.raises(ClientError, match="DelaySeconds"):
-        shop.client.send_message(QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR)
+        shop.client.send_message(QueueUrl=shop.url, **LATE)
 
 
 def test_event_hooks_see_what_is_sent(shop: Shop, sqs: Any) -> None:
@@ -442,7 +430,7 @@ def test_event_hooks_see_what_is_sent(shop: Shop, sqs: Any) -> None:
         lambda params, **_: seen.append(params["QueueUrl"]),
     )
     sqs.send_message(QueueUrl=shop.url, MessageBody="x")
-    sqs.send_message(QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR)
+    sqs.send_message(QueueUrl=shop.url, **LATE)
     assert seen == [shop.url, shop.url_of("orders-delay.fifo")]
 
 
@@ -478,14 +466,10 @@ def test_binary_values_may_be_all_that_boto3_takes(shop: Shop, sqs: Any) -> None
         answer = sqs.send_message_batch(QueueUrl=shop.url, Entries=batch)
         copy = waiting("orders-delay.fifo")[-1]
         assert copy.message_attributes["raw"]["BinaryValue"] == b"ab"
-        expected = shop.client.send_message(
-            QueueUrl=shop.url,
-            MessageBody="x",
-            MessageAttributes={"raw": {"DataType": "Binary", "BinaryValue": b"ab"}},
-        )
-        assert (
-            answer["Successful"][0]["MD5OfMessageAttributes"] == expected["MD5OfMessageAttributes"]
-        )
+        plain = {"raw": {"DataType": "Binary", "BinaryValue": b"ab"}}
+        given = {"QueueUrl": shop.url, "MessageBody": "x", "MessageAttributes": plain}
+        name = "MD5OfMessageAttributes"
+        assert answer["Successful"][0][name] == shop.client.send_message(**given)[name]
 
 
 def test_a_fifo_queue_takes_delays_per_message(shop: Shop, sqs: Any) -> None:
@@ -494,12 +478,9 @@ def test_a_fifo_queue_takes_delays_per_message(shop: Shop, sqs: Any) -> None:
     sqs.send_message(**given, MessageBody="now")
     sqs.send_message(**given, MessageBody="soon", DelaySeconds=5)
     sqs.send_message(**given, MessageBody="late", DelaySeconds=YEAR)
-    for queue, body in (
-        ("payments.fifo", "now"),
-        ("payments-due", "soon"),
-        ("payments-delay.fifo", "late"),
-    ):
-        assert [copy.body for copy in waiting(queue)] == [body]  # fmt: skip
+    queues = {"payments.fifo": "now", "payments-due": "soon", "payments-delay.fifo": "late"}
+    for queue, body in queues.items():
+        assert [copy.body for copy in waiting(queue)] == [body]
     (late,) = waiting("payments-delay.fifo")
     assert late.message_attributes["sqsdelay.MessageDeduplicationId"]["StringValue"] == "d"
 
@@ -535,7 +516,7 @@ def test_a_ledger_has_the_delayed_messages(shop: Shop, tmp_path: Path) -> None:
     """With the id of the answer; direct messages are boto3's own and not in it."""
     sqs = unrestricted(shop.client, ledger=FileLedger(tmp_path / "ledger.jsonl"))
     sqs.send_message(QueueUrl=shop.url, MessageBody="x")
-    answer = sqs.send_message(QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR)
+    answer = sqs.send_message(QueueUrl=shop.url, **LATE)
     (event,) = map(json.loads, (tmp_path / "ledger.jsonl").read_text().splitlines())
     told = event["event"], event["route"], event["message_id"], event["sqs_message_id"]
     assert told == ("sent", "delay-queue", answer["sqsdelay.MessageId"], answer["MessageId"])
@@ -566,7 +547,7 @@ def test_an_md5_that_does_not_fit_what_was_sent_is_passed_on(shop: Shop, sqs: An
         parsed["MD5OfMessageBody"] = md5("y")
 
     shop.client.meta.events.register("after-call.sqs.SendMessage", corrupt)
-    answer = sqs.send_message(QueueUrl=shop.url, MessageBody="x", DelaySeconds=YEAR)
+    answer = sqs.send_message(QueueUrl=shop.url, **LATE)
     assert answer["MD5OfMessageBody"] == md5("y")
 
 
@@ -584,9 +565,7 @@ def test_resources_send_any_delay(shop: Shop) -> None:
         unrestricted(loaded),
     ]
     for queue in queues:
-        assert queue.send_message(MessageBody="x", DelaySeconds=YEAR)["MD5OfMessageBody"] == md5(
-            "x"
-        )
+        assert queue.send_message(**LATE)["MD5OfMessageBody"] == md5("x")
         answer = queue.send_messages(Entries=entries("a", "b") + entries("c", delay=0))
         assert [done["Id"] for done in answer["Successful"]] == ["a", "b", "c"]
     assert len(waiting("orders-delay.fifo")) == 4 * 3

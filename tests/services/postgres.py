@@ -10,11 +10,14 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from sqsdelay.testing.local_aws import free_port
@@ -78,7 +81,7 @@ class PostgresServer:
     def _start(self) -> None:
         settings = (
             f"{self._settings}-p {self.port} -c listen_addresses={self._address} "
-            f"-c unix_socket_directories='' -c max_connections=200"
+            f"-c unix_socket_directories='' -c max_connections=500"
         )
         log = str(self._log)
         # -t: the default minute is not enough for a busy machine.
@@ -152,14 +155,16 @@ def postgres_server(
 
 
 @contextmanager
-def postgres_conninfo() -> Iterator[str]:
-    """A database to test in: the one of ``SQSDELAY_TEST_POSTGRES``, else a private server's."""
-    given = os.environ.get(VARIABLE)
-    if given:
-        yield given
-        return
-    with postgres_server() as server:
-        yield server.conninfo
+def database(conninfo: str) -> Iterator[str]:
+    """A database of its own on that server, gone at the end."""
+    name = f"own_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield f"{conninfo.rpartition('/')[0]}/{name}"
+        finally:
+            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+            connection.execute(drop)
 
 
 def _installed() -> Path:

@@ -33,8 +33,9 @@ def environment(extra: dict[str, str]) -> dict[str, str]:
     return inherited | {"PYTHONUNBUFFERED": "1"} | extra
 
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["sqsdelay.cli", "sqsdelay.sqs.client", "boto3", __name__])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["sqsdelay.cli", "sqsdelay.sqs.client", "boto3", __name__])
+"""Starts processes that have imported sqsdelay: an import takes half a second."""
 
 
 def run(
@@ -46,13 +47,13 @@ def run(
     before: Callable[[], object] = int,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``sqsdelay`` to its end, after something of the test's, in a fork of a process that has
-    imported it: an import takes half a second."""
+    imported it."""
     with TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("in", "out", "err")]
         for path, text in zip(streams, (stdin, "", ""), strict=True):
             path.write_text(text)
         given = (arguments, environment(env), cwd, streams, before)
-        process = _FORKS.Process(target=_command, args=given)
+        process = FORKS.Process(target=_command, args=given)
         process.start()
         process.join(timeout)
         if process.exitcode is None:

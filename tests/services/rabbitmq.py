@@ -160,7 +160,7 @@ class RabbitNode:
         if self._epmd is None and self._peer is None:
             # Started by us, not by the node, so that it does not stay behind as a daemon.
             epmd = shutil.which("epmd") or "/usr/bin/epmd"
-            self._epmd = subprocess.Popen([epmd], env=self.environment)
+            self._epmd = subprocess.Popen([epmd], env=self.environment, stdout=subprocess.DEVNULL)
         with (self.folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
                 [str(SERVER)],

@@ -48,7 +48,7 @@ def test_a_relay_that_takes_failures_for_success_loses(monkeypatch: pytest.Monke
 
 
 def _careless(send: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    return lambda self, batch: [None for _ in send(self, batch)]
+    return lambda self, *given: [None for _ in send(self, *given)]
 
 
 def test_a_relay_by_the_wall_clock_is_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +127,8 @@ def test_queues_that_forget_a_message_are_noticed(monkeypatch: pytest.MonkeyPatc
 
     def leaky(self: PartysQueues, queue_url: str, entries: Sequence[Any]) -> list[Any]:
         answers = send_batch(self, queue_url, entries)
-        if self._fate.random.random() < 0.01 and queue_url == "orders-delay.fifo":
-            stored = self._queues._queues[queue_url].messages
+        if self.fate.random.random() < 0.01 and queue_url == "orders-delay.fifo":
+            stored = self.queues._queues[queue_url].messages
             stored.pop(next(reversed(stored)))
         return answers
 

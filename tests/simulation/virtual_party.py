@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from sqsdelay.core.delay import BrokerClock
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import QueueUnavailable, SendFailed
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.simulation.journal import Asked, Journal
@@ -101,31 +101,27 @@ class WatchedQueues(InMemoryQueues):
         ]
 
 
+@dataclass(kw_only=True)
 class PartysQueues:
     """The `Queues` port as one party has it: the shared queues, behind its fate. Journals each call."""
 
-    def __init__(
-        self, queues: InMemoryQueues, *, party: str, clock: PartyClock, fate: Fate, journal: Journal
-    ) -> None:
-        self._queues = queues
-        self._clock = clock
-        self._fate = fate
-        self._journal = journal
-        self._party = party
-        self._broker_clock = BrokerClock(clock)
+    queues: InMemoryQueues
+    party: str
+    clock: PartyClock
+    fate: Fate
+    journal: Journal
 
-    @property
-    def broker_clock(self) -> BrokerClock:
-        return self._broker_clock
+    def __post_init__(self) -> None:
+        self.broker_clock = BrokerClock(self.clock)
 
     def url(self, queue: QueueRef) -> str:
-        return self._queues.url(queue)
+        return self.queues.url(queue)
 
     def synchronise(self, queue: QueueRef) -> None:
         self._raising(lambda: None)
 
     def attributes(self, queue_url: str) -> Mapping[str, str]:
-        return self._queues.attributes(queue_url)
+        return self.queues.attributes(queue_url)
 
     def receive_batch(
         self,
@@ -136,7 +132,7 @@ class PartysQueues:
         visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
         def receive() -> list[ReceivedMessage]:
-            return self._queues.receive_batch(
+            return self.queues.receive_batch(
                 queue_url,
                 wait_seconds=wait_seconds,
                 limit=limit,
@@ -144,8 +140,8 @@ class PartysQueues:
             )
 
         copies = self._raising(receive)
-        self._journal.received(self._party, queue_url, copies, at_ms=self._now_ms)
-        at = self._clock.monotonic()
+        self.journal.received(self.party, queue_url, copies, at_ms=self._now_ms)
+        at = self.clock.monotonic()
         return [replace(copy, received_at=at) for copy in copies]
 
     def _raising(self, call: Callable[[], T]) -> T:
@@ -161,8 +157,8 @@ class PartysQueues:
     def send_batch(
         self, queue_url: str, entries: Sequence[OutgoingMessage]
     ) -> list[SendReceipt | Failure]:
-        if queue_url in self._fate.denied:
-            self._journal.inject()
+        if queue_url in self.fate.denied:
+            self.journal.inject()
             return [_failure("AccessDenied", transient=True)] * len(entries)
 
         def journal(answers: Sequence[Any], answered: bool) -> None:
@@ -175,10 +171,10 @@ class PartysQueues:
                 )
                 for entry, answer in zip(entries, answers, strict=True)
             ]
-            self._journal.sent(self._party, queue_url, asked, at_ms=self._now_ms, answered=answered)
+            self.journal.sent(self.party, queue_url, asked, at_ms=self._now_ms, answered=answered)
 
         return self._per_entry(
-            entries, lambda left: self._queues.send_batch(queue_url, left), journal
+            entries, lambda left: self.queues.send_batch(queue_url, left), journal
         )
 
     def delete_batch(
@@ -189,19 +185,19 @@ class PartysQueues:
                 (copy.body, copy.sqs_message_id, answer is None)
                 for copy, answer in zip(copies, answers, strict=True)
             ]
-            self._journal.deleted(
-                self._party, queue_url, asked, at_ms=self._now_ms, answered=answered
+            self.journal.deleted(
+                self.party, queue_url, asked, at_ms=self._now_ms, answered=answered
             )
 
         return self._per_entry(
-            copies, lambda left: self._queues.delete_batch(queue_url, left), journal
+            copies, lambda left: self.queues.delete_batch(queue_url, left), journal
         )
 
     def hide_batch(
         self, queue_url: str, copies: Sequence[tuple[ReceivedMessage, int]]
     ) -> list[Failure | None]:
         return self._per_entry(
-            copies, lambda left: self._queues.hide_batch(queue_url, left), lambda *_: None
+            copies, lambda left: self.queues.hide_batch(queue_url, left), lambda *_: None
         )
 
     def _per_entry(
@@ -231,33 +227,33 @@ class PartysQueues:
             failure = _failure("InvalidParameterValue", transient=False)
         else:
             return [None] * count
-        return [failure if self._fate.random.random() < 0.5 else None for _ in range(count)]
+        return [failure if self.fate.random.random() < 0.5 else None for _ in range(count)]
 
     def _before(self) -> Trouble | None:
-        trouble = self._fate.draw()
+        trouble = self.fate.draw()
         if trouble is not None:
-            self._journal.inject()
-        seconds = self._fate.random.choice((1, 30, 170, 200, 310, 900))
+            self.journal.inject()
+        seconds = self.fate.random.choice((1, 30, 170, 200, 310, 900))
         if trouble is Trouble.KILLED_BEFORE:
             raise Killed
         if trouble is Trouble.FROZEN:
-            self._fate.pause(seconds)
+            self.fate.pause(seconds)
         elif trouble is Trouble.SUSPENDED:
-            self._clock.stood_ms += seconds * 1000
-            self._fate.pause(seconds)
+            self.clock.stood_ms += seconds * 1000
+            self.fate.pause(seconds)
         elif trouble is Trouble.STEPPED:
-            self._clock.error_ms = self._fate.random.randint(-600_000, 600_000)
+            self.clock.error_ms = self.fate.random.randint(-600_000, 600_000)
         return trouble
 
     def _after(self, trouble: Trouble | None) -> None:
         if trouble is Trouble.KILLED_AFTER:
             raise Killed
         # Each answer is dated, to the second, as SQS's are.
-        self._broker_clock.observe(self._queues.clock.true_ms // 1000 * 1000)
+        self.broker_clock.observe(self.queues.clock.true_ms // 1000 * 1000)
 
     @property
     def _now_ms(self) -> int:
-        return self._queues.clock.true_ms
+        return self.queues.clock.true_ms
 
 
 def _failure(code: str, *, transient: bool) -> Failure:

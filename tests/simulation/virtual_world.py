@@ -8,9 +8,9 @@ from random import Random
 from typing import Final
 
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import QueueUnavailable
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay
@@ -164,7 +164,7 @@ class Run:
         deadly = (Trouble.KILLED_BEFORE, Trouble.KILLED_AFTER)
         chances = self._plan.chances.items()
         return PartysQueues(
-            self._queues,
+            queues=self._queues,
             party=party,
             clock=PartyClock(self.clock, error_ms=error_ms if self._plan.wrong_clocks else 0),
             fate=Fate(

@@ -164,14 +164,17 @@ def test_cancelled_and_moved_in_the_store(site: Site) -> None:
     assert sender.reschedule("orders", "b", delay=2 * DAY) is Change.DONE
     assert sender.cancel("orders", "never-sent") is Change.REQUESTED
     cancelled, moved = site.told()
-    assert (cancelled.kind, cancelled.message_id) == (EventKind.CANCELLED, "a")
-    assert cancelled.due_ms is None
-    assert (moved.kind, moved.message_id) == (EventKind.RESCHEDULED, "b")
-    assert moved.due_ms == site.clock.true_ms + DATE_RESOLUTION_MS + 2 * DAY * 1000
+    latest_ms = site.clock.true_ms + DATE_RESOLUTION_MS
+    told = [(event.kind, event.message_id, event.due_ms) for event in (cancelled, moved)]
+    moved_ms = latest_ms + 2 * DAY * 1000
+    assert told == [(EventKind.CANCELLED, "a", None), (EventKind.RESCHEDULED, "b", moved_ms)]
     assert {cancelled.endpoint, moved.endpoint} == {"orders"}
     assert {cancelled.source, moved.source} == {Source.SENDER}
-    amended_ms = site.clock.true_ms + DATE_RESOLUTION_MS + 1
-    assert {cancelled.at_ms, moved.at_ms} == {amended_ms}
+    assert {cancelled.at_ms, moved.at_ms} == {latest_ms + 1}
+    # Amendments cover all that was sent by then, and nothing of the next second; each its own millisecond.
+    assert sender.cancel("orders", "never-sent") is Change.REQUESTED
+    left = site.store.amendments(["a", "b", "never-sent"])
+    assert [left[i].at_ms - latest_ms for i in ("a", "b", "never-sent")] == [1, 1, 2]
 
 
 def test_a_message_moved_by_its_amendment_shows_the_new_due_time(site: Site) -> None:

@@ -3,16 +3,19 @@ parked wait for others where the store takes groups; none is deleted before it i
 
 from __future__ import annotations
 
+import threading
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
 from sqsdelay.errors import SchemaMismatch
-from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
-from sqsdelay.relaying import DueRelay, Status
-from sqsdelay.relaying.gathering import GATHERED_SECONDS, Intake
+from sqsdelay.relaying import DueRelay, Status, gathering
+from sqsdelay.relaying.gathering import GATHERED_SECONDS, InHand, Intake
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.relay_site import DAY, S3Site
 
 DELAY = "orders-delay.fifo"
@@ -55,9 +58,9 @@ def test_a_dead_workers_copies_come_back_after_its_own_visibility(site: Site) ->
     batch = site.intake.receive(wait_seconds=0)
     assert len(batch.copies) == 3
     site.clock.advance(29.9)
-    assert (site.visible(), batch.held()) == (0, True)
+    assert (site.visible(), site.intake.held(batch)) == (0, True)
     site.clock.advance(0.1)
-    assert (site.visible(), batch.held()) == (3, False)
+    assert (site.visible(), site.intake.held(batch)) == (3, False)
 
 
 @pytest.mark.parametrize("gathered", [False, True])
@@ -69,7 +72,7 @@ def test_what_is_worked_on_stays_hidden_up_to_three_minutes(site: Site, gathered
     if gathered:
         site.intake.settle(batch, gather=True)
     held_for = 0.0
-    while batch.held():
+    while site.intake.held(batch):
         assert site.visible() == 0
         site.intake.extend()
         site.clock.advance(site.intake.beat_seconds)
@@ -99,7 +102,7 @@ def test_what_was_lost_is_not_taken_back(site: Site) -> None:
     batch = site.intake.receive(wait_seconds=0)
     site.clock.advance(30)
     site.intake.extend()
-    assert (batch.held(), site.hides()) == (False, 0)
+    assert (site.intake.held(batch), site.hides()) == (False, 0)
 
 
 def test_what_nobody_will_work_on_is_released(site: Site) -> None:
@@ -131,7 +134,7 @@ def test_what_cannot_be_hidden_any_longer_is_in_the_log(
         "copies in hand come back to other consumers, their visibility is not extended: away"
     ]
     site.clock.advance(20)
-    assert not batch.held()
+    assert not site.intake.held(batch)
 
 
 def test_a_group_is_one_object_and_then_its_copies_are_deleted(site: Site) -> None:
@@ -183,6 +186,35 @@ def test_a_worker_killed_or_stopped_before_the_put_loses_nothing(site: Site) -> 
     assert len(site.left(DELAY)) == 4
     assert site.intake.park() == []
     assert (site.store.pending_count(), site.intake.last_touched()) == (0, None)
+
+
+def test_what_another_receiver_parks_stays_in_hand(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept hidden until the store has it, although who received it has done with it."""
+    parking, stored = threading.Event(), threading.Event()
+
+    def process(copies: object, *, held: object) -> list[Any]:
+        parking.set()
+        stored.wait(PATIENCE_SECONDS)
+        return []
+
+    class Taken(InHand):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if (name, value) == ("gathered", True):
+                other.start()
+                parking.wait(PATIENCE_SECONDS)
+
+    other = threading.Thread(target=site.intake.park)
+    monkeypatch.setattr(gathering, "InHand", Taken)
+    monkeypatch.setattr(site.intake.relay, "process", process)
+    site.fill(3)
+    site.receive()
+    assert site.intake.last_touched() is not None
+    stored.set()
+    other.join(PATIENCE_SECONDS)
+    assert site.intake.last_touched() is None
 
 
 def test_an_outage_of_the_store_lets_copies_hop_on(site: Site) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from email.message import Message
+from io import BytesIO
 from typing import Any
 from unittest.mock import patch
+from urllib.error import HTTPError
 
 import pytest
 
@@ -158,13 +161,19 @@ def test_an_alarm_is_told() -> None:
 
 
 def test_management_urls_that_are_none_do_not_show_their_password() -> None:
-    """Nor does one where nothing answers."""
+    """Nor does one where nothing answers. One that fails says nothing about them."""
     with pytest.raises(ConfigurationError, match="does not start with http") as caught:
         Management("amqp://u:sesame@host", "/")
     assert "sesame" not in str(caught.value)
     with pytest.raises(QueueUnavailable, match="cannot be reached") as unreachable:
         Management("http://u:sesame@127.0.0.1:1", "/").named("queues")
     assert "sesame" not in str(unreachable.value)
+    failed = HTTPError("", 500, "Internal Server Error", Message(), BytesIO())
+    with (
+        patch("urllib.request.urlopen", side_effect=failed),
+        pytest.raises(QueueUnavailable, match=r"500 Internal Server Error to .*; try again later"),
+    ):
+        Management("http://u:sesame@127.0.0.1:1", "/").named("queues")
 
 
 LEVEL = "acme.delay-level-00"

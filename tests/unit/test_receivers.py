@@ -96,7 +96,7 @@ def working(
             queues.changed.notify_all()
 
     intake = Intake(queues, relay, queues.clock)
-    receivers = Receivers(intake, wait_seconds=20, number=number, most=32, told=told)
+    receivers = Receivers(intake=intake, wait_seconds=20, number=number, most=32, told=told)
     worker = threading.Thread(target=receivers.run, args=(queues.stop,))
     worker.start()
     try:
@@ -234,7 +234,7 @@ def test_a_due_queue_keeps_the_least(queues: PolledQueues) -> None:
     """More receivers would bring more of a group's messages out of order."""
     served = Endpoint.parse("orders.fifo")
     intake = Intake(queues, DueRelay(queues, served), queues.clock)
-    due = Receivers(intake, wait_seconds=20, number=None, most=32, told=bool).concurrency
+    due = Receivers(intake=intake, wait_seconds=20, number=None, most=32, told=bool).concurrency
     for n in range(100):
         due.received(10, now=float(n), cpu_seconds=0)
     assert due.wanted == 2

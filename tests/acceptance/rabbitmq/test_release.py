@@ -21,6 +21,7 @@ from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole
 from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import run
 
 COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "dispatch", "orders"]
 
@@ -134,12 +135,7 @@ def test_a_mistake_is_one_line(broker: Broker, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/store.db"
         with closing(open_store(url, endpoint="orders")) as store:
             store.set_up()
-        done = subprocess.run(
-            [*COMMAND, "--store", url, "--to", to, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-        )
+        done = run("dispatch", "orders", "--store", url, "--to", to, *arguments, env={})
         assert done.returncode == code
         (line,) = [x for x in done.stderr.splitlines() if not x.startswith("dispatching")]
         assert told in line

@@ -20,14 +20,17 @@ from tests.services.s3_server import S3Server, running_s3
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SETTINGS: Final = {
-    "spark.driver.memory": "1g",
+QUICK: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "1",
     # A handful of rows is sooner done than a query is compiled or planned anew.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+QUICK_CONF: Final = [each for name in QUICK for each in ("--conf", f"{name}={QUICK[name]}")]
+SETTINGS: Final = QUICK | {"spark.driver.memory": "1g"}
 QUICK_JAVA: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -XX:+UseSerialGC "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"

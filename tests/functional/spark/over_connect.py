@@ -19,7 +19,7 @@ from tests.functional.spark.conftest import SETTINGS
 
 def main(folder: str) -> None:
     builder = SparkSession.builder.remote("local[2]")
-    for name, value in (SETTINGS | {"spark.ui.enabled": "false"}).items():
+    for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     rows = spark.range(20).selectExpr(

@@ -21,8 +21,6 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.executor.memory": "512m",
     "spark.cores.max": "4",
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
 }
 
 

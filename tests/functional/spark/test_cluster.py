@@ -21,7 +21,7 @@ from benchmarks.support.sqs_stub import Stub
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores import S3Store
 from sqsdelay.testing.local_aws import free_port
-from tests.functional.spark.conftest import QUICK_JAVA
+from tests.functional.spark.conftest import QUICK_CONF, QUICK_JAVA
 from tests.functional.spark.sent import due_ms, ids
 from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT, environment, run
@@ -88,8 +88,7 @@ def test_an_executor_killed_in_the_middle_of_a_write(
     sqs.set_latency(3_000)
     command = [
         f"{Path(pyspark.__file__).parent}/bin/spark-submit",
-        "--master", "local-cluster[2,1,1024]", "--conf", "spark.driver.host=127.0.0.1",
-        "--conf", "spark.ui.enabled=false", "--py-files", "sqsdelay.zip", "job.py",
+        "--master", "local-cluster[2,1,1024]", *QUICK_CONF, "--py-files", "sqsdelay.zip", "job.py",
     ]  # fmt: skip
     settings = cluster_of(sqs, python_without_sqsdelay)
     with (

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.spark.sink.rows import derived_id
-from tests.functional.spark.conftest import QUICK_JAVA
+from tests.functional.spark.conftest import QUICK_CONF, QUICK_JAVA
 from tests.functional.spark.sent import ids, printed
 from tests.services.processes import ROOT, environment
 
@@ -81,9 +81,7 @@ def test_a_job_from_one_zip_file(sqs: Stub, tmp_path: Path, clusters_python: Pat
     folders = ["rejects", "receipts"]
     command = [
         str(spark / "pyspark" / "bin" / "spark-submit"),
-        "--master", "local-cluster[1,1,1024]", "--conf", "spark.driver.host=127.0.0.1",
-        "--conf", "spark.ui.enabled=false",
-        *submit[1:4], "renewals.parquet", *folders,
+        "--master", "local-cluster[1,1,1024]", *QUICK_CONF, *submit[1:4], "renewals.parquet", *folders,
     ]  # fmt: skip
     told = ast.literal_eval(printed(command, tmp_path, settings))
     assert (told["sent"], told["rejected"]) == (99, 1)

@@ -13,7 +13,7 @@ from sqsdelay.core import delay as decision
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
 from sqsdelay.core.received_message import DelayedMessage
-from sqsdelay.parking.parking import Parking, Schedule
+from sqsdelay.parking.parking import Parking
 from sqsdelay.relaying import relay as consumer
 from sqsdelay.relaying.outcomes import Outcome, Status
 from sqsdelay.sqs import outbox
@@ -74,7 +74,7 @@ BUGS = {
         "_read",
         lambda self, copy: DelayedMessage(copy.message_id, copy.sent_ms + 5_000_000),
     ),
-    "a cancellation that leaves no amendment": (Schedule, "_amend", lambda *_: None),
+    "a cancellation that leaves no amendment": (InMemoryStore, "amend", lambda *_: None),
     "what was released stays in the store": (
         SqlClaim, "remove", lambda self, ids: [True] * len(ids)
     ),
@@ -127,7 +127,7 @@ def wrong_in_any_interleaving() -> list[str]:
 def test_a_change_at_any_moment_of_a_consumers_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts, or says that it is too late; a consumer that read no amendments after parking would fail."""
     assert wrong_in_any_interleaving() == []
-    monkeypatch.setattr(Parking, "apply_amendments", lambda *_: (set(), set()))
+    monkeypatch.setattr(Parking, "_apply_amendments", lambda *_: {})
     assert "m was to be cancelled, and is parked all the same" in wrong_in_any_interleaving()
 
 

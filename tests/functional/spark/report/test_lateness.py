@@ -1,4 +1,5 @@
-"""What lateness is: of arrivals, from the later of due and sent, to the destination queue."""
+"""What lateness is: of arrivals, from the later of due and sent, to the destination queue; and what requests
+and an S3 store cost."""
 
 from __future__ import annotations
 
@@ -10,17 +11,21 @@ import pytest
 from pyarrow import parquet
 
 from sqsdelay.core.message import Route
-from sqsdelay.cost import shipped_prices
+from sqsdelay.cost import Workload, bills, shipped_prices
+from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
 from sqsdelay.ledger.events import Event, EventKind, to_json
 from sqsdelay.spark.report.charts import lateness_chart
 from sqsdelay.spark.report.page import Figures
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
+from tests.functional.spark.report.test_report import told_of_it
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LATE = 3_600_000
+PRICES = shipped_prices()
+LOAD = Workload(delay_seconds=2700, messages=10, message_bytes=10_000, batch=10)
 
 
 def hollow() -> list[Event]:
@@ -72,15 +77,21 @@ def undated() -> list[Event]:
     return [replace(told.hop(told.sent("undated", endpoint="undated")), due_ms=None)]
 
 
+def relayed() -> list[Event]:
+    """Ten messages of two hops in one batch."""
+    size = LOAD.message_bytes + DELAY_ATTRIBUTES_BYTES
+    messages = [told.sent(f"m{n}", endpoint="relay", delay=2700, size=size) for n in range(10)]
+    return [e for each in messages for e in (each, told.hop(each), told.handed_over(each))]
+
+
 @pytest.fixture(scope="module")
 def reported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Figures]:
     folder = tmp_path_factory.mktemp("lateness")
     newest = told.sent("newest", endpoint="undated", after=36_000)
-    events = [*hollow(), *sent_too_late(), *undated(), newest]
+    events = [*hollow(), *sent_too_late(), *undated(), *relayed(), newest]
     (folder / "ledger.jsonl").write_text("\n".join(map(to_json, events)))
-    figures = write_report(
-        spark, str(folder / "ledger.jsonl"), folder / "out", prices=shipped_prices()
-    )
+    ledger = str(folder / "ledger.jsonl")
+    figures = write_report(spark, ledger, folder / "out", prices=PRICES, store="s3://b/d")
     return folder / "out", figures
 
 
@@ -149,8 +160,25 @@ def test_cohorts_are_bands_of_delays(reported: tuple[Path, Figures]) -> None:
     """Of each endpoint, and of all together."""
     cohorts = rows(reported[0], "cohorts", "endpoint", "delay")
     assert cohorts["hollow", "up to 1 h"]["lost"] == 990
-    assert cohorts[None, "up to 1 h"]["messages"] == 1001
+    assert cohorts[None, "up to 1 h"]["messages"] == 1011
     assert cohorts[None, None]["unknown"] == 1
+
+
+def test_requests_cost_what_the_cost_model_says(reported: tuple[Path, Figures]) -> None:
+    """The bill of a relay without its logs, to the last digit; and the price is that of the store in use."""
+    (relay,) = [bill for bill in bills(LOAD, PRICES) if bill.strategy == "relay"]
+    costs = rows(reported[0], "cost", "endpoint", "delay")
+    row = costs["relay", "up to 1 h"]
+    assert row["hops"] == LOAD.hops * 10 == 20
+    logs = sum(line.amount for line in relay.lines if line.what.startswith("Logs"))
+    assert row["sqs_cost"] + row["lambda_cost"] == pytest.approx(
+        float(relay.for_messages - logs), rel=1e-12
+    )
+    quantities = {line.what: line.quantity for line in relay.lines}
+    assert row["fifo_requests"] == quantities["SQS FIFO requests (send, receive, delete a hop)"]
+    assert all((each["store_cost"] > 0) == (each["parked"] > 0) for each in costs.values())
+    assert any(each["parked"] for each in costs.values())
+    told_of_it(reported[0] / "report.html", "S3")
 
 
 def test_the_chart_has_bins_of_equal_width_and_says_the_rest() -> None:

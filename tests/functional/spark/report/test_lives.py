@@ -180,7 +180,7 @@ class Histories:
         return self.events
 
 
-@pytest.mark.parametrize("seed", [33, 34])
+@pytest.mark.parametrize("seed", [33, pytest.param(34, marks=pytest.mark.nightly)])
 def test_histories_are_counted_as_they_were(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Statuses, due times and what is early, of every life; lines in any order, some of them twice."""
     histories = Histories(seed)

@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,8 @@ from typer.testing import CliRunner
 from benchmarks.spark.report import REPORT
 from sqsdelay.cli import app
 from sqsdelay.core.message import Route
-from sqsdelay.cost import Workload, bills, shipped_prices
-from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES
+from sqsdelay.cost import shipped_prices
+from sqsdelay.cost.workload import BANDS
 from sqsdelay.errors import ConfigurationError, MalformedEvent
 from sqsdelay.ledger.events import EventKind, Source, from_json, to_json
 from sqsdelay.spark.report.charts import cost_chart, moments_chart
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PRICES = shipped_prices()
+STORE = "sqlite"
 TABLES = (
     "messages", "summary", "last_seen", "lateness", "cohorts", "cost", "waiting", "bad_lines",
 )  # fmt: skip
@@ -52,7 +54,7 @@ def reported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
     folder = tmp_path_factory.mktemp("report")
     ledger = folder / "ledger.jsonl"
     ledger.write_text("\n".join(told.lines()) + "\n\n")
-    figures = write_report(spark, str(ledger), folder / "out", prices=PRICES)
+    figures = write_report(spark, str(ledger), folder / "out", prices=PRICES, store=STORE)
     return folder / "out", figures
 
 
@@ -125,7 +127,7 @@ def test_the_same_events_in_another_order_and_twice_give_the_same_tables(
     (tmp_path / "ledger/a.jsonl").write_text("\n".join(shuffled[::2]))
     packed = "\n".join(shuffled[1::2] + logged + told.BAD)
     (tmp_path / "ledger/deep/b.jsonl.gz").write_bytes(gzip.compress(packed.encode()))
-    write_report(spark, str(tmp_path / "ledger"), tmp_path / "out", prices=PRICES)
+    write_report(spark, str(tmp_path / "ledger"), tmp_path / "out", prices=PRICES, store=STORE)
     for name in TABLES:
         first, second = (table(report, name) for report in (reported[0], tmp_path / "out"))
         for row in (*first, *second):
@@ -205,30 +207,6 @@ def test_what_a_store_releases_has_arrived_or_waits_in_the_due_queue(
     }
     (gathers,) = [row for row in known if row.message_id == "gathers"]
     assert (gathers.last_seen, gathers.hops) == ("parking queue", 1)
-
-
-def test_requests_cost_what_the_cost_model_says(spark: SparkSession, tmp_path: Path) -> None:
-    """Ten messages of two hops in one batch: the bill of a relay without its logs, to the last digit."""
-    load = Workload(delay_seconds=2700, messages=10, message_bytes=10_000, batch=10)
-    messages = [
-        told.sent(f"m{n}", delay=2700, size=load.message_bytes + DELAY_ATTRIBUTES_BYTES)
-        for n in range(10)
-    ]
-    events = [
-        event for each in messages for event in (each, told.hop(each), told.handed_over(each))
-    ]
-    ledger = tmp_path / "ledger.jsonl"
-    ledger.write_text("\n".join(to_json(event) for event in events))
-    write_report(spark, str(ledger), tmp_path / "out", prices=PRICES)
-    (relay,) = [bill for bill in bills(load, PRICES) if bill.strategy == "relay"]
-    (row,) = table(tmp_path / "out", "cost")
-    assert row["hops"] == load.hops * 10 == 20
-    logs = sum(line.amount for line in relay.lines if line.what.startswith("Logs"))
-    assert row["sqs_cost"] + row["lambda_cost"] == pytest.approx(
-        float(relay.for_messages - logs), rel=1e-12
-    )
-    quantities = {line.what: line.quantity for line in relay.lines}
-    assert row["fifo_requests"] == quantities["SQS FIFO requests (send, receive, delete a hop)"]
 
 
 def test_the_page_shows_its_figures_and_plots(reported: tuple[Path, Figures]) -> None:
@@ -321,24 +299,31 @@ def test_no_line_is_drawn_where_nothing_arrived() -> None:
     assert len(re.findall(r"L\d", late)) == 2
 
 
-@pytest.mark.parametrize(
-    "store", ["s3://b/d", "sqlite", pytest.param("scheduler", marks=pytest.mark.nightly)]
-)
-def test_the_price_is_that_of_the_store_in_use(
-    spark: SparkSession, tmp_path: Path, store: str
-) -> None:
-    """As the cost model has it; one's own database costs nothing a message."""
+def test_ones_own_database_costs_nothing_a_message(reported: tuple[Path, Figures]) -> None:
+    """Parked messages among them, of whom there is one."""
+    assert sum(row["parked"] for row in table(reported[0], "cost")) == 1
+    assert not any(row["store_cost"] for row in table(reported[0], "cost"))
+    told_of_it(reported[0] / "report.html", "SQLite")
+
+
+def told_of_it(page: Path, store: str) -> None:
+    """The page names the store in use, and no other."""
+    text = page.read_text()
+    assert f"{store}: what parked messages cost there" in text
+    assert "DynamoDB" not in text
+
+
+@pytest.mark.nightly
+def test_the_price_of_schedules(spark: SparkSession, tmp_path: Path) -> None:
+    """As the cost model has it."""
     message = told.sent("m", route=Route.STORE, batch=None, delay=864_000)
     (tmp_path / "ledger.jsonl").write_text(to_json(message))
     write_report(
-        spark, str(tmp_path / "ledger.jsonl"), tmp_path / "out", prices=PRICES, store=store
+        spark, str(tmp_path / "ledger.jsonl"), tmp_path / "out", prices=PRICES, store="scheduler"
     )
     (row,) = table(tmp_path / "out", "cost")
-    assert (row["store_cost"] > 0) == (store != "sqlite")
-    name = {"s3": "S3", "scheduler": "EventBridge"}.get(store.partition(":")[0], "SQLite")
-    page = (tmp_path / "out/report.html").read_text()
-    assert f"{name}: what parked messages cost there" in page
-    assert "DynamoDB" not in page
+    assert row["store_cost"] > 0
+    told_of_it(tmp_path / "out/report.html", "EventBridge")
 
 
 def test_a_name_is_no_markup() -> None:
@@ -389,17 +374,12 @@ def test_a_broken_file_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
         write_report(spark, str(tmp_path / "ledger.jsonl.gz"), tmp_path / "out", prices=PRICES)
 
 
-def test_the_command_prints_the_figures_and_where_the_page_is(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """And again into the same folder, as of an earlier instant: a report replaces a report, and what was
-    delivered since was pending then."""
-    ledger, out = tmp_path / "ledger.jsonl", tmp_path / "out"
-    ledger.write_text("\n".join(told.lines()))
+def test_the_command_says_where_the_page_is(reported: tuple[Path, Figures], tmp_path: Path) -> None:
+    """As of an earlier instant, into the folder of another report, which it replaces: what has been delivered
+    since was pending then."""
+    ledger, out = reported[0].with_name("ledger.jsonl"), tmp_path / "out"
+    shutil.copytree(reported[0], out)
     arguments = ["pipeline", "report", str(ledger), "--out", str(out)]
-    done = CliRunner().invoke(app, [*arguments, "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout.splitlines()[-1])["delivered"] == 5
     done = CliRunner().invoke(app, [*arguments, "--as-of", "2026-09-21T14:30:00Z"])
     assert done.exit_code == 0, done.output
     assert f"{out / 'report.html'}" in done.stdout

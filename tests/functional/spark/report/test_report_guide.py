@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyarrow import parquet
-from selenium.webdriver.common.by import By
 from typer.testing import CliRunner
 
 from benchmarks.spark.report import generate
@@ -25,7 +24,6 @@ from sqsdelay.spark.report import messages, tables
 from sqsdelay.spark.report import write as report
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
-from tests.services.chromium import chromium
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +58,7 @@ def test_its_commands_and_its_tables(spark: SparkSession, tmp_path: Path) -> Non
     for name in ("lost", "duplicated", "early"):
         assert figures[name] == summary[name]
     assert figures["max_ms"] == summary["worst_late_ms"]
-    shows(tmp_path / "orders-report/report.html", figures)
+    shows((tmp_path / "orders-report/report.html").read_text(), figures)
     rows = re.findall(
         r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$",
         FIELDS.partition("\n## The report's tables")[2],
@@ -73,14 +71,12 @@ def test_its_commands_and_its_tables(spark: SparkSession, tmp_path: Path) -> Non
         assert parquet.read_schema(file).names == columns.split(", "), name
 
 
-def shows(page: Path, figures: dict[str, Any]) -> None:
-    """The demo's own page, in a browser: its figures, and its plots."""
-    with chromium() as browser:
-        browser.get(page.as_uri())
-        for name in ("messages", "delivered", "lost", "duplicated", "early"):
-            assert browser.find_element(By.ID, f"figure-{name}").text == str(figures[name]), name
-        for name in ("lateness", "waiting", "cost"):
-            assert browser.find_element(By.ID, f"chart-{name}").find_elements(By.TAG_NAME, "path")
+def shows(page: str, figures: dict[str, Any]) -> None:
+    """The demo's own page: its figures, and its plots. (Another one's is looked at in a browser.)"""
+    for name in ("messages", "delivered", "lost", "duplicated", "early"):
+        assert f'id="figure-{name}">{figures[name]}<' in page
+    for name in ("lateness", "waiting", "cost"):
+        assert "<path" in page.partition(f'id="chart-{name}"')[2].partition("</svg>")[0]
 
 
 def test_its_numbers_are_the_codes() -> None:
