@@ -30,13 +30,6 @@ DELAY, ERRORS, DUE = "orders-delay.fifo", "orders-delay-error", "orders-due"
 
 
 @pytest.fixture
-def queues(clock: ManualClock) -> FaultyQueues:
-    queues = FaultyQueues(clock)
-    queues.create_endpoint("orders")
-    return queues
-
-
-@pytest.fixture
 def fifo_queues(clock: ManualClock) -> FaultyQueues:
     queues = FaultyQueues(clock)
     queues.create_endpoint("orders.fifo")
