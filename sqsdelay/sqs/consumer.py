@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, as_completed, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -168,9 +168,8 @@ class DelayConsumer:
         for queue in self.endpoint.queues:
             try:
                 found = {queue: queues.attributes(queues.url(queue))}
-            except (
-                errors.SqsDelayError
-            ) as error:  # The worker need not be allowed to ask, to do its work.
+            except errors.SqsDelayError as error:
+                # The worker need not be allowed to ask, to do its work.
                 logger.info("the limit of %s is not known: %s", queue.name, one_line(error))
             else:
                 refuse(size_problems(self.endpoint, found))
@@ -213,7 +212,8 @@ class DelayConsumer:
             deque(self._parked(stop, *crowded), maxlen=0)
 
         def send_for_help() -> None:
-            helpers.extend(in_thread(retrying_until(stop), park) for _ in range(_HELPERS))
+            missing = _HELPERS - len(helpers)  # A round that begins anew has them already.
+            helpers.extend(in_thread(retrying_until(stop), park) for _ in range(missing))
 
         while not stop.is_set():
             retrying_until(stop)(park, send_for_help)
@@ -246,8 +246,8 @@ class DelayConsumer:
                 return
         starting.result()
         parking = [in_thread(self._park_until_stopped, stop)] if self._parker is not None else []
-        for served in [in_thread(each.run, stop) for each in self._serving]:
-            served.result()
+        for ended in as_completed([in_thread(each.run, stop) for each in self._serving]):
+            ended.result()
         wait(parking, timeout=limits.STOP_SECONDS)
 
 
