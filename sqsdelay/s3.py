@@ -14,9 +14,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay import errors
-from sqsdelay.core.delay import Clock, SystemClock, utc
+from sqsdelay.core.delay import Clock, SystemClock, check_range, utc
+from sqsdelay.core.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import Attribute
-from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.sending.sizes import Pointer, read_pointer
 
 if TYPE_CHECKING:
@@ -115,10 +115,7 @@ class Bucket:
         prefix: str = "",
         clock: Clock | None = None,
     ) -> None:
-        if not 0 <= above_bytes <= MAX_MESSAGE_BYTES:
-            raise errors.InvalidSetting(
-                f"use 0 to {MAX_MESSAGE_BYTES}, the limit of SQS", above_bytes=above_bytes
-            )
+        check_range(0, MAX_MESSAGE_BYTES, ", the limit of SQS", above_bytes=above_bytes)
         self.name, self._above_bytes, self._prefix = name, above_bytes, prefix
         self._clock, self._client = clock or SystemClock(), client or default_client()
         self._rules: list[Any] | None = None

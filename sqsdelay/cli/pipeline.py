@@ -14,8 +14,8 @@ from typer import Argument, Option
 from sqsdelay.cli import options, spark_job
 from sqsdelay.cli.console import figures, print_json, say, show, tell
 from sqsdelay.cli.cost import read_prices
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.errors import MissingExtra
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Option
 
-from sqsdelay import limits
 from sqsdelay.cli.console import counted, figures, out, print_rows, show, tell
 from sqsdelay.cli.followed import Run, seconds
 from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalPlaceUrl, Target
+from sqsdelay.core import limits
 from sqsdelay.core.delay import delay_ms
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, Route, attributes_of, size_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, cast
 
 from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.limits import MAX_BATCH_BYTES
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.limits import MAX_BATCH_BYTES
 
 T = TypeVar("T")
 R = TypeVar("R")

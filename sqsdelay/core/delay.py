@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import InvalidDelay, InvalidSetting
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 
 Delay = timedelta | int | float
 """A delay: a ``timedelta``, or seconds, whole or fractional."""
@@ -152,13 +152,22 @@ class Reject:
 Decision = HandOver | Requeue | Park
 
 
+def check_range(least: float, most: float | None = None, /, why: str = "", **given: float) -> None:
+    """Refuse numbers below ``least``, or above ``most`` unless that is None.
+
+    Raises:
+        InvalidSetting: names the setting, its value, the range and ``why`` it is so.
+    """
+    for name, value in given.items():
+        if not (least <= value and (most is None or value <= most)):
+            wanted = f"{least} or more" if most is None else f"{least} to {most}"
+            raise InvalidSetting(f"use {wanted}{why}", **{name: value})
+
+
 def check_hop(hop_seconds: int) -> None:
     """Refuse a hop that no delay queue can have. Raises ConfigurationError: outside 1 to 900 seconds."""
-    if not 1 <= hop_seconds <= MAX_MESSAGE_TIMER_SECONDS:
-        raise InvalidSetting(
-            f"use 1 to {MAX_MESSAGE_TIMER_SECONDS}, the delay queue's delivery delay",
-            hop_seconds=hop_seconds,
-        )
+    why = ", the delay queue's delivery delay"
+    check_range(1, MAX_MESSAGE_TIMER_SECONDS, why, hop_seconds=hop_seconds)
 
 
 def checked_max_delay(seconds: int) -> int:

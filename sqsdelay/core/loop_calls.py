@@ -10,7 +10,8 @@ from functools import partial
 from typing import Final, Generic, TypeVar
 
 from sqsdelay.core.coalescing import Coalescer, NeverLeft, Waiting, Work, checked_linger, own
-from sqsdelay.errors import ConfigurationError, InvalidSetting
+from sqsdelay.core.delay import check_range
+from sqsdelay.errors import ConfigurationError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -140,8 +141,7 @@ class LoopCalls(Generic[T, R]):
         max_waiting: int,
         within_seconds: float = math.inf,
     ) -> None:
-        if max_waiting < 1:
-            raise InvalidSetting("use 1 or more", max_waiting=max_waiting)
+        check_range(1, max_waiting=max_waiting)
         settings = checked_linger(linger_ms), lanes, max_waiting, within_seconds
         self._begin: Callable[[], _OneLoop[T, R]] = partial(_OneLoop, work, *settings)
         self._closed = False

@@ -14,10 +14,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict, TypeVar
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import Delay, DueTime, due_time
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
-from sqsdelay.limits import ID
 
 
 class Attribute(TypedDict):
@@ -402,7 +401,7 @@ def id_of_try(task_id: Any, retries: Any) -> str | None:
     """A task's id as a message's, with the number of the retry: a retry is another message. None where it
     can be no message's."""
     message_id = f"{task_id}.{retries}" if retries else task_id
-    return message_id if isinstance(message_id, str) and ID.fullmatch(message_id) else None
+    return message_id if isinstance(message_id, str) and limits.ID.fullmatch(message_id) else None
 
 
 class MessageIds(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Final
 from sqsdelay.core import message as wire
 from sqsdelay.core import received_message
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import (
     Attribute,
     Attributes,
@@ -25,7 +26,6 @@ from sqsdelay.core.message import (
     text_of,
 )
 from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMessage, whole_number
-from sqsdelay.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 
 
 def send_deduplication_id(message: CheckedMessage, message_id: str, ours: Attributes) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqsdelay import errors
-from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock, check_range
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import settlement
@@ -64,10 +64,8 @@ class DispatchSettings:
     dispatch_breaker_seconds: float = DEFAULT_TRIGGER_SECONDS
 
     def __post_init__(self) -> None:
-        if self.number_of_retries < 0:
-            raise errors.InvalidSetting("use 0 or more", number_of_retries=self.number_of_retries)
-        if self.batch_size < 1:
-            raise errors.InvalidSetting("use 1 or more", batch_size=self.batch_size)
+        check_range(0, number_of_retries=self.number_of_retries)
+        check_range(1, batch_size=self.batch_size)
         if self.poll_seconds is not None and not 0 < self.poll_seconds <= MAX_POLL_SECONDS:
             raise errors.InvalidSetting(
                 f"use more than 0, at most {MAX_POLL_SECONDS}", poll_seconds=self.poll_seconds

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple, TypeVar, overload
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import Reject, seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import OutgoingMessage, full_batches
 from sqsdelay.core.outgoing import without_identity
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, misdirected
 from sqsdelay.core.rejection import Rejection, read_rejection
 from sqsdelay.errors import InvalidMessage, SqsDelayError
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, send_fitting
 
 T = TypeVar("T")

@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, Final
 
 from sqsdelay.core.delay import SystemClock, utc
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.operating.status import Listing
 from sqsdelay.ports.stores import Movable, ParkingPlace
 from sqsdelay.sending.sender import QueueSender

@@ -12,12 +12,12 @@ from enum import StrEnum
 from typing import Final
 
 from sqsdelay import errors
-from sqsdelay.core.delay import due_at_ms, utc
+from sqsdelay.core.delay import check_range, due_at_ms, utc
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_id
 from sqsdelay.errors import InvalidMessage, InvalidSetting, SqsDelayError, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import ParkingPlace
 
 DEFAULT_PARK_AFTER_SECONDS: Final = 9 * DEFAULT_HOP_SECONDS
@@ -46,8 +46,7 @@ class ParkingSettings:
     after_seconds: int = DEFAULT_PARK_AFTER_SECONDS
 
     def __post_init__(self) -> None:
-        if self.after_seconds < 0:
-            raise InvalidSetting("use 0 or more", park_after_seconds=self.after_seconds)
+        check_range(0, park_after_seconds=self.after_seconds)
 
 
 def parking_settings(

@@ -10,11 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sqsdelay.core.delay import BrokerClock, Delay, Reject
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES, MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MIN_QUEUE_LIMIT_BYTES
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, text_of
@@ -25,7 +25,6 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
 from sqsdelay.errors import InvalidSetting, MalformedMessage
-from sqsdelay.limits import WORKER_VISIBILITY_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Held, Move, Relay, always_held, in_tens
@@ -90,11 +89,6 @@ def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
         return [replace(group, unreadable=f"not a group of copies: {error!r}"[:200])]
 
 
-def fits_a_group(copy: ReceivedMessage) -> bool:
-    """For a larger copy the parking queue would cost more than a store."""
-    return size_of(group_of([packed(copy)]), {}) <= GROUP_BYTES
-
-
 def parted(
     copies: Iterable[ReceivedMessage], is_far: Callable[[ReceivedMessage], bool]
 ) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
@@ -137,13 +131,17 @@ class ForwardingRelay(Relay):
         self._parking.amendments(["-"])  # What is only forwarded does not ask the store.
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
-        """Far copies are forwarded, if they are small. Whoever parks them reads their amendments."""
-        far, near = parted(copies, lambda copy: self.parks(copy) and fits_a_group(copy))
-        yield from super()._decide(near)
-        yield from forwards(self._endpoint, map(self._forwarded, far))
+        """Far copies are forwarded, if they are small: for a larger one the parking queue would cost more
+        than a store. Whoever parks them reads their amendments."""
 
-    def _forwarded(self, copy: ReceivedMessage) -> Outcome:
-        return Outcome(copy, Status.FORWARDED, getattr(self._read(copy), "due_ms", None))
+        def is_far(copy: ReceivedMessage) -> bool:
+            return self.parks(copy) and size_of(group_of([packed(copy)]), {}) <= GROUP_BYTES
+
+        far, near = parted(copies, is_far)
+        yield from super()._decide(near)
+        read = [(copy, self._read(copy)) for copy in far]
+        outcomes = [Outcome(c, Status.FORWARDED, getattr(m, "due_ms", None)) for c, m in read]
+        yield from forwards(self._endpoint, outcomes)
 
 
 _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
@@ -156,6 +154,8 @@ class Parker(Relay):
     A group is deleted only when the store has confirmed its copies, or their next queue has. Whoever is
     killed in between leaves it to the next, who settles it again.
     """
+
+    _of_groups = True
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
         # No hop is before it: it is handed over from as far as a message timer reaches.
@@ -262,21 +262,18 @@ class Intake:
         relay: Relay,
         clock: Clock,
         *,
-        seconds: int = WORKER_VISIBILITY_SECONDS,
+        seconds: int = limits.WORKER_VISIBILITY_SECONDS,
     ) -> None:
         self.relay = relay
         self.most = relay.stored_at_once
         self._queues = queues
         self.clock = clock
         self._seconds = seconds
+        self.beat_seconds = seconds / BEATS
+        """How often `extend` is to be called."""
         self._url = ""
         self._in_hand: list[InHand] = []
         self._lock = threading.RLock()
-
-    @property
-    def beat_seconds(self) -> float:
-        """How often `extend` is to be called."""
-        return self._seconds / BEATS
 
     def receive(self, *, wait_seconds: int) -> InHand:
         """Receive a batch, which may be empty; `settle` or `release` ends the work on it. Raises

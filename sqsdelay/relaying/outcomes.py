@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqsdelay.core.delay import check_hop, checked_max_delay
+from sqsdelay.core.delay import check_hop, check_range, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.errors import InvalidSetting
 from sqsdelay.ledger.events import Event, EventKind, Ledger
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Tracing
 
@@ -45,8 +44,7 @@ class RelaySettings:
     def __post_init__(self) -> None:
         check_hop(self.hop_seconds)
         checked_max_delay(self.max_delay_seconds)
-        if self.max_receives < 1:
-            raise InvalidSetting("use 1 or more", max_receives=self.max_receives)
+        check_range(1, max_receives=self.max_receives)
 
 
 class Status(StrEnum):

@@ -14,14 +14,14 @@ from sqsdelay.core import outgoing
 from sqsdelay.core import received_message as incoming
 from sqsdelay.core.delay import Decision, HandOver, Park, Reject, decide, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import DUE_AT, OutgoingMessage, full_batches, text_of
+from sqsdelay.core.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
+from sqsdelay.core.message import OutgoingMessage, full_batches
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Source, record_safely
-from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Stores, Unread
 from sqsdelay.ports.queues import DeliverySpan, Failure, Queues, send_fitting
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status, event_of
@@ -35,10 +35,6 @@ _T = TypeVar("_T")
 
 Held = Callable[[], bool]
 """Whether the consumer still holds its copies, and has time for one more call."""
-
-
-_Settled = tuple[Outcome, OutgoingMessage | None]
-"""An outcome, and what was sent for it."""
 
 
 def always_held() -> bool:
@@ -59,6 +55,9 @@ class Relay:
     """Moves delayed messages one hop on: back to the delay queue, to the endpoint, into the store, or
     to the error queue. The hop of its settings is the delay queue's actual delivery delay."""
 
+    _of_groups = False
+    """Whether what is served is the parking queue, whose messages hold many copies."""
+
     def __init__(
         self, queues: Queues, endpoint: Endpoint, settings: RelaySettings | None = None
     ) -> None:
@@ -75,11 +74,6 @@ class Relay:
     def stored_at_once(self) -> int | None:
         """How many messages the store wants in one call; None without such a store."""
         return None if self._parking is None else self._parking.store.stored_at_once
-
-    @property
-    def _of_groups(self) -> bool:
-        """Whether what is served is the parking queue, whose messages hold many copies."""
-        return self.source == self._endpoint.parking_queue
 
     def process(
         self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always_held
@@ -325,9 +319,14 @@ class Relay:
         late_ms = now_ms + timer * 1000 - outcome.due_ms
         move.settled = [replace(outcome, delay_seconds=timer, late_ms=late_ms)]
 
-    def _record(self, settled: Sequence[_Settled], received: int, batch: int | None = None) -> None:
-        """What befell copies that were settled with one request, or with none. Before they are deleted: a
-        worker that dies in between sends, and records, again."""
+    def _record(
+        self,
+        settled: Sequence[tuple[Outcome, OutgoingMessage | None]],
+        received: int,
+        batch: int | None = None,
+    ) -> None:
+        """What befell copies that were settled with one request, or with none, and what was sent for each.
+        Before they are deleted: a worker that dies in between sends, and records, again."""
         if self._settings.ledger is None:
             return
         told = partial(
@@ -387,7 +386,7 @@ class DueRelay(Relay):
         ids = incoming.read_fifo_ids(copy)
         if isinstance(ids, Reject):
             return self._reject(copy, ids.reason)
-        due_ms = _due_ms(copy)
+        due_ms = outgoing.due_at_of(copy.attributes)
         late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
         outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
         return Move(self._endpoint.queue, outgoing.delivered(copy, ids), [outcome])
@@ -410,10 +409,6 @@ def _key(copy: ReceivedMessage) -> str:
     return f"{copy.sqs_message_id}:{copy.sent_ms}"
 
 
-def _due_ms(copy: ReceivedMessage) -> int | None:
-    return incoming.whole_number(text_of(copy.attributes, DUE_AT))
-
-
 def _due_order(copy: ReceivedMessage) -> tuple[int, int]:
-    sent_ms, due_ms = copy.sent_ms or 0, _due_ms(copy)
+    sent_ms, due_ms = copy.sent_ms or 0, outgoing.due_at_of(copy.attributes)
     return (sent_ms if due_ms is None else due_ms, sent_ms)

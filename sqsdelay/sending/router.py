@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, cast
 
-from sqsdelay import errors, limits
+from sqsdelay import errors
 from sqsdelay.core import endpoint as endpoints
-from sqsdelay.core import outgoing
+from sqsdelay.core import limits, outgoing
 from sqsdelay.core.coalescing import checked_linger
-from sqsdelay.core.delay import check_hop, checked_max_delay, seconds_until, too_far
+from sqsdelay.core.delay import check_hop, check_range, checked_max_delay, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import (
     DELAY_SECONDS,
@@ -62,8 +62,7 @@ class SenderSettings:
         check_hop(self.hop_seconds)
         checked_max_delay(self.max_delay_seconds)
         checked_linger(self.linger_ms)
-        if self.concurrency < 1:
-            raise errors.InvalidSetting("use 1 or more", concurrency=self.concurrency)
+        check_range(1, concurrency=self.concurrency)
         if not self.unrestricted and self.hop_seconds != limits.DEFAULT_HOP_SECONDS:
             raise errors.InvalidSetting(
                 "with unrestricted=False; without a delay queue there is no hop; leave hop_seconds out",

@@ -21,9 +21,9 @@ from botocore.parsers import ResponseParserError
 
 from sqsdelay import errors
 from sqsdelay.core.delay import may_begin
+from sqsdelay.core.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, QueueMissing, SendFailed, SqsDelayError
-from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Failure
 

@@ -10,8 +10,9 @@ from concurrent.futures import Future, as_completed, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqsdelay import errors, limits
-from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay import errors
+from sqsdelay.core import limits
+from sqsdelay.core.delay import Clock, SystemClock, check_range
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting
@@ -95,17 +96,12 @@ class DelayConsumer:
         tracing: Tracing | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if receivers is not None and receivers < 1:
-            raise InvalidSetting("use 1 or more", receivers=receivers)
-        if not 0 <= wait_seconds <= limits.MAX_RECEIVE_WAIT_SECONDS:
-            remedy = f"use 0 to {limits.MAX_RECEIVE_WAIT_SECONDS}"
-            raise InvalidSetting(remedy, wait_seconds=wait_seconds)
-        if not 1 <= visibility_seconds <= limits.DELAY_QUEUE_VISIBILITY_SECONDS:
-            raise InvalidSetting(
-                f"use 1 to {limits.DELAY_QUEUE_VISIBILITY_SECONDS}: a copy that comes back later is no "
-                "longer deduplicated against its first attempt",
-                visibility_seconds=visibility_seconds,
-            )
+        if receivers is not None:
+            check_range(1, receivers=receivers)
+        check_range(0, limits.MAX_RECEIVE_WAIT_SECONDS, wait_seconds=wait_seconds)
+        why = ": a copy that comes back later is no longer deduplicated against its first attempt"
+        most = limits.DELAY_QUEUE_VISIBILITY_SECONDS
+        check_range(1, most, why, visibility_seconds=visibility_seconds)
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
         self._longest_wait = wait_seconds if client is None else limits.MAX_RECEIVE_WAIT_SECONDS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import check_hop
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.readable import Problem

@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import OutgoingMessage, check_limits, full_batches
 from sqsdelay.core.outgoing import last_leg, without_identity
 from sqsdelay.core.readable import one_line
@@ -18,7 +19,6 @@ from sqsdelay.core.received_message import DelayedMessage, FifoIds
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, QueueMissing, QueueUnavailable, SqsDelayError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import (
     DeliverySpan,

@@ -22,10 +22,10 @@ from moto import mock_aws
 from lambdas.dispatcher import handler as module
 from lambdas.settings import report_outcomes
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import GATHERING_SECONDS
 from sqsdelay.core.schedule_input import input_of
 from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch
-from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying import gathering
 from sqsdelay.relaying.outcomes import Outcome

@@ -23,6 +23,15 @@ from lambdas.delay_consumer import handler as module
 from lambdas.settings import Until
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import (
+    ANSWER_SECONDS,
+    CALL_ATTEMPTS,
+    CONNECT_SECONDS,
+    FUNCTION_TIMEOUT_SECONDS,
+    SHORT_CALL_ATTEMPTS,
+    SHORT_CALL_SECONDS,
+    WORKER_VISIBILITY_SECONDS,
+)
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import (
@@ -33,15 +42,6 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.ledger.firehose import CALL_SECONDS, FirehoseLedger
-from sqsdelay.limits import (
-    ANSWER_SECONDS,
-    CALL_ATTEMPTS,
-    CONNECT_SECONDS,
-    FUNCTION_TIMEOUT_SECONDS,
-    SHORT_CALL_ATTEMPTS,
-    SHORT_CALL_SECONDS,
-    WORKER_VISIBILITY_SECONDS,
-)
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.gathering import Intake
 from sqsdelay.s3 import Bucket

@@ -61,7 +61,7 @@ def test_changed_source_makes_another_archive(built: Path, checkout: Path, tmp_p
     limits.write_text(limits.read_text() + "\n# changed\n")
     changed = functions_archive(checkout, tmp_path / "build")
     assert changed.name != built.name
-    assert contents(changed)["sqsdelay/limits.py"] == limits.read_bytes()
+    assert contents(changed)["sqsdelay/core/limits.py"] == limits.read_bytes()
 
 
 def test_small_and_without_what_lambda_brings(built: Path) -> None:

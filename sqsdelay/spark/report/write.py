@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sqsdelay.core.delay import utc
+from sqsdelay.core.delay import check_range, utc
 from sqsdelay.cost import Prices
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.locations import hadoop_uri, is_uri, opened
@@ -80,8 +80,7 @@ def write_report(
     store = store.partition(":")[0]
     if store not in NAMES:
         raise InvalidSetting(f"has no price; use one of {', '.join(NAMES)}", store=store)
-    if grace_seconds < 0:
-        raise InvalidSetting("use 0 or more", grace_seconds=grace_seconds)
+    check_range(0, grace_seconds=grace_seconds)
     name = ledger if isinstance(ledger, str) else "the DataFrame"
     with _told_in_one_line(name), replaced(spark, str(folder)) as new, configured(spark, _SETTINGS):
         reading = read_ledger(spark, ledger, ledger_format=ledger_format)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark import SparkFiles, TaskContext
 
 from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.files import FileLedger
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import check
 from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.router import SenderSettings

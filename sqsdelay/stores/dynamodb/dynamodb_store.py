@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Final
 
-from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock, check_range
+from sqsdelay.core.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting, MessageTooLarge
-from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores import shared
 from sqsdelay.stores.calls import check_no_transaction
@@ -73,8 +73,7 @@ class DynamoDbStore(Waiting, Pages, DelayedMessageStore):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        if not 1 <= shards <= MAX_SHARDS:
-            raise InvalidSetting(f"use 1 to {MAX_SHARDS}", shards=shards)
+        check_range(1, MAX_SHARDS, shards=shards)
         if table_class not in TABLE_CLASSES:
             raise InvalidSetting(f"use {' or '.join(TABLE_CLASSES)}", table_class=table_class)
         self._table_class = table_class

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.delay import Clock
+from sqsdelay.core.limits import ANSWER_SECONDS
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.limits import ANSWER_SECONDS
 from sqsdelay.stores.calls import Calls, ServiceClock
 from sqsdelay.stores.s3.layout import JOBS, RECORD, ObjectName, job_of, times_of
 

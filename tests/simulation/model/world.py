@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqsdelay.core.delay import delay_ms, due_at_ms
+from sqsdelay.core.limits import DEDUPLICATION_INTERVAL_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, Attribute, string, text_of
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS
 from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.outcomes import RelaySettings
