@@ -124,11 +124,8 @@ def _check_empty(queues: SqsQueues, endpoint: Endpoint, options: str) -> None:
 def _messages(
     number: int, hop: int, longest: int, fifo: bool, *, soonest: int | None
 ) -> dict[Route, list[Message]]:
-    """What to send each way: delays spread evenly, bodies and attributes of every kind.
-
-    Args:
-        soonest: how far ahead the store takes messages, None without one.
-    """
+    """What to send each way: delays spread evenly, bodies and attributes of every kind. ``soonest``: how far
+    ahead the store takes messages, None without one."""
     run = f"prove-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
     ways = {Route.DIRECT: (0, hop), Route.DELAY_QUEUE: (hop + 1, longest)}
     turns = [Route.DIRECT, Route.DELAY_QUEUE, Route.DELAY_QUEUE, Route.DELAY_QUEUE]

@@ -153,11 +153,8 @@ Decision = HandOver | Requeue | Park
 
 
 def check_range(least: float, most: float | None = None, /, why: str = "", **given: float) -> None:
-    """Refuse numbers below ``least``, or above ``most`` unless that is None.
-
-    Raises:
-        InvalidSetting: names the setting, its value, the range and ``why`` it is so.
-    """
+    """Refuse numbers below ``least``, or above ``most`` unless that is None. Raises InvalidSetting: names the
+    setting, its value, the range and ``why`` it is so."""
     for name, value in given.items():
         if not (least <= value and (most is None or value <= most)):
             wanted = f"{least} or more" if most is None else f"{least} to {most}"

@@ -271,12 +271,8 @@ def _utf8_bytes(text: str) -> int:
 
 def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> int:
     """The size of a message in bytes, with the first additions, if SQS takes it with each of them. Raises
-    TooManyAttributes, MessageTooLarge: with value, limit and remedy.
-
-    Args:
-        attributes: the user's.
-        additions: what sqsdelay adds, at one stage of the way after the other.
-    """
+    TooManyAttributes, MessageTooLarge: with value, limit and remedy. ``attributes``: the user's.
+    ``additions``: what sqsdelay adds, at one stage of the way after the other."""
     added = max((len(addition) for addition in additions), default=0)
     count = len(attributes) + added
     if count > limits.MAX_ATTRIBUTES:

@@ -81,6 +81,17 @@ class StoredMessage:
         return json.dumps({name: value for name, value in known.items() if value})
 
 
+def text_for_sqs(message: StoredMessage) -> str:
+    """The body. Raises InvalidMessage: it is not UTF-8."""
+    try:
+        return message.body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidMessage(
+            f"the stored body of {message.message_id} is not UTF-8 ({error}); SQS accepts only text: "
+            "store it as base64"
+        ) from error
+
+
 def from_store(
     message_id: Any, destination: Any, due_ms: Any, body: Any, headers: Any, failures: Any
 ) -> StoredMessage:

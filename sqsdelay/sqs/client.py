@@ -80,11 +80,8 @@ def default_client(
 ) -> SQSClient:
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
-    ``region`` and ``endpoint_url`` are instead of the session's, ``settings`` as for `client_config`.
-
-    Raises:
-        ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
-    """
+    ``region`` and ``endpoint_url`` are instead of the session's, ``settings`` as for `client_config`. Raises
+    ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use."""
     config = client_config(**settings)
     try:
         client = boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)
