@@ -225,10 +225,9 @@ class DelayConsumer:
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish the batches in hand and return.
 
-        It waits neither for a long poll that has brought nothing, nor longer than 4 s for a call that
-        is not answered. What SQS still hands out to it is released, or comes back after
-        ``visibility_seconds`` if the process has ended by then. While SQS cannot be reached, at the start
-        or later, it waits, up to 30 s between attempts.
+        It waits for no long poll that has brought nothing, and at most 4 s for an answer. What SQS still
+        hands out to it is released, or comes back after ``visibility_seconds`` if the process has ended by
+        then. While SQS cannot be reached, at the start or later, it waits, up to 30 s between attempts.
 
         Raises:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
