@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 
-from sqsdelay.errors import SchemaMismatch, StoreUnavailable
+from sqsdelay.errors import SchemaMismatch, StoreError, StoreUnavailable
 from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
@@ -237,6 +237,9 @@ def test_a_job_of_another_version_is_refused(driver: Driver) -> None:
     for refused in (job.check, lambda: driver.task(rows("2"))):
         with pytest.raises(SchemaMismatch, match=f"{told}.*has version 2, .*name another job"):
             refused()
+    driver.s3.objects[record] = b"{"
+    with pytest.raises(StoreError, match="restore it; delete it only below ids/"):
+        pending(driver)
     assert len(staged(driver)) == 1
 
 
