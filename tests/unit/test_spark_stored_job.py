@@ -222,6 +222,21 @@ def test_a_run_commits_while_its_job_is_forgotten(
     assert pending(driver) == ["1", "2"]
 
 
+def test_what_cannot_be_read_counts_when_it_is_restored(driver: Driver) -> None:
+    """That its job has committed is not forgotten, though the others of that time have left."""
+    ran(driver, rows("1"))
+    ran(driver, [table([("x", 10 * DAY + DAY // 2, "2", None, None)])], "k")
+    key, store = min(staged(driver)), driver.store()
+    found, driver.s3.objects[key] = driver.s3.objects[key], b"x"
+    driver.clock.advance(7 * DAY + 100)
+    for _ in range(11):
+        with suppress(StoreUnavailable), store.claim(1, due_by_ms=driver.clock.now_ms()):
+            pass
+        driver.clock.advance(DAY / 3)
+    driver.s3.objects[key] = found
+    assert pending(driver) == ["1", "2"]
+
+
 def test_a_job_of_another_version_is_refused(driver: Driver) -> None:
     """In one line, before anything is staged: what its marks mean is not known."""
     driver.publish(driver.task(rows("1")))

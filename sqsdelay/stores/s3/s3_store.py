@@ -215,8 +215,8 @@ class S3Store(Changes, Pages, DelayedMessageStore):
         decided = list(islice(bucket.listed(wheel.batches.prefix), _SWEPT))
         self._swept_ms = now_ms
         first = min((each.name.slot for each in self._look(now_ms)), default=None)
-        # Where what is listed first does not count, more may wait behind it.
-        if first is None and any(bucket.listed(wheel.slots_prefix)):
+        # Where what is listed first does not count, more may wait behind it; what is skipped waits, too.
+        if wheel.unreadable or (first is None and any(bucket.listed(wheel.slots_prefix))):
             return
 
         def is_over(last_ms: int, begun_ms: int) -> bool:
