@@ -240,13 +240,11 @@ class BodyBucket(PrivateBucket):
     def _grant(self, grantee: iam.IGrantable, on_bucket: str, on_bodies: list[str]) -> iam.Grant:
         # A large body goes up in parts, which S3 decrypts to put them together.
         grant_key(grantee, self.encryption_key, ["s3"], USE_KEY)
+        may = (([on_bucket], self.bucket_arn), (on_bodies, self.arn_for_objects("*")))
         bucket, bodies = (
             iam.Grant.add_to_principal(
                 grantee=grantee, actions=actions, resource_arns=[arn], scope=self
             )
-            for actions, arn in (
-                ([on_bucket], self.bucket_arn),
-                (on_bodies, self.arn_for_objects("*")),
-            )
+            for actions, arn in may
         )
         return bucket.combine(bodies)

@@ -316,11 +316,9 @@ class SchedulerStore(Pages, ParkingPlace):
 
     def _amendment(self, message_id: str) -> Amendment | None:
         found = self._group.get(name_of(message_id, self._amendments))
-        return (
-            None
-            if not found
-            else schedule_input.amendment_of(message_id, str(found.get("Description")))
-        )
+        if not found:
+            return None
+        return schedule_input.amendment_of(message_id, str(found.get("Description")))
 
     def close(self) -> None:
         """Close connections and threads."""
